@@ -39,7 +39,7 @@ from autotune.hardware import probe_host
 from autotune.measuring import Outcome
 from autotune.measuring.pairs import UNKNOWN
 from autotune.results.result import Result, Side, TrialRecord, read_result
-from autotune.search.proposal import ABLATION, CONFIRM
+from autotune.search.proposal import CONFIRM
 from benchmarks.alternate import Run, realise
 from benchmarks.held_out_workloads import NAMES, target
 from benchmarks.output import save, saved
@@ -79,7 +79,7 @@ def tuned(model: str, budget: str, seed: int, folder: Path) -> Result:
 
 def tuning_figures(result: Result) -> dict[str, Any]:
     """What a tuning says of itself."""
-    searched = [one for one in result.trials if one.changes and one.stage not in {CONFIRM, ABLATION}]
+    searched = [one for one in result.trials if one.changes and one.stage != CONFIRM]
     decided = {_named(one) for one in searched if _is_decided(one)}
     return {
         "decided": len(decided),

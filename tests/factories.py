@@ -155,7 +155,7 @@ def make_result(**changes: Any) -> Result:
         "best": Side(config=best, measurement=make_measurement(1500.0, seed=2)),
         "speedup": Speedup(ratio=1.498, ci95=Interval(1.471, 1.526), pairs=5),
         "ablation": (
-            AblationRow(knob="precision", before="fp32", after="bf16", ratio=1.31, ci95=Interval(1.27, 1.35), pairs=4),
+            AblationRow(knob="precision", before="fp32", after="bf16", ratio=1.31, ci95=Interval(1.27, 1.35)),
         ),
         "constraints": Constraints(
             budget_seconds=600.0,

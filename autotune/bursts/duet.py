@@ -39,7 +39,9 @@ LEAST_TURNS, LEAST_LONG_TURNS = 5, 3
 second holds where they take so long that each is as good as several: a round of steps of two seconds took 28 s."""
 LEAD_PART, LONGEST_FOR_LEAD_SECONDS = 4, 0.3
 """In a shared host a micro-batch leads each block in, untimed: blocks take that many times as long as it does, as long
-as they stay below the second. Chosen: a quarter of the time for what switching leaves in the caches."""
+as they stay below the second. Chosen: a quarter of the time for what switching leaves in the caches. On a CPU, where a
+block would be longer, none leads in: steps of a U-Net that took 0.08 to 0.35 s took 0.98 to 1.03 times as long after
+another model's, each ± 0.01 to 0.02. After a player's first step one does."""
 WARMUP_SHARE, ROUND_WARMUP_SHARE = 0.25, 0.5
 """Of what a side is to be measured, at least: what the ratio shows of warming up, it shows only within noise. A round's
 processes are new, and it ends before they are old: kernels are made for each shape of a batch that is met for the first
@@ -153,14 +155,16 @@ class Duet:
         position = max((player.position for player in self.players), default=0)
         sizing = self._sizing_turns()
         turns = size = 0
+        straight = False
         while self._goes_on(turns) and not (turns > sizing and enough()):
             if turns <= max(sizing, RESIZED_TURNS if self.is_shared else 0):
+                straight = not self._leads
                 size = self._block_samples()
             position += size
             order = self.active
             self._rng.shuffle(order)
             for player in order:
-                player.train(position, self._deadline)
+                player.train(position, self._deadline, straight=straight)
                 if self.is_broken:
                     return
             turns += 1
@@ -257,7 +261,7 @@ class Duet:
         unit = step if step <= 2 * wanted else in_common
         if epoch is not None and epoch <= 2 * wanted:
             unit = epoch
-        return unit * max(1, round(wanted / unit), math.ceil(self._least_batches * batch / unit))
+        return unit * max(1, round(wanted / unit), math.ceil((1 + self._leads) * batch / unit))
 
     def _samples_before(self) -> int:
         """The plan's share of an epoch, in whole steps of all players; 0 where epochs are short, or not known."""
@@ -271,9 +275,16 @@ class Duet:
         return step * int(self._plan.epoch_share * epoch / step)
 
     @property
-    def _least_batches(self) -> int:
-        """Micro-batches of a block: where one leads in, another is timed."""
-        return 2 if self.is_shared else 1
+    def _lead_seconds(self) -> float:
+        """The longest micro-batch of all players."""
+        return max(player.pace * player.config.micro_batch for player in self.active)
+
+    @property
+    def _leads(self) -> bool:
+        """Whether a micro-batch leads each block in."""
+        is_new = any(not player.trained_seconds for player in self.active)
+        is_long = self.active[0].request.device == "cpu" and LEAD_PART * self._lead_seconds > LONGEST_FOR_LEAD_SECONDS
+        return self.is_shared and (is_new or not is_long)
 
     def _wanted_samples(self, cpu_turn_seconds: float) -> float:
         """Samples of a turn, before they are rounded to what all train as a whole."""
@@ -281,8 +292,7 @@ class Duet:
         usual = cpu_turn_seconds if players[0].request.device == "cpu" else GPU_TURN_SECONDS
         turn_seconds = self._plan.turn_seconds or usual
         if self.is_shared:
-            lead_seconds = max(player.pace * player.config.micro_batch for player in players)
-            turn_seconds = max(turn_seconds, min(LEAD_PART * lead_seconds, LONGEST_FOR_LEAD_SECONDS))
+            turn_seconds = max(turn_seconds, min(LEAD_PART * self._lead_seconds, LONGEST_FOR_LEAD_SECONDS))
         wanted = min(turn_seconds, self._plan.measure_seconds / LEAST_TURNS) / mean_pace(players)
         return max(wanted, min(max(player.least_samples for player in players), LONGEST_BLOCK * wanted))
 

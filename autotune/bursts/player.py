@@ -192,18 +192,21 @@ class Player:
         step = self.config.effective_batch
         return step if step <= samples else self.unit_samples
 
-    def train(self, position: int, deadline: float, *, leads_in: bool = False) -> None:
+    def train(self, position: int, deadline: float, *, leads_in: bool = False, straight: bool = False) -> None:
         """One block, all others being stopped.
 
         Args:
             position: Place in the stream of samples to train to.
             deadline: `time.monotonic()` at which it is killed.
             leads_in: Whether it is warm-up, which no measurement holds.
+            straight: Whether no micro-batch leads in, untimed, where others share its process.
         """
         usual = max(self._longest_block, (position - self.position) * self.pace)
         patience = time.monotonic() + self._patience_seconds + HANG_BLOCKS * usual
         self.position = position
-        command = Command(action="train", player=self._number, start=self._start, until=position, leads_in=leads_in)
+        command = Command(
+            action="train", player=self._number, start=self._start, until=position, leads_in=leads_in, straight=straight
+        )
         self._start = None
         event = self._ask(command, min(deadline, patience), deadline)
         if event is not None:

@@ -216,14 +216,14 @@ class Gate(Generic[PlayerOf]):
         }
 
     def _train(self, player: PlayerOf, command: Command) -> Course:
-        """A player trains a block; where several play, a micro-batch leads in, untimed."""
+        """A player trains a block; where several play, a micro-batch leads in, untimed, unless it is long."""
         self._reporter.phase("train")
         self._play(player)
         if command.start is not None:
             player.restart(command.start)
         self._watch.begin()
         # Another player has used the process since. Not into an epoch, whose start must be timed.
-        leads = self.is_shared and not player.starts_loader
+        leads = self.is_shared and not command.straight and not player.starts_loader
         lap = yield from self._lap(player, max(player.clock.lead, int(leads)), 1, command.until or 0)
         seen = dict(self._watch.end())
         if self.is_shared:  # of an allocator that players share, it says nothing about the config of one of them

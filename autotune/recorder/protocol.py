@@ -21,6 +21,7 @@ class Command:
         start: Go to this place in the stream of samples first.
         until: Train to this place in the stream of samples.
         leads_in: The block is warm-up, and belongs to no measurement.
+        straight: No micro-batch leads in, untimed, where several players share the process.
     """
 
     action: str
@@ -29,6 +30,7 @@ class Command:
     start: int | None = None
     until: int | None = None
     leads_in: bool = False
+    straight: bool = False
 
 
 class Start(NamedTuple):

@@ -9,7 +9,7 @@ from autotune.knobs import KNOB_NAMES
 from autotune.report.blocks import Block, Code, Folded, Headline, Pair, Picture, Table, Text, Tone
 from autotune.report.charts import TOGETHER, both_sides, rates_picture, waterfall_picture, waterfall_steps
 from autotune.results import summary
-from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS, Result
+from autotune.results.result import Result
 from autotune.results.trainings import read_trainings
 from autotune.wording import ratio_text
 
@@ -70,26 +70,27 @@ def ablation(result: Result) -> list[Block]:
     svg = waterfall_picture(result)
     if svg is None:
         return [Text(_no_ablation(result), "note")]
-    rows = tuple((row.knob, ratio_text(row.ratio), summary.sureness(row.ci95, row.pairs)) for row in result.ablation)
+    rows = tuple((row.knob, ratio_text(row.ratio), summary.ratios(row.ci95)) for row in result.ablation)
     worths = ", ".join(f"{knob} {ratio} ({sure})" for knob, ratio, sure in rows)
     picture = Picture(
         svg,
-        f"What each change was worth, reverted alone: {worths}.",
+        f"What each change was worth: {worths}.",
         f"bar: from the speed without the change to that with it; line across its end: {summary.INTERVAL}; 1×: before; "
-        "grey: not a finding of its own",
+        "grey: cannot be told from nothing",
     )
     blocks: list[Block] = [
         Text(
-            "Each changed knob was reverted alone and run in turns with the answer. The factors multiply, so equal "
+            "The search's estimates, from all pairs that played: the answer's speed over that with one knob as before. "
+            "Where the interval holds 1, the change cannot be told from nothing. The factors multiply, so equal "
             "lengths in the picture are equal factors."
         ),
-        Pair(picture, Table("Each change reverted alone", ("knob", "worth", summary.INTERVAL), rows, numeric=RIGHT)),
+        Pair(picture, Table("Each change", ("knob", "worth", summary.INTERVAL), rows, numeric=RIGHT)),
     ]
     for step in waterfall_steps(result):
-        if step.label == TOGETHER and not any(summary.too_few_pairs(row.pairs) for row in result.ablation):
+        if step.label == TOGETHER:
             words = (
                 f"Alone, the changes multiply to {ratio_text(step.start)}; {ratio_text(step.ratio)} remains for what "
-                "they do only together, and for knobs that were not reverted."
+                "they do only together, for knobs that are not estimated, and for what the estimates miss."
             )
             blocks.append(Text(words))
     return blocks
@@ -142,6 +143,4 @@ def _no_ablation(result: Result) -> str:
         return "No knob was changed, so there is nothing to revert."
     if result.ablation:
         return "What this file says they were worth is out of the range that can be drawn."
-    if result.constraints.budget_seconds < ABLATION_MIN_BUDGET_SECONDS:
-        return "No changed knob was reverted alone: budgets under 2 minutes leave no time for that."
-    return "No changed knob was reverted alone: no time was left after the confirmation, or it failed."
+    return "The search tried too little to tell what each change is worth."

@@ -115,24 +115,20 @@ def waterfall_steps(result: Result) -> list[Step]:
     """What each change was worth, one after the other, up to the confirmed speed-up.
 
     A change's worth is the winner's rate over its rate without that change, so these factors multiply; what is then
-    still missing is what changes do only together, or what was not reverted alone.
+    still missing is what changes do only together, or what the search does not know.
     """
     found, reached = [], 1.0
     for row in result.ablation:
         if all(1e-3 < ratio < 1e3 for ratio in (row.ratio, *row.ci95)):
-            found.append(_measured_step(row.knob, reached, row.ratio, row.ci95, row.pairs))
+            found.append(Step(row.knob, reached, row.ratio, row.ci95, ratios(row.ci95)))
             reached *= row.ratio
     speedup = result.speedup
     if found and speedup is not None and 1e-3 < speedup.ratio < 1e6:
         found.append(Step(TOGETHER, reached, speedup.ratio / reached, None))
-        found.append(_measured_step(ALL, 1.0, speedup.ratio, speedup.ci95, speedup.pairs))
+        known = not too_few_pairs(speedup.pairs)
+        told = ratios(speedup.ci95) if known else "too few pairs"
+        found.append(Step(ALL, 1.0, speedup.ratio, speedup.ci95 if known else None, told))
     return found
-
-
-def _measured_step(label: str, start: float, ratio: float, ci95: Interval, pairs: int) -> Step:
-    if too_few_pairs(pairs):
-        return Step(label, start, ratio, None, "too few pairs")
-    return Step(label, start, ratio, ci95, ratios(ci95))
 
 
 def waterfall_picture(result: Result) -> str | None:
@@ -146,7 +142,8 @@ def waterfall_picture(result: Result) -> str | None:
         for row, (label, start, ratio, interval, told) in enumerate(found):
             figure = f"{ratio_text(ratio)} ({told})" if told else ratio_text(ratio)
             row_label(axes, row, label, figure, strong=label == ALL)
-            colour = MUTED if interval is None else AFTER if ratio >= 1 else FAILED
+            is_clear = interval is not None and not interval.low <= 1 <= interval.high
+            colour = (AFTER if ratio >= 1 else FAILED) if is_clear else MUTED
             # A step of next to nothing is still seen.
             axes.barh(row + MARK, start * ratio - start or start * 1e-3, THICK, left=start, color=colour)
             if interval is not None:

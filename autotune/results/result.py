@@ -30,9 +30,6 @@ from autotune.results.sites import SourceRecord, Words
 from autotune.secrets import masked_text
 from autotune.stored import Dollars, Figure, Seconds, Share, Stored, Whole
 
-ABLATION_MIN_BUDGET_SECONDS = 120.0
-"""In a shorter budget, what explaining takes would be missing where the gain is found and confirmed."""
-
 
 def _known_knobs(config: Any) -> Any:
     """A config without the knobs of a newer autotune, which cannot be applied here. `Document.ignored` names them."""
@@ -77,14 +74,13 @@ class Side(Stored):
 
 
 class AblationRow(Stored):
-    """One changed knob reverted alone: what was it worth?"""
+    """What one changed knob was worth, as the search's model estimates it from all pairs that played."""
 
     knob: str
     before: str
     after: str
-    ratio: Figure
-    ci95: KnownInterval
-    pairs: Whole = Field(description="pairs of processes")
+    ratio: Figure = Field(description="the answer's score over its score with this knob as before")
+    ci95: KnownInterval = Field(description="the model's; where it holds 1, the change may be worth nothing")
 
 
 class Constraints(Stored):

@@ -180,7 +180,7 @@ def figures(result: Result) -> Iterator[Figure]:
 
 def changes(result: Result) -> list[Change]:
     """The changed knobs and arguments of `build()`."""
-    worth = {row.knob: f"{ratio_text(row.ratio)} ({sureness(row.ci95, row.pairs)})" for row in result.ablation}
+    worth = {row.knob: f"{ratio_text(row.ratio)} ({ratios(row.ci95)})" for row in result.ablation}
     return [
         Change(knob, knob_text(knob, before), knob_text(knob, after), worth.get(knob, ""))
         for knob, (before, after) in result.changed_knobs.items()

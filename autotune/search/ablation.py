@@ -1,16 +1,23 @@
-"""Ablation: what each changed knob is worth, by the winner with that knob reverted, side by side with the winner."""
+"""What each changed knob is worth: what the search's model says of the answer with that knob reverted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
 
 from autotune.knobs import following, in_guides_order
-from autotune.measuring import FEWEST_PAIRS, SAMPLES_PER_SECOND, Objective, Point
+from autotune.measuring import PROCESS_SPREAD, Interval, Point
 from autotune.results.result import AblationRow
 from autotune.results.summary import knob_text
-from autotune.search.rounds import Play, Round, played_round, speedup_of
+from autotune.search.model import Design, Effects
+from autotune.search.proposal import ALLOCATOR
+from autotune.search.standing import pairs_of
+from autotune.search.trials import Trial
 
-MIN_ABLATION_ROUNDS, MAX_ROUNDS = FEWEST_PAIRS, 6
+MOST_PRIOR = 0.5
+"""Of the prior variance of a worth, the most that may be left: the trials then say as much as the prior. Not tuned."""
+_SIDE = NormalDist().inv_cdf(0.975)
 
 
 def reverted(winner: Point, baseline: Point) -> dict[str, Point]:
@@ -33,50 +40,26 @@ def reverted(winner: Point, baseline: Point) -> dict[str, Point]:
     return {name: point for name, point in found.items() if point != winner}
 
 
-def ablate(
-    winner: Point,
-    variants: Sequence[Point],
-    play: Play,
-    *,
-    affords: Callable[[Sequence[Point], int], bool],
-    objective: Objective = SAMPLES_PER_SECOND,
-) -> list[Round]:
-    """Rounds of the winner and its variants, while there is time.
+def ablation_rows(winner: Point, baseline: Point, trials: Sequence[Trial], design: Design) -> tuple[AblationRow, ...]:
+    """What each changed knob is worth: the winner's score over its score without that change, in the guides' order.
 
-    Args:
-        winner: What they are compared with.
-        variants: One that fails drops out.
-        play: Lets points train in turn.
-        affords: Whether there is time for so many rounds of these points.
-        objective: What is compared.
+    A knob is left out where the trials say less of it than the prior. malloc's settings, which the model does not hold
+    on a CPU, are worth what their pair of fresh processes says.
     """
-    rounds: list[Round] = []
-    standing = list(variants)
-    for number in range(MAX_ROUNDS):
-        order = [winner, *standing]
-        least = max(1, MIN_ABLATION_ROUNDS - number)  # fewer have no spread to judge by
-        if not standing or not affords(order, least):
-            break
-        rounds.append(played_round(order, number, play, objective))
-        standing = [point for point in standing if point in rounds[-1]]
-    return rounds
-
-
-def ablation_rows(
-    winner: Point,
-    baseline: Point,
-    variants: Mapping[str, Point],
-    rounds: Sequence[Round],
-    objective: Objective = SAMPLES_PER_SECOND,
-) -> tuple[AblationRow, ...]:
-    """What each knob is worth: the winner's score over its score without that change, in the order of the variants."""
+    without = reverted(winner, baseline)
+    points = list(without.values())
+    pairs = pairs_of([trial for trial in trials if trial.stage != ALLOCATOR])
+    known, prior = (Effects(design, one).beside(points, winner) for one in (pairs, ()))
+    fresh = next((trial.pair for trial in trials if trial.stage == ALLOCATOR and trial.pair is not None), None)
     rows = []
-    for name, point in variants.items():
-        worth = speedup_of(winner, point, rounds, objective)
-        if worth is None:
+    for index, name in enumerate(without):
+        loss, deviation = float(known.mean[index]), float(known.deviation[index])
+        if name == "allocator" and fresh is not None:
+            loss, deviation = -math.log(fresh.ratio), fresh.error
+        elif deviation**2 > MOST_PRIOR * float(prior.deviation[index]) ** 2:
             continue
+        half = _SIDE * math.hypot(deviation, PROCESS_SPREAD)
         before, after = (knob_text(name, side.values.get(name)) for side in (baseline, winner))
-        rows.append(
-            AblationRow(knob=name, before=before, after=after, ratio=worth.ratio, ci95=worth.ci95, pairs=worth.pairs)
-        )
+        ci95 = Interval(math.exp(-loss - half), math.exp(-loss + half))
+        rows.append(AblationRow(knob=name, before=before, after=after, ratio=math.exp(-loss), ci95=ci95))
     return tuple(rows)

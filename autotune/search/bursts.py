@@ -13,14 +13,13 @@ from autotune.hardware import DeviceKind
 from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point, pair_apart, pair_of
 from autotune.search.costs import Costs
 from autotune.search.progress import Progress
-from autotune.search.proposal import ABLATION, ALLOCATOR, CONFIRM, HEADROOM, UNINTERRUPTED, Proposal
+from autotune.search.proposal import ALLOCATOR, CONFIRM, HEADROOM, UNINTERRUPTED, Proposal
 from autotune.search.rounds import Round
 from autotune.search.stopping import (
     EXPLAINING_SECONDS,
     MOST_SECONDS,
     OLD_ENOUGH,
     Budget,
-    ablating_plan,
     confirming_plan,
     plan_for,
     round_plan,
@@ -73,8 +72,7 @@ class Bursts:
         self.progress = progress
         self.plan = plan_for(log.objective, device)
         confirming = confirming_plan(budget.seconds, log.objective)
-        ablating = ablating_plan(budget.seconds, log.objective)
-        self._round_plans = {CONFIRM: confirming, ABLATION: ablating, ALLOCATOR: round_plan(self.plan, 0.0)}
+        self._round_plans = {CONFIRM: confirming, ALLOCATOR: round_plan(self.plan, 0.0)}
         self.baseline = baseline
         self.costs = Costs(log.trials, self.plan, device, self._round_plans, memory_limit_bytes)
         self.cut_off: set[tuple[str, int]] = set()
@@ -97,11 +95,10 @@ class Bursts:
         """Seconds that the search may still take: what it has found must be confirmed, however long a round takes."""
         best = self.incumbent
         if best is None:
-            return self.budget.searching_seconds_without_gain
+            return self.budget.searching_seconds
         confirming = FEWEST_PAIRS * self.costs.round_seconds([self.baseline, best])
         if best == self.baseline:
-            left = self.budget.ablating_seconds - min(confirming, MOST_CONFIRMING_SHARE * self.budget.seconds)
-            return min(self.budget.searching_seconds_without_gain, max(0.0, left))
+            confirming = min(confirming, MOST_CONFIRMING_SHARE * self.budget.seconds)
         return min(self.budget.searching_seconds, max(0.0, self.budget.confirming_seconds - confirming))
 
     def affordable_seconds(self, point: Point) -> float:

@@ -1,12 +1,11 @@
-"""The end of a search: the finalists against the baseline in interleaved rounds, and what each change is worth.
+"""The end of a search: the finalists against the baseline in interleaved rounds.
 
 Only what is measured here becomes a headline: the best of the many figures that the search saw is flattered.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from autotune.measuring import (
     APART_ERROR,
@@ -24,9 +23,9 @@ from autotune.measuring import (
     ran_faster,
 )
 from autotune.results.result import AblationRow
-from autotune.search.ablation import MIN_ABLATION_ROUNDS, ablate, ablation_rows, reverted
+from autotune.search.ablation import ablation_rows
 from autotune.search.bursts import Bursts
-from autotune.search.proposal import ABLATION, CONFIRM, UNINTERRUPTED
+from autotune.search.proposal import CONFIRM, UNINTERRUPTED
 from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank
 from autotune.search.standing import resource_cost
 
@@ -50,26 +49,15 @@ class Confirmation:
     Args:
         baseline: What the user trains with today.
         bursts: Runs them, and knows all that ran.
-        refuse: Why a point must not run, or None.
-        knobs: All that are searched, by expected effect: what little time there is explains the first of them.
         numerics: Checks finalists against eager fp32; None trusts them, as where recordings are replayed.
         at_least: The share of the fastest config's rate that the answer must reach; None: any.
     """
 
     def __init__(
-        self,
-        baseline: Point,
-        bursts: Bursts,
-        refuse: Callable[[Point], str | None],
-        *,
-        knobs: Sequence[str],
-        numerics: NumericsGuard | None,
-        at_least: float | None = None,
+        self, baseline: Point, bursts: Bursts, *, numerics: NumericsGuard | None, at_least: float | None = None
     ) -> None:
         self._baseline = baseline
         self._bursts = bursts
-        self._refuse = refuse
-        self._knobs = knobs
         self._numerics, self._checking_seconds = numerics, 0.0
         self._objective = bursts.log.objective
         self._at_least = at_least
@@ -183,54 +171,51 @@ class Confirmation:
     def race(self) -> None:
         """Measures what the search holds for the best and the baseline again, interleaved; then what may beat it.
 
-        The first finalist may have been lucky: what seemed slower than its lucky figure, but not than its true one,
-        races against it too, while there is time. The search has compared its candidates in one process, block by
-        block, and surer than a few rounds of fresh ones could: so all time goes to the proof of one.
+        Each trains once without interruption first, where there is time for that and for rounds enough to decide; the
+        rounds take all the rest, whatever they show. The first finalist may have been lucky: what seemed slower than
+        its lucky figure, but not than its true one, races against it too, while there is time. The search has compared
+        its candidates in one process, block by block, and surer than a few rounds of fresh ones could: so all time goes
+        to the proof of one.
         """
         self._bursts.show_stage(CONFIRM)
         if not self.baseline_trains:
             next(filter(self.agrees, self._trained()), None)  # the first that is sound is the answer
             return
         self._race()
-        self._run_uninterrupted()
+        self._check_answer()
 
     def _race(self) -> None:
         raced: set[Point] = set()
         while finalists := self._finalists(raced):
             leaders = [one.point for one in self._fast_enough()[:1] if one.point in raced and one.speedup.ratio > 1]
             points = [*leaders, *finalists]
-            if raced and not self._affords([self._baseline, *points] * MIN_DECIDED_ROUNDS):
+            rounds = [self._baseline, *points] * MIN_DECIDED_ROUNDS
+            if raced and not self._affords(rounds):
                 return
-            self._play(points)
+            if not raced:
+                self._run_uninterrupted(finalists[0], self._bursts.costs.round_seconds(rounds))
             raced |= {*finalists}
+            failed = self._failed()
+            if standing := [point for point in points if point not in failed]:
+                self._play(standing)
 
-    def _run_uninterrupted(self) -> None:
-        """Trains the baseline and the answer once each without interruption; if that refutes the answer, the next one.
-
-        As long as there is time for both.
-        """
+    def _check_answer(self) -> None:
+        """Runs an answer uninterrupted that has not been, while there is time; if that refutes it, the next one."""
         ran: set[Point] = set()
-        while (answer := self.answer()) not in {self._baseline, *ran} and self._long_runs(answer) is None:
-            if self._uninterrupted_seconds(answer) > self._bursts.budget.ablating_seconds:
-                return
+        while (answer := self.answer()) not in {self._baseline, *ran}:
             ran.add(answer)
-            number = self._next_round(UNINTERRUPTED)
-            self._bursts.uninterrupted([self._baseline, answer], number, self._long_run_seconds)
+            self._run_uninterrupted(answer)
 
-    @property
-    def _long_run_seconds(self) -> float:
-        """Seconds of an uninterrupted run, warming up included."""
-        wanted = max(UNINTERRUPTED_LEAST_SECONDS, UNINTERRUPTED_SHARE * self._bursts.budget.seconds)
-        return min(UNINTERRUPTED_MOST_SECONDS, wanted)
-
-    def _uninterrupted_seconds(self, answer: Point) -> float:
-        """What the uninterrupted runs of the baseline and an answer will cost; infinite where that is too much."""
-        if self._long_runs(answer) is not None:
-            return 0.0
-        costs = self._bursts.costs
-        starts = sum(costs(point.config).start_seconds for point in (self._baseline, answer))
-        seconds = 2 * self._long_run_seconds + starts
-        return seconds if seconds <= UNINTERRUPTED_MOST_SHARE * self._bursts.budget.seconds else math.inf
+    def _run_uninterrupted(self, point: Point, kept_seconds: float = 0.0) -> None:
+        """Trains the baseline and a point once each without interruption, where time is left for what is kept."""
+        budget, costs = self._bursts.budget, self._bursts.costs
+        wanted = max(UNINTERRUPTED_LEAST_SECONDS, UNINTERRUPTED_SHARE * budget.seconds)
+        each = min(UNINTERRUPTED_MOST_SECONDS, wanted)
+        points = [self._baseline, point]
+        seconds = 2 * each + sum(costs(one.config).start_seconds for one in points)
+        left = min(UNINTERRUPTED_MOST_SHARE * budget.seconds, budget.confirming_seconds - kept_seconds)
+        if self._long_runs(point) is None and seconds <= left:
+            self._bursts.uninterrupted(points, self._next_round(UNINTERRUPTED), each)
 
     def _play(self, points: Sequence[Point]) -> None:
         """Rounds of these points and the baseline; those that all have taken part in count."""
@@ -261,48 +246,9 @@ class Confirmation:
         numbers = (trial.round for trial in self._bursts.trials if trial.stage == stage)
         return max((number for number in numbers if number is not None), default=-1) + 1
 
-    def ablate(self) -> None:
-        """Measures what each changed knob is worth; where time is short, those of the largest expected effect."""
-        winner = self.answer()
-        variants = {name: point for name, point in self._variants(winner).items() if point != self._baseline}
-        names = {point: name for name, point in variants.items()}
-        first = self._next_round(ABLATION)  # an interrupted run's rounds were played without these
-
-        def play(points: Sequence[Point], number: int) -> list[Burst]:
-            def reason(point: Point) -> str:
-                what = f"{names[point]} reverted" if point in names else "the winner"
-                return f"{what}, round {number + 1}"
-
-            return self._bursts.in_turn(points, first + number, ABLATION, reason)
-
-        def affords(points: Sequence[Point], count: int) -> bool:
-            budget = self._bursts.budget
-            begun = 0 < len(self._bursts.rounds(ABLATION)) < MIN_ABLATION_ROUNDS  # a round alone says nothing
-            available = budget.remaining if begun else budget.ablating_seconds
-            return self._bursts.costs.rounds_seconds(points, count, ABLATION) <= available
-
-        # What takes too long by itself, as compiling anew does, must not crowd out what is cheap.
-        variants = {name: one for name, one in variants.items() if affords([winner, one], MIN_ABLATION_ROUNDS)}
-        for name in sorted(variants, key=self._rank, reverse=True):
-            if affords([winner, *variants.values()], MIN_ABLATION_ROUNDS):
-                break
-            del variants[name]
-        ablate(winner, list(variants.values()), play, affords=affords, objective=self._objective)
-
     def ablation(self) -> tuple[AblationRow, ...]:
-        """What each knob that was changed is worth, as far as it was measured."""
-        winner = self.answer()
-        # Where a single knob was changed, the winner without it is the baseline, and its worth is confirmed already.
-        rounds = [*self._bursts.rounds(ABLATION), *self._bursts.rounds(CONFIRM)]
-        return ablation_rows(winner, self._baseline, self._variants(winner), rounds, self._objective)
-
-    def _rank(self, name: str) -> int:
-        return self._knobs.index(name) if name in self._knobs else len(self._knobs)
-
-    def _variants(self, winner: Point) -> dict[str, Point]:
-        if winner == self._baseline:
-            return {}
-        return {name: point for name, point in reverted(winner, self._baseline).items() if self._refuse(point) is None}
+        """What each knob that was changed is worth, as far as the search knows."""
+        return ablation_rows(self.answer(), self._baseline, self._bursts.trials, self._bursts.log.design)
 
     def _finalists(self, raced: Collection[Point]) -> list[Point]:
         """What is measured next: the best that has not been and may beat what has; with a floor, the fastest beside it.
@@ -368,24 +314,15 @@ class Confirmation:
         return verdict.outcome != "disagrees"
 
     def _affords(self, points: Sequence[Point]) -> bool:
-        """Whether there is time for these bursts, and to explain the answer afterwards."""
-        return self._bursts.costs.round_seconds(points) <= self._confirming(points[-1])
+        """Whether there is time for these bursts, and for profiles afterwards."""
+        return self._bursts.costs.round_seconds(points) <= self._bursts.budget.confirming_seconds
 
     def _affords_next(self, points: Sequence[Point]) -> bool:
         """Whether there is time for another round; until there are enough to decide, nothing else is worth as much."""
         together = sum({*points} <= measured.keys() for measured in self._bursts.rounds(CONFIRM))
-        remaining = self._bursts.budget.remaining
-        available = remaining if together < MIN_DECIDED_ROUNDS else self._confirming(points[-1])
-        return self._bursts.costs.round_seconds(points) <= available
-
-    def _confirming(self, finalist: Point) -> float:
-        """Seconds for rounds, whatever they show; with those that explaining needs, where there is no time for it."""
-        budget = self._bursts.budget
-        least = self._bursts.costs.rounds_seconds([finalist] * 2, MIN_ABLATION_ROUNDS, ABLATION)
-        confirming, changes = budget.confirming_seconds, self._variants(finalist)
-        explains = len(changes) > 1 and least <= budget.ablating_seconds - confirming
-        checking = self._uninterrupted_seconds(finalist)
-        return (confirming if explains else budget.ablating_seconds) - (0.0 if math.isinf(checking) else checking)
+        if together < MIN_DECIDED_ROUNDS:
+            return self._bursts.costs.round_seconds(points) <= self._bursts.budget.remaining
+        return self._affords(points)
 
     def _memory(self, point: Point, stage: str | None) -> int:
         """What a point took, in a stage or in all: in rounds, where others share pages, by those alone."""

@@ -139,13 +139,6 @@ class Costs:
         block_samples = max(point.config.micro_batch for point in points)
         return sum(self._side_seconds(point, block_samples, stage) for point in points)
 
-    def rounds_seconds(self, points: Sequence[Point], count: int, stage: str) -> float:
-        """What `count` rounds of these points cost: the first one compiles, and the code is kept."""
-        once = sum(
-            CACHE_SAVES * self._first_compile_seconds(one.config) for one in points if not self.is_compiled(one.config)
-        )
-        return count * self.round_seconds(points, stage) - (count - 1) * once
-
     def deadline(self, config: TrainConfig, plan: BurstPlan, available: float) -> float:
         """Seconds after which a process of its own is killed, of those available."""
         return self._deadline([config], self.fresh_seconds(config, plan), available)

@@ -70,7 +70,6 @@ class Search:
 
     Attributes:
         headroom: What came of that; None where it was not asked, or there was no time.
-        confirms: Whether this search confirms its answer itself, and no other machine that shares its study.
     """
 
     def __init__(
@@ -111,7 +110,6 @@ class Search:
         self._waiting: Asked | None = None
         self._chooser = self._make_chooser(space)
         self._searched = False
-        self.confirms = True
 
     def run(self) -> StoppedBy:
         """Searches, then races the finalists; returns why the search stopped."""
@@ -120,16 +118,13 @@ class Search:
         self._searched = True
         if self.log.incumbent() is not None:
             self.log.sync()
-            self.confirms = self.log.may_confirm(self._may_wait) or not self._has_raced()
-            if self.confirms:
+            if self.log.may_confirm(self._may_wait) or not self._has_raced():
                 self.confirmation.race()
                 self.log.confirmed()
         return stopped_by
 
     def explain(self) -> None:
-        """Measures what each change is worth, and what the parts of training could reach alone."""
-        if self.confirms:
-            self.confirmation.ablate()
+        """Measures what the parts of training could reach alone."""
         if self.log.incumbent() is not None:
             answer = self.confirmation.answer()
             self.ceilings.compute(answer)
@@ -271,10 +266,7 @@ class Search:
             self._progress.note(headroom_text(self.headroom))
 
     def _confirmation(self) -> Confirmation:
-        knobs = [*self.space.choices, *self.space.parameters]
-        return Confirmation(
-            self.baseline, self._bursts, self._refuse, knobs=knobs, numerics=self._numerics, at_least=self._at_least
-        )
+        return Confirmation(self.baseline, self._bursts, numerics=self._numerics, at_least=self._at_least)
 
     def _reaches_target(self) -> bool:
         """Whether the best keeps the GPU as busy as was asked, and comes as close to what its computing could reach.

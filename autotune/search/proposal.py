@@ -8,7 +8,7 @@ from autotune.measuring import Point
 
 BASELINE, FIT, HEADROOM, ALLOCATOR, WARM = "baseline", "fitting into memory", "headroom", "allocator", "warm start"
 BUNDLE, ELIMINATION, GAIN, LARGEST = "bundle", "elimination", "expected gain", "largest batch"
-CONFIRM, UNINTERRUPTED, ABLATION = "confirm", "uninterrupted", "ablation"
+CONFIRM, UNINTERRUPTED = "confirm", "uninterrupted"
 
 
 @dataclass(frozen=True)

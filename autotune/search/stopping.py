@@ -11,7 +11,6 @@ from autotune.bursts.duet import LEAST_TURNS
 from autotune.bursts.protocol import BurstPlan
 from autotune.hardware import DeviceKind
 from autotune.measuring import SAMPLES_PER_SECOND, Objective
-from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS
 from autotune.search.rounds import MIN_DECIDED_ROUNDS
 from autotune.search.trials import Trial
 
@@ -21,8 +20,7 @@ PREPARATION_SHARE, PREPARATION_MIN_SECONDS = 0.5, 4.0
 """The share of the remaining budget for importing and checking, and its least seconds: large data sets open slowly. Not
 tuned."""
 CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
-ABLATION_SHARE, ABLATION_MAX_SECONDS = 0.15, 90.0
-"""Kept back for confirming, and for explaining. Chosen: less would leave short budgets too few rounds to decide."""
+"""Kept back for confirming. Chosen: less would leave short budgets too few rounds to decide."""
 PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS = 0.07, 20.0, 30.0
 """The share of the budget for profiling, its most seconds, and the shortest budget with a profile. Not tuned."""
 HOPELESS_BURSTS = 4
@@ -84,41 +82,23 @@ class Budget:
 
     @property
     def searching_seconds(self) -> float:
-        """Seconds that the search may still take: less what the confirmation and the ablation need; never negative."""
+        """Seconds that the search may still take: less what the confirmation needs; never negative."""
         return max(0.0, self.confirming_seconds - self.rounds_seconds)
 
     @property
-    def searching_seconds_without_gain(self) -> float:
-        """The same while nothing faster has been found: what there would be to explain is not kept back."""
-        return max(0.0, self.ablating_seconds - self.rounds_seconds)
-
-    @property
     def rounds_seconds(self) -> float:
-        """Seconds that are kept back for the rounds of the confirmation."""
-        return self._kept(CONFIRM_SHARE, CONFIRM_MAX_SECONDS)
+        """Seconds that are kept back for the confirmation."""
+        return min(CONFIRM_SHARE * self.seconds, CONFIRM_MAX_SECONDS)
 
     @property
     def confirming_seconds(self) -> float:
-        """Seconds that the confirmation may still take: less what the ablation and profiles need; never negative."""
-        return max(0.0, self.ablating_seconds - self.variants_seconds)
-
-    @property
-    def variants_seconds(self) -> float:
-        """Seconds that are kept back for the rounds of the ablation."""
-        return self._kept(ABLATION_SHARE, ABLATION_MAX_SECONDS, ABLATION_MIN_BUDGET_SECONDS)
-
-    @property
-    def ablating_seconds(self) -> float:
-        """Seconds that the ablation may still take: what remains less what profiles need; never negative."""
-        return max(0.0, self.remaining - self._kept(PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS))
+        """Seconds that the confirmation may still take: what remains less what profiles need; never negative."""
+        profiles = min(PROFILE_SHARE * self.seconds, PROFILE_MAX_SECONDS)
+        return max(0.0, self.remaining - (profiles if self.seconds >= PROFILE_MIN_BUDGET_SECONDS else 0.0))
 
     def shortened(self, seconds: float) -> Budget:
         """The same budget, less the seconds that something else needs."""
         return Budget(max(0.0, self.seconds - seconds), clock=self._clock, started=self._started)
-
-    def _kept(self, share: float, most_seconds: float, least_budget_seconds: float = 0.0) -> float:
-        """What is kept back for a part that begins to be worth it with some budget."""
-        return min(share * self.seconds, most_seconds) if self.seconds >= least_budget_seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -141,12 +121,12 @@ class Reserve:
 
     def deadline(self, budget: Budget) -> float:
         """Seconds that the next burst may take."""
-        return max(1.0, min(self.burst_seconds, budget.ablating_seconds))
+        return max(1.0, min(self.burst_seconds, budget.confirming_seconds))
 
     @staticmethod
     def is_spent(budget: Budget, plan: BurstPlan) -> bool:
         """Whether there is no time for another challenge."""
-        return budget.ablating_seconds <= 3 * plan.measure_seconds
+        return budget.confirming_seconds <= 3 * plan.measure_seconds
 
 
 def plan_for(objective: Objective = SAMPLES_PER_SECOND, device: DeviceKind = "cpu") -> BurstPlan:
@@ -177,11 +157,6 @@ def timed_for(plan: BurstPlan, seconds: float) -> BurstPlan:
 def confirming_plan(budget_seconds: float, objective: Objective = SAMPLES_PER_SECOND) -> BurstPlan:
     """How long a side trains in the rounds that confirm, for a budget in seconds."""
     return round_plan(plan_for(objective), Budget(budget_seconds).rounds_seconds)
-
-
-def ablating_plan(budget_seconds: float, objective: Objective = SAMPLES_PER_SECOND) -> BurstPlan:
-    """How long a side trains in the rounds of the ablation, which has less time, and more sides."""
-    return round_plan(plan_for(objective), Budget(budget_seconds).variants_seconds)
 
 
 def sufficient_budget(prepared_seconds: float, start_seconds: float) -> float:

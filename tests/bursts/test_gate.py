@@ -96,6 +96,12 @@ def test_a_block_ends_where_it_is_to_and_a_micro_batch_leads_in(gate: CountingGa
     assert gate.playing.place == 112
 
 
+def test_a_long_micro_batch_does_not_lead_in(gate: CountingGate) -> None:
+    """All of the block is timed, where it is told so."""
+    block = gate.train(Command("train", 1, start=80, until=112, straight=True))
+    assert (block["lap"]["lead"], block["lap"]["samples"]) == (0, 32)
+
+
 def test_a_player_that_fails_is_out_and_the_other_goes_on(gate: CountingGate) -> None:
     """Why it is out is told again, should it be asked for once more."""
     failed = gate.train(Command("train", 1, until=80), ValueError("wrong"))

@@ -49,10 +49,8 @@ def full_result(**changes: Any) -> Result:
         ),
         "speedup": Speedup(ratio=2.5, ci95=Interval(2.4, 2.6), pairs=5, blocks=(2, 2, 2, 1, 1)),
         "ablation": (
-            AblationRow(knob="precision", before="fp32", after="bf16", ratio=1.6, ci95=Interval(1.5, 1.7), pairs=4),
-            AblationRow(
-                knob="compile_mode", before="none", after="default", ratio=1.25, ci95=Interval(1.2, 1.3), pairs=4
-            ),
+            AblationRow(knob="precision", before="fp32", after="bf16", ratio=1.6, ci95=Interval(1.5, 1.7)),
+            AblationRow(knob="compile_mode", before="none", after="default", ratio=1.25, ci95=Interval(1.2, 1.3)),
         ),
         "trials": (
             trial(1000, 3.0, stage="baseline"),

@@ -127,14 +127,6 @@ def test_two_pairs_are_no_finding() -> None:
     assert found.reason == "1.40× (2 pairs: too few to tell)"
 
 
-def test_what_a_change_was_worth_in_two_pairs_is_not_shown_as_a_finding() -> None:
-    """Its ratio is shown, its interval is not."""
-    row = make_result().ablation[0]
-    for pairs, worth in ((2, "2 pairs: too few to tell"), (3, "1.27 – 1.35")):
-        told = changes(make_result(ablation=(row.model_copy(update={"pairs": pairs}),)))
-        assert {change.knob: change.worth for change in told}["precision"] == f"1.31× ({worth})"
-
-
 @pytest.mark.parametrize(("pairs", "words"), [(0, "0 pairs"), (1, "1 pair"), (2, "2 pairs"), (3, None), (8, None)])
 def test_fewer_than_three_pairs_are_too_few(pairs: int, words: str | None) -> None:
     """And the words say how many there were."""

@@ -1,15 +1,19 @@
-"""Ablation: which configs are compared with the winner, in what rounds, and what comes of it."""
+"""Ablation: which configs are compared with the winner, and what the pairs of the search say of them."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import pytest
 
 from autotune.knobs.config import TrainConfig
+from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
-from autotune.search.ablation import MAX_ROUNDS, ablate, ablation_rows, reverted
+from autotune.measuring.statistics import Interval
+from autotune.search.ablation import ablation_rows, reverted
+from autotune.search.model import Design
+from autotune.search.proposal import GAIN
+from autotune.search.trials import Trial
 from tests.factories import make_measurement
+from tests.search.surface import make_space
 
 BASELINE = Point(config=TrainConfig(batch_size=64))
 
@@ -51,69 +55,33 @@ def test_arguments_of_build_are_reverted_too() -> None:
     }
 
 
-class Machine:
-    """Runs bursts of known rates, for so many bursts."""
-
-    def __init__(self, rates: dict[Point, float | None], bursts: int = 1000) -> None:
-        self.rates = rates
-        self.left = bursts
-        self.ran: list[tuple[int, Point]] = []
-
-    def play(self, points: Sequence[Point], number: int) -> list[Burst]:
-        """A round."""
-        return [self._run(point, number) for point in points]
-
-    def _run(self, point: Point, number: int) -> Burst:
-        """A burst; without a rate it crashes."""
-        self.left -= 1
-        self.ran.append((number, point))
-        rate = self.rates[point]
-        if rate is None:
-            return Burst(point=point, outcome=Outcome.CRASHED, reason="it broke", seconds=1.0)
-        measured = make_measurement(rate, seed=len(self.ran))
-        return Burst(point=point, outcome=Outcome.OK, measurement=measured, seconds=1.0)
-
-    def affords(self, points: Sequence[Point], rounds: int) -> bool:
-        """Whether so many bursts are left."""
-        return rounds * len(points) <= self.left
+def trial(point: Point, over: Point, ratio: float) -> Trial:
+    """A pair that played, within 2 %."""
+    burst = Burst(point=point, outcome=Outcome.OK, measurement=make_measurement(1000 * ratio), seconds=1.0)
+    pair = Pair(partner=over, ratio=ratio, ci95=Interval(ratio / 1.02, ratio * 1.02), blocks=8)
+    return Trial(burst, GAIN, "", pair=pair)
 
 
-def test_the_worth_of_each_knob_is_found() -> None:
-    """The winner's rate over its rate without that change."""
-    best = winner(precision="bf16", allocator="tuned")
-    variants = reverted(best, BASELINE)
-    machine = Machine({best: 2000.0, variants["precision"]: 1250.0, variants["allocator"]: 2000.0})
-    rounds = ablate(best, list(variants.values()), machine.play, affords=machine.affords)
-    precision, allocator = ablation_rows(best, BASELINE, variants, rounds)
-    assert (precision.knob, precision.before, precision.after) == ("precision", "fp32", "bf16")
-    assert precision.ratio == pytest.approx(1.6, rel=0.02)
-    assert allocator.ci95.low <= 1 <= allocator.ci95.high
+def worths(best: Point, *played: Trial) -> dict[str, tuple[float, Interval]]:
+    """What is known after some pairs."""
+    baseline = Point(config=make_space().baseline)
+    trials = [trial(baseline, baseline, 1.0), *played]
+    rows = ablation_rows(best, baseline, trials, Design(make_space(), baseline))
+    return {row.knob: (row.ratio, row.ci95) for row in rows}
 
 
-def test_rounds_are_interleaved() -> None:
-    """Each holds the winner and all variants once."""
-    best = winner(precision="bf16", allocator="tuned")
-    variants = list(reverted(best, BASELINE).values())
-    machine = Machine(dict.fromkeys([best, *variants], 1000.0))
-    ablate(best, variants, machine.play, affords=machine.affords)
-    assert {number for number, _ in machine.ran} == set(range(MAX_ROUNDS))
-    for number in range(MAX_ROUNDS):
-        assert sorted(map(repr, (p for n, p in machine.ran if n == number))) == sorted(map(repr, [best, *variants]))
+def test_a_change_is_worth_what_the_pairs_without_it_say() -> None:
+    """Also where no pair held all the others: effects add up."""
+    best, half = winner(precision="bf16", memory_format="channels_last"), winner(precision="bf16")
+    found = worths(best, trial(half, BASELINE, 1.6), trial(best, half, 1.1))
+    assert {name: ratio for name, (ratio, _) in found.items()} == pytest.approx(
+        {"precision": 1.6, "memory_format": 1.1}, rel=0.05
+    )
+    assert all(ci95.low < ratio < ci95.high for ratio, ci95 in found.values())
+    assert found["memory_format"][1].low > 1
 
 
-def test_a_single_round_is_not_begun() -> None:
-    """One has no spread to judge by, and would be lost."""
-    best = winner(precision="bf16")
-    variants = reverted(best, BASELINE)
-    machine = Machine({best: 1000.0, variants["precision"]: 800.0}, bursts=3)
-    assert ablate(best, list(variants.values()), machine.play, affords=machine.affords) == []
-    assert not machine.ran
-
-
-def test_a_variant_that_fails_drops_out() -> None:
-    """The others are told."""
-    best = winner(precision="bf16", allocator="tuned")
-    variants = reverted(best, BASELINE)
-    machine = Machine({best: 1000.0, variants["precision"]: None, variants["allocator"]: 900.0})
-    rounds = ablate(best, list(variants.values()), machine.play, affords=machine.affords)
-    assert [row.knob for row in ablation_rows(best, BASELINE, variants, rounds)] == ["allocator"]
+def test_a_change_that_no_pair_tells_from_the_others_is_left_out() -> None:
+    """The model would only repeat its prior."""
+    best = winner(precision="bf16", memory_format="channels_last", num_workers=2)
+    assert "memory_format" not in worths(best, trial(best, BASELINE, 1.5))

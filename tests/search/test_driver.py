@@ -240,20 +240,6 @@ def test_a_profile_that_cannot_be_taken_loses_nothing() -> None:
     assert found == {}
 
 
-def test_what_there_is_nothing_to_explain_is_searched_on() -> None:
-    """While nothing faster has been found, the ablation's time goes into the search; the confirmation's is kept."""
-    space = make_space()
-    flat, surface = make_search(
-        lambda config: 1000.0 if config == space.baseline else 800.0, space=space, budget_seconds=300, cost=12.0
-    )
-    flat.run()
-    gaining, _ = make_search(example_rate, budget_seconds=300, cost=12.0)
-    gaining.run()
-    searched = [sum(trial.round is None for trial in search.log.trials) for search in (flat, gaining)]
-    assert searched[0] > searched[1]
-    assert surface.clock.now <= 300
-
-
 def test_the_bundle_comes_first_and_without_its_harmful_setting_it_is_better() -> None:
     """What the hardware suggests holds one setting that costs a third: elimination finds it."""
 
