@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
 from autotune.knobs import following, in_guides_order
-from autotune.measuring import PROCESS_SPREAD, Interval, Point
+from autotune.measuring import PROCESS_SPREAD, Interval, Point, Speedup
 from autotune.results.result import AblationRow
 from autotune.results.summary import knob_text
 from autotune.search.model import Design, Effects
@@ -40,26 +40,53 @@ def reverted(winner: Point, baseline: Point) -> dict[str, Point]:
     return {name: point for name, point in found.items() if point != winner}
 
 
-def ablation_rows(winner: Point, baseline: Point, trials: Sequence[Trial], design: Design) -> tuple[AblationRow, ...]:
+def ablation_rows(
+    winner: Point, baseline: Point, trials: Sequence[Trial], design: Design, speedup: Speedup | None = None
+) -> tuple[AblationRow, ...]:
     """What each changed knob is worth: the winner's score over its score without that change, in the guides' order.
 
     A knob is left out where the trials say less of it than the prior. malloc's settings, which the model does not hold
     on a CPU, are worth what their pair of fresh processes says.
+
+    The search picks what looked best, so that its estimates are flattered. They are corrected by what the proof has
+    shown of all changes together: each by the share that it has in the variance of their sum.
+
+    Args:
+        winner: The answer.
+        baseline: What it replaces.
+        trials: All that ran.
+        design: Of all points.
+        speedup: Of the winner over the baseline, as confirmed.
     """
     without = reverted(winner, baseline)
     points = list(without.values())
     pairs = pairs_of([trial for trial in trials if trial.stage != ALLOCATOR])
     known, prior = (Effects(design, one).beside(points, winner) for one in (pairs, ()))
     fresh = next((trial.pair for trial in trials if trial.stage == ALLOCATOR and trial.pair is not None), None)
+    gains = {name: (-float(known.mean[index]), float(known.deviation[index])) for index, name in enumerate(without)}
+    deviations = {name: float(prior.deviation[index]) for index, name in enumerate(without)}
+    unknown = {name for name, (_, deviation) in gains.items() if deviation**2 > MOST_PRIOR * deviations[name] ** 2}
+    if "allocator" in gains and fresh is not None:
+        gains["allocator"] = math.log(fresh.ratio), fresh.error
+        unknown -= {"allocator"}
+    gains = {name: (gain, math.hypot(deviation, PROCESS_SPREAD)) for name, (gain, deviation) in gains.items()}
+    if speedup is not None:
+        gains = _summing_to(speedup, gains)
     rows = []
-    for index, name in enumerate(without):
-        loss, deviation = float(known.mean[index]), float(known.deviation[index])
-        if name == "allocator" and fresh is not None:
-            loss, deviation = -math.log(fresh.ratio), fresh.error
-        elif deviation**2 > MOST_PRIOR * float(prior.deviation[index]) ** 2:
-            continue
-        half = _SIDE * math.hypot(deviation, PROCESS_SPREAD)
+    for name in (name for name in without if name not in unknown):
+        gain, half = gains[name][0], _SIDE * gains[name][1]
         before, after = (knob_text(name, side.values.get(name)) for side in (baseline, winner))
-        ci95 = Interval(math.exp(-loss - half), math.exp(-loss + half))
-        rows.append(AblationRow(knob=name, before=before, after=after, ratio=math.exp(-loss), ci95=ci95))
+        ci95 = Interval(math.exp(gain - half), math.exp(gain + half))
+        rows.append(AblationRow(knob=name, before=before, after=after, ratio=math.exp(gain), ci95=ci95))
     return tuple(rows)
+
+
+def _summing_to(speedup: Speedup, gains: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Logarithms of gains with their deviations, given what they are together: a normal posterior, conditioned."""
+    error = math.log(speedup.ci95.high / speedup.ci95.low) / (2 * _SIDE)
+    missing = math.log(speedup.ratio) - math.fsum(gain for gain, _ in gains.values())
+    whole = error**2 + math.fsum(deviation**2 for _, deviation in gains.values())
+    return {
+        name: (gain + deviation**2 / whole * missing, math.sqrt(deviation**2 - deviation**4 / whole))
+        for name, (gain, deviation) in gains.items()
+    }

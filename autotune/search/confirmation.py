@@ -248,7 +248,9 @@ class Confirmation:
 
     def ablation(self) -> tuple[AblationRow, ...]:
         """What each knob that was changed is worth, as far as the search knows."""
-        return ablation_rows(self.answer(), self._baseline, self._bursts.trials, self._bursts.log.design)
+        answer = self.answer()
+        speedup = next((one.speedup for one in self.confirmed() if one.point == answer), None)
+        return ablation_rows(answer, self._baseline, self._bursts.trials, self._bursts.log.design, speedup)
 
     def _finalists(self, raced: Collection[Point]) -> list[Point]:
         """What is measured next: the best that has not been and may beat what has; with a floor, the fastest beside it.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
+from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.search.ablation import ablation_rows, reverted
 from autotune.search.model import Design
@@ -62,11 +65,11 @@ def trial(point: Point, over: Point, ratio: float) -> Trial:
     return Trial(burst, GAIN, "", pair=pair)
 
 
-def worths(best: Point, *played: Trial) -> dict[str, tuple[float, Interval]]:
+def worths(best: Point, *played: Trial, speedup: Speedup | None = None) -> dict[str, tuple[float, Interval]]:
     """What is known after some pairs."""
     baseline = Point(config=make_space().baseline)
     trials = [trial(baseline, baseline, 1.0), *played]
-    rows = ablation_rows(best, baseline, trials, Design(make_space(), baseline))
+    rows = ablation_rows(best, baseline, trials, Design(make_space(), baseline), speedup)
     return {row.knob: (row.ratio, row.ci95) for row in rows}
 
 
@@ -79,6 +82,15 @@ def test_a_change_is_worth_what_the_pairs_without_it_say() -> None:
     )
     assert all(ci95.low < ratio < ci95.high for ratio, ci95 in found.values())
     assert found["memory_format"][1].low > 1
+
+
+def test_the_parts_multiply_to_the_whole_that_is_confirmed() -> None:
+    """Estimates of what was picked for them are flattered: all together they are worth what the proof says."""
+    best, half = winner(precision="bf16", memory_format="channels_last"), winner(precision="bf16")
+    confirmed = Speedup(ratio=1.4, ci95=Interval(1.38, 1.42), pairs=10)
+    found = worths(best, trial(half, BASELINE, 1.6), trial(best, half, 1.1), speedup=confirmed)
+    assert math.prod(ratio for ratio, _ in found.values()) == pytest.approx(1.4, rel=0.03)
+    assert found["precision"][0] < 1.6
 
 
 def test_a_change_that_no_pair_tells_from_the_others_is_left_out() -> None:
