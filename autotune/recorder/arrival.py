@@ -42,7 +42,7 @@ def arrive() -> None:
 
 
 def _note_arrival(shared: str) -> None:
-    with contextlib.suppress(FileNotFoundError):  # a launched script may start ranks on another machine
+    with contextlib.suppress(OSError):  # a launched script may start ranks on another machine
         open(os.path.join(shared, CAME.format(os.getpid())), "w").close()
 
 
@@ -64,6 +64,9 @@ def _or_give_up(orders: dict[str, Any], what: Callable[[], None]) -> None:
     try:
         what()
     except Exception as error:
+        if orders["role"] == "train":
+            print(f"autotune: {error}; the training goes on as it is", file=sys.stderr)
+            return
         if "socket" not in orders:  # no burst: no parent listens
             raise
         with contextlib.suppress(Exception):  # the parent may be gone, too

@@ -134,9 +134,11 @@ def _as_it_lay(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
     """What an optimizer saves, the state of each weight with the strides that the weight had."""
     import torch
 
+    if not _lay_before():
+        return saved
     states = dict(saved["state"])
-    for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=True):
-        for number, weight in zip(group["params"], own["params"], strict=True):
+    for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=False):  # the script may filter them
+        for number, weight in zip(group["params"], own["params"], strict=False):
             strides = _lay_before().get(weight)
             if strides is not None and number in states:
                 states[number] = {

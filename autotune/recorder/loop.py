@@ -186,6 +186,10 @@ def implementations(optimizer: Optimizer | None) -> list[str]:
     found: list[str] = [form for form in ("foreach", "fused") if form in optimizer.defaults]
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     unfit = optimizer.defaults.get("differentiable") or not all(torch.is_floating_point(weight) for weight in weights)
+    if any(
+        isinstance(group.get("lr"), torch.Tensor) and not group.get("capturable") for group in optimizer.param_groups
+    ):
+        found = [form for form in found if form != "foreach"]  # torch refuses a rate that is a tensor there
     return [] if unfit else found
 
 

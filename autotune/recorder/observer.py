@@ -78,7 +78,7 @@ from .ranks import count_ranks, exchange_of
 from .server import reason_of_others
 from .sites import Sites
 from .traffic import traffic_of
-from .undo import in_reverse
+from .undo import in_reverse, nothing
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -90,6 +90,8 @@ FEWEST_LATE_STEPS = 2
 """Steps that are enough after ``late_seconds``."""
 STEPS_OF_A_BATCH = 24
 """Steps on one batch, after which the loop is taken to draw no further one. Not tuned."""
+MOST_DRAWS = 5_000
+"""Draws without a step, after which an observer of a real training ends. Not tuned."""
 PADDING_BATCHES = 2
 """Batches whose padding is counted in a real training. Not tuned."""
 
@@ -176,7 +178,8 @@ class Observer:
                 hooks.on_outermost_forward(
                     safely(self._on_forward), safely(self._on_inner_forward), self._activations.note
                 ),
-                hooks.on_attention(self._attention.note),
+                # torch.jit cannot compile the function that stands in for torch's, nor can pickle find it again.
+                hooks.on_attention(self._attention.note) if is_thorough else nothing,
                 hooks.on_autocast(safely(self._on_autocast)),
             ]
         )
@@ -250,6 +253,9 @@ class Observer:
         self._facts["batch_bytes"] = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self._batches.append([tuple(tensor.shape) for tensor in tensors])
         self._draws.append((id(begun.loader), samples))
+        if len(self._draws) > MOST_DRAWS and not self._marks and not self._is_thorough:
+            self.end()  # nothing trains here, and the observer holds loaders and models
+            return
         looks_for_padding = self._is_thorough or len(self._draws) <= PADDING_BATCHES
         if looks_for_padding and (padding := padding_of(batch)) is not None:
             self._padding.append(padding)

@@ -212,8 +212,8 @@ def _recast(optimizer: Optimizer) -> None:
                     continue
                 if name == "step":
                     state[name] = value.to(weight.device, torch.float32) if _counts_on_device(group) else value.cpu()
-                elif weight.is_floating_point():
-                    state[name] = value.to(weight.device, weight.dtype)
+                else:
+                    state[name] = value.to(weight.device)
 
 
 def form_of(optimizer: Optimizer) -> str:

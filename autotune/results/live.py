@@ -82,7 +82,8 @@ class Story:
         pace: The speed of the training.
         over: The end of the search; None while it goes on.
         result: The result file; None where none was written.
-        status: The exit status of the command; None while it runs.
+        status: The exit status of the command; None while it runs, and of a training that has no command.
+        has_ended: Whether the training has ended.
         seconds: Since training began.
         searched_seconds: The same, at the last pair or decision.
         steps: The optimizer steps so far.
@@ -99,6 +100,7 @@ class Story:
     over: Over | None = None
     result: str | None = None
     status: int | None = None
+    has_ended: bool = False
     seconds: float = 0.0
     searched_seconds: float = 0.0
     steps: int = 0
@@ -134,8 +136,10 @@ class Story:
             self.left = {**self.left, **self.over.left}
         elif kind == "written":
             self.result = str(event["path"])
+        elif kind == "ended":
+            self.has_ended, self.playing = True, None
         elif kind == "exited":
-            self.status, self.playing = int(event["status"]), None
+            self.status, self.has_ended, self.playing = int(event["status"]), True, None
 
     @property
     def winners(self) -> tuple[Candidate, ...]:
@@ -187,6 +191,21 @@ def events_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     return [event for event in events if isinstance(event, dict)], offset + len(whole)
 
 
+def _is_free(file: Any) -> bool:
+    """Locks a log for this process; False where another one holds it."""
+    try:
+        import fcntl  # Windows has none
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
+
+
 class LiveLog:
     """Keeps the events of a training, in a file and as a story, and reports the notable ones.
 
@@ -202,15 +221,25 @@ class LiveLog:
         self._say = say
         self._file: Any = None
 
-    def open(self, result: Path, command: str) -> None:
-        """Opens the file, beside a result; where that fails, there is no log."""
+    def open(self, result: Path, command: str) -> bool:
+        """Opens the file, beside a result; where that fails, there is no log.
+
+        Returns:
+            Whether no other training that runs keeps its log there.
+        """
         path = log_path(result)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("wb", buffering=0)
+            file = path.open("ab", buffering=0)
+            if not _is_free(file):
+                file.close()
+                return False
+            file.truncate(0)
+            self._file = file
         except OSError as error:
             self._say(f"there is no log, because {path} cannot be written: {error.strerror}")
         self.add({"event": "started", "command": command, "host": platform.node(), "pid": os.getpid()})
+        return True
 
     def begin(self, event: Mapping[str, Any], hardware: Hardware) -> list[dict[str, Any]]:
         """Plans for a training that has begun; returns the candidates, in the words of the recorder."""
@@ -247,6 +276,8 @@ class LiveLog:
         """The line at the end of the search: winners, gain, cost, and when the cost is paid back."""
         cost, gained = f"the search has cost {format_seconds(over.cost_seconds)}", self.story.gained
         elsewhere = "'autotune run' also tries the allocator and other settings that need a new process"
+        if not self.story.offered:
+            return f"nothing was tried: {over.why}"
         if gained is None:
             return f"no setting is faster than yours ({over.why}); {cost}; {elsewhere}"
         paid = f"has paid for itself: so far it has saved {format_seconds(over.saved_seconds)}"

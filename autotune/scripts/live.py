@@ -51,6 +51,7 @@ class Live:
         self._tuned: tuple[socket.socket, int] | None = None  # the connection of the process that is tuned, and its id
         self._is_told_of_others = False
         self._seen: dict[int, tuple[SeenScript, ScriptRecord]] = {}
+        self._why_untuned = "autotune saw no training loop, so it tuned nothing"
         self._why_unseen = "the script ended before autotune had seen enough of its training"
         self._hardware: Hardware | None = None
 
@@ -69,12 +70,12 @@ class Live:
             self._listener.shutdown(socket.SHUT_RDWR)
         listening.join(LAST_SECONDS)
         self._listener.close()
-        self._guarded(self._conclude, status)
+        self._guarded(self._conclude)
+        self._guarded(self.log.add, {"event": "exited", "status": status})
         return status
 
     def _listen(self) -> None:
         """Reads what the processes report, until the last one has closed its connection."""
-        self._guarded(self._probe)
         readers = []
         with contextlib.suppress(OSError):
             while True:
@@ -109,6 +110,8 @@ class Live:
             self._seen[event["value"]["pid"]] = seen, record
         elif kind == "unseen":
             self._why_unseen = event["reason"]
+        elif kind == "over" and self._tuned is None:
+            self._why_untuned = event["why"]
         elif kind == "began" and self._tuned is None:
             self._tuned = channel, event["pid"]
             self._begin(channel, event)
@@ -128,17 +131,25 @@ class Live:
         """The first process that trains gets its candidates."""
         facts = LiveFacts.model_validate(event)
         hardware = self._hardware or self._probe()
-        name = f"{stem_of(self._script.place)}-{facts.device}-live.json"
-        self._out = self._out or Path("results") / hardware.slug / name
-        self.log.open(self._out, self._script.text)
+        name = f"{stem_of(self._script.place)}-{facts.device}-live"
+        own = Path("results") / hardware.slug / f"{name}.json"
+        if not self.log.open(self._out or own, self._script.text):
+            own = own.with_stem(f"{name}-{event['pid']}")  # several trainings of one script at once
+            if self._out is None:
+                self.log.open(own, self._script.text)
+        self._out = self._out or own
         _offer(channel, self.log.begin(event, hardware))
 
-    def _conclude(self, status: int) -> None:
+    def _conclude(self) -> None:
         """Writes the result after the script has ended."""
         if self._out is None or self._hardware is None or self._tuned is None:
-            self._say("autotune saw no training loop, so it tuned nothing")
+            self._say(self._why_untuned)
             return
         if (known := self._seen.get(self._tuned[1])) is not None:
+            decided = any(one.verdict is not None for one in self.log.story.candidates.values())
+            if self._out.exists() and not decided:
+                self._say(f"{self._out} stays as it is: this time the training ended before anything was decided")
+                return
             result = live_result(self.log.story, self._script, self._hardware, *known)
             path, failure = keep_document(result, self._out)
             if failure is not None:
@@ -148,7 +159,6 @@ class Live:
                 self._say(f"result file: {path}; next time: autotune launch {path} -- {self._script.text}")
         else:
             self._say(f"no result is written: {self._why_unseen}")
-        self.log.add({"event": "exited", "status": status})
 
 
 def _offer(channel: socket.socket, words: list[dict[str, Any]]) -> None:

@@ -70,7 +70,7 @@ def ablation_rows(
         gains["allocator"] = math.log(fresh.ratio), fresh.error
         unknown -= {"allocator"}
     gains = {name: (gain, math.hypot(deviation, PROCESS_SPREAD)) for name, (gain, deviation) in gains.items()}
-    if speedup is not None:
+    if speedup is not None and 0 < speedup.ci95.low < speedup.ci95.high:
         gains = _summing_to(speedup, gains)
     rows = []
     for name in (name for name in without if name not in unknown):
@@ -87,6 +87,6 @@ def _summing_to(speedup: Speedup, gains: Mapping[str, tuple[float, float]]) -> d
     missing = math.log(speedup.ratio) - math.fsum(gain for gain, _ in gains.values())
     whole = error**2 + math.fsum(deviation**2 for _, deviation in gains.values())
     return {
-        name: (gain + deviation**2 / whole * missing, math.sqrt(deviation**2 - deviation**4 / whole))
+        name: (gain + deviation**2 / whole * missing, deviation * math.sqrt(max(0.0, 1 - deviation**2 / whole)))
         for name, (gain, deviation) in gains.items()
     }

@@ -20,7 +20,7 @@ from autotune.wording import as_text, labelled, or_dash, percent, ratio_text
 
 TOLD = ("pace", "decided", "over", "exited")
 """Events that print a line where there is no terminal."""
-READ_SECONDS = 0.5
+READ_SECONDS, LAST_READS = 0.5, 10
 """The time between two looks at the log. Not tuned: a training reports a block about once a second."""
 
 
@@ -33,13 +33,15 @@ def follow(log: Path, console: Console) -> None:
     story, offset = Story(), 0
     live = rich.live.Live(console=console, get_renderable=lambda: display(story), refresh_per_second=2.0)
     with live if console.is_terminal and log.exists() else console:
+        idle = 0
         while story.status is None:
             events, offset = events_from(log, offset)
             for event in events:
                 story.add(event)
                 if not console.is_terminal and event.get("event") in TOLD:
                     console.print(as_text("; ".join(map(": ".join, _rows(story)))), soft_wrap=True)
-            if not events and has_gone(story):
+            idle = 0 if events else idle + 1
+            if idle and (has_gone(story) or (story.has_ended and idle > LAST_READS)):
                 return
             time.sleep(READ_SECONDS if not events else 0.0)
 
@@ -83,6 +85,8 @@ def _rows(story: Story) -> Iterator[tuple[str, str]]:
 def _ending(story: Story) -> str:
     if story.status is not None:
         return f", ended with exit status {story.status}"
+    if story.has_ended:
+        return ", ended"
     return "; autotune has ended before it" if has_gone(story) else ""
 
 

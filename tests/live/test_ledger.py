@@ -16,9 +16,9 @@ def test_what_may_be_lost_grows_with_what_was_trained(trained: float, allowed: f
 def test_losses_are_taken_off_and_gains_are_added() -> None:
     """What was saved may be lost again."""
     ledger = Ledger()
-    ledger.note(3.0, expected=2.0)
-    ledger.note(1.0, expected=3.5)
-    assert (ledger.lost, ledger.gained) == (1.0, 2.5)
+    ledger.spent += 1.0
+    ledger.saved += 2.5
+    assert ledger.cost == 1.0
     assert ledger.may_lose(100) == pytest.approx(2.0 + 1.5)
 
 

@@ -14,30 +14,29 @@ WORST = 2.0
 
 
 class Ledger:
-    """Seconds that were lost and gained beside a training that is never touched.
+    """Seconds that the search has cost, and that the winners have saved.
 
     Attributes:
-        lost: By settings that were slower, and by switching.
-        gained: By settings that were faster.
+        spent: What candidates and switches took beyond the script's own setting. Faster candidates are counted too, so
+            that noise cancels out.
+        saved: What the winners have saved since they won.
     """
 
     def __init__(self) -> None:
-        self.lost = 0.0
-        self.gained = 0.0
+        self.spent = 0.0
+        self.saved = 0.0
 
-    def note(self, seconds: float, expected: float) -> None:
-        """Steps took some seconds, where the user's own setting would have taken others."""
-        if seconds > expected:
-            self.lost += seconds - expected
-        else:
-            self.gained += expected - seconds
+    @property
+    def cost(self) -> float:
+        """Seconds that the search has cost."""
+        return max(0.0, self.spent)
 
     def may_lose(self, trained_seconds: float) -> float:
         """Seconds that may still be lost, after so many of training."""
         allowed = SHARE * trained_seconds
         if allowed > FIRST_SECONDS:
             allowed = FIRST_SECONDS + LATER_SHARE * (trained_seconds - FIRST_SECONDS / SHARE)
-        return allowed + self.gained - self.lost
+        return allowed + self.saved - self.spent
 
     def allows(self, steps: float, step_seconds: float, start_seconds: float, trained_seconds: float) -> bool:
         """Whether the worst case of a block fits.

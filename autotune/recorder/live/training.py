@@ -23,13 +23,13 @@ from time import perf_counter  # by name: the script may replace what `time` hol
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from .. import hooks
 from ..changes import Changes
 from ..clock import clock_of
 from ..effects import compiled_graphs
-from ..loop import described, implementations
+from ..loop import described, has_sparse_gradients, implementations
 from ..naming import has_own_iterator, length_of, loader_key, tensors_in
 from ..observer import Observer
 from ..ranks import count_ranks
@@ -136,6 +136,7 @@ class Setting:
 
 
 OWN = Setting()
+_active: list[LiveTraining] = []  # at most one
 
 
 @dataclass
@@ -204,7 +205,8 @@ class LiveTraining:
         self._draws, self._step_draws = 0, 1.0
         self._draw_thread = 0
         self._reading = OwnReading()
-        self._optimizer: Optimizer | None = None
+        self._known_optimizer: weakref.ref[Optimizer] | None = None
+        self._is_sparse = False
         self._others = 0  # steps of other optimizers since the last one
         self._steps, self._trained, self._waited = 0, 0.0, 0.0
         self._block_steps = FEWEST_STEPS
@@ -216,14 +218,18 @@ class LiveTraining:
         self._searched_from = (0, 0.0)
         self._batch_bytes = 0
         self._shapes: set[tuple[Any, ...]] = set()
-        self._attends = False
-        self._end_attention = hooks.on_attention(self._on_attention)
         self._device = torch.device("cpu")
         self._clock = clock_of(self._device)
         self._is_compiling = compiling()
-        hooks.on_iterate(self._on_iterate)
-        hooks.on_mode(self._on_mode)
-        register_optimizer_step_post_hook(self._on_step)
+        for former in _active:  # frameworks' callbacks begin anew with each fit
+            former.end()
+        _active[:] = [self]
+        self._ends = [
+            hooks.on_iterate(self._on_iterate),
+            hooks.on_mode(self._on_mode),
+            register_optimizer_step_pre_hook(self._before_step).remove,
+            register_optimizer_step_post_hook(self._on_step).remove,
+        ]
         atexit.register(self._at_exit)
 
     # What the script does.
@@ -279,6 +285,11 @@ class LiveTraining:
         passing = self._current() if self._current is not None else None
         return None if passing is None or passing.is_over else passing
 
+    @property
+    def _optimizer(self) -> Optimizer | None:
+        """The optimizer that is tuned; None before its first step, and once the script has dropped it."""
+        return self._known_optimizer() if self._known_optimizer is not None else None
+
     def _draw(self, key: str) -> None:
         if self._phase == "warms up":
             self._drawn.add(key)
@@ -305,9 +316,6 @@ class LiveTraining:
         if not passing.loader.persistent_workers:
             passing.pools.end()
 
-    def _on_attention(self) -> None:
-        self._attends = True
-
     def _on_mode(self, module: Any, training: bool) -> None:
         if module.training and not training:
             self._interrupted = True
@@ -318,15 +326,20 @@ class LiveTraining:
         now = perf_counter()
         if self._phase == "over":
             if optimizer is self._optimizer:
-                self._steps += 1
-                self._count(now)
+                self._steps, self._others = self._steps + 1, 0
+                if self._count(now) is not None:
+                    self._ledger.saved += self._usual * (1 - 1 / self._gain)
+            elif self._incumbent.process:
+                self._others += 1
+                if self._others > MOST_OTHERS:
+                    self.give_up("another optimizer steps now")
             return
         self._advance(optimizer, now)
 
     @_harmless
     def _advance(self, optimizer: Optimizer, now: float) -> None:
         """A step has ended."""
-        if self._optimizer is None:
+        if self._known_optimizer is None:
             self._take(optimizer)
         elif optimizer is not self._optimizer:
             self._others += 1
@@ -364,7 +377,7 @@ class LiveTraining:
     # What is asked, and when.
 
     def _take(self, optimizer: Optimizer) -> None:
-        self._optimizer, self._thread = optimizer, threading.get_ident()
+        self._known_optimizer, self._thread = weakref.ref(optimizer), threading.get_ident()
         weight = next((one for group in optimizer.param_groups for one in group["params"]), None)
         device = weight.device if weight is not None else torch.device("cpu")
         self._clock = clock_of(device)
@@ -384,7 +397,6 @@ class LiveTraining:
             return
         self._due, self._step_draws = perf_counter(), max(1.0, self._draws / self._steps)
         self._choose_loader()
-        self._end_attention()
         self._phase = "asks"
         self._adviser.ask(self._facts())
         self._await_answer()
@@ -419,16 +431,29 @@ class LiveTraining:
             "loader": described(loader) if loader is not None else None,
             "moves_augmentation": self._reading.draws_random_numbers,
             "optimizer": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
-            "forms": implementations(optimizer),
+            "forms": self._forms_of(optimizer),
             "form": form_of(optimizer),
             "step_seconds": self._usual,
             "wait_share": min(1.0, self._waited / self._trained) if self._trained else 0.0,
             "batch_bytes": self._batch_bytes,
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
-            "attention": self._attends,
             "fixed_shapes": len(self._shapes) == 1,
             "left": self.left,
         }
+
+    def _forms_of(self, optimizer: Optimizer) -> list[str]:
+        """The forms that may be played; none of a class of the script's, which may step in ways of its own."""
+        if not type(optimizer).__module__.startswith("torch.optim"):
+            self.left["optimizer_impl"] = "the optimizer is not one of torch's own"
+            return []
+        if self._is_sparse:
+            self.left["optimizer_impl"] = "some gradients are sparse"
+            return []
+        return implementations(optimizer)
+
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._phase == "warms up" and not self._is_sparse and not self._is_compiling():
+            self._is_sparse = has_sparse_gradients(optimizer)
 
     def _await_answer(self) -> None:
         candidates = self._adviser.answer()
@@ -501,7 +526,7 @@ class LiveTraining:
             return
         if block.leads >= 0:
             block.leads += 1
-            self._ledger.note(seconds, self._usual)
+            self._ledger.spent += seconds - self._usual
             if self._has_settled(block):
                 self._clock.synchronize()
                 block.leads, block.began = -1, perf_counter()
@@ -513,7 +538,7 @@ class LiveTraining:
         if block.steps >= self._block_steps:
             self._end_block(race, block)
         elif block.setting is race.candidate and spent > WORST * self._usual * (block.steps + 1):
-            self._ledger.note(spent, block.steps * self._usual)
+            self._ledger.spent += spent - block.steps * self._usual
             self._decide(race, "lost", "its steps take twice as long")
 
     def _is_hopeless(self, leads: int, seconds: float) -> bool:
@@ -570,9 +595,11 @@ class LiveTraining:
     def _end_block(self, race: _Race, block: _Block) -> None:
         self._clock.synchronize()
         seconds = perf_counter() - block.began
-        self._ledger.note(seconds, block.steps * self._usual)
         per_step = seconds / block.steps
-        if block.setting is self._incumbent:
+        if block.setting is race.candidate:
+            self._ledger.spent += seconds - block.steps * self._usual
+        else:
+            self._ledger.saved += block.steps * self._usual * (1 - 1 / self._gain)
             self._usual = 0.5 * self._usual + 0.5 * per_step * self._gain
         race.blocks.append(per_step + self._start_share(block.setting))
         if len(race.blocks) % 2 == 0:
@@ -624,14 +651,14 @@ class LiveTraining:
         if former is setting:
             return
         optimizer = self._optimizer
-        assert optimizer is not None  # noqa: S101 - it has stepped
         with _uninterrupted():
             if (undone := self._changes.pop(id(former), None)) is not None:
                 undone.undo()
             if setting.process or setting.optimizer:
                 changes = self._changes[id(setting)] = setting.changes()
                 changes.on_process(self._device)
-                changes.on_optimizer(optimizer)
+                if optimizer is not None:
+                    changes.on_optimizer(optimizer)
                 if changes.refused_form is not None and self._race is not None:
                     self._race.failure = changes.refused_form
         passing = self._pass
@@ -661,7 +688,7 @@ class LiveTraining:
 
     def _finish(self, why: str) -> None:
         """The search is over; what has won stays."""
-        if self._optimizer is not None:
+        if self._known_optimizer is not None:
             self._enter(self._incumbent)
         self._phase, self._race, self._block = "over", None, None
         self._candidates.clear()
@@ -669,8 +696,16 @@ class LiveTraining:
             for changed in [one for one, pool in passing.pools.items() if pool is not passing.pool]:
                 if changed != self._incumbent.of_loader:
                     passing.pools.pop(changed).end()
-        paid = self._ledger.gained >= self._ledger.lost
+        paid = self._ledger.saved >= self._ledger.cost
         self._tell_end("over", won=dict(self._incumbent.knobs), paid=paid, why=why, left=self.left)
+
+    def end(self) -> None:
+        """Ends for good; the script's own setting is in force again."""
+        self.give_up("another training begins")
+        for end in self._ends:
+            end()
+        atexit.unregister(self._at_exit)
+        self._at_exit()
 
     def give_up(self, why: str) -> None:
         """Ends the search for a fault of its own; the training continues with the script's own setting."""
@@ -706,8 +741,8 @@ class LiveTraining:
             self._tell_end("ended", won=dict(self._incumbent.knobs))
 
     def _tell_end(self, event: str, **content: Any) -> None:
-        lost, gained = self._ledger.lost, self._ledger.gained
-        self._adviser.tell(event, gained=self._gain, cost_seconds=lost, saved_seconds=gained, **content, **self._now())
+        cost, saved = self._ledger.cost, self._ledger.saved
+        self._adviser.tell(event, gained=self._gain, cost_seconds=cost, saved_seconds=saved, **content, **self._now())
 
 
 def why_not(loader: DataLoader[Any]) -> str | None:
