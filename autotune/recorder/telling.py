@@ -187,7 +187,11 @@ def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
             optimizer.register_state_dict_post_hook(keep_own).remove,
         ]
     follow_weights()
-    _recast(optimizer)  # state that was made or loaded before the parameters moved
+    try:
+        _recast(optimizer)  # state that was made or loaded before the parameters moved
+    except BaseException:
+        in_reverse(undos[1:])()
+        raise
     return in_reverse(undos) if chosen else nothing
 
 
@@ -212,7 +216,7 @@ def _recast(optimizer: Optimizer) -> None:
                     continue
                 if name == "step":
                     state[name] = value.to(weight.device, torch.float32) if _counts_on_device(group) else value.cpu()
-                else:
+                elif value.shape == weight.shape:
                     state[name] = value.to(weight.device)
 
 

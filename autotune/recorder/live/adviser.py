@@ -8,6 +8,7 @@ import os
 import socket
 from typing import Any
 
+NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)  # a script may have given SIGPIPE back its deadly meaning
 SEND_SECONDS = 0.2
 """A parent that does not take a line within this is left alone from then on: training does not wait for it."""
 
@@ -62,7 +63,7 @@ class Parent:
                 self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 self._channel.settimeout(SEND_SECONDS)
                 self._channel.connect(self._path)
-            self._channel.sendall(json.dumps({"event": event, **content}, default=str).encode() + b"\n")
+            self._channel.sendall(json.dumps({"event": event, **content}, default=str).encode() + b"\n", NO_SIGNAL)
         except OSError:
             self._leave()
 

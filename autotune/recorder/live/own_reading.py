@@ -46,8 +46,8 @@ def _generators() -> list[Any]:
     numpy = sys.modules.get("numpy")
     states: list[Any] = [hash(torch.get_rng_state().numpy().tobytes()), hash(random.getstate())]
     if numpy is not None:
-        state = numpy.random.get_state()
-        states.append((hash(state[1].tobytes()), state[2]))
+        with contextlib.suppress(Exception):  # of a bit generator of the script's own
+            states.append(str(numpy.random.get_state(legacy=False)))
     return states
 
 

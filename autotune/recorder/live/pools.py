@@ -8,6 +8,7 @@ generator of their own; what torch's iterator draws from the script's is drawn o
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import warnings
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 _OF_ORDER = ("sampler", "batch_sampler", "batch_size", "drop_last")
 Changed = tuple[tuple[str, Any], ...]
 """Arguments of `DataLoader` that a setting changes, sorted; none: it is the script's own."""
-
-_given_up: list[Pool] = []  # torch, in its own `__del__`, may wait for ever for workers that were killed
 
 
 class Order:
@@ -128,6 +127,8 @@ class Pool:
         own = loader.generator if loader.generator is not None else torch.default_generator
         kept["generator"] = torch.Generator()
         kept["generator"].set_state(own.get_state())
+        if changed:  # else workers would draw what those of the next pass will draw
+            kept["generator"].manual_seed(hash((bytes(own.get_state().numpy().tobytes()), changed)) % 2**63)
         batched = loader._auto_collation
         kept |= {"batch_sampler": self._feed} if batched else {"sampler": self._feed, "batch_size": None}
         if kept["num_workers"]:
@@ -144,6 +145,16 @@ class Pool:
     def is_own(self) -> bool:
         """Whether it is the script's own setting: then its failures are the script's."""
         return not self.changed
+
+    @property
+    def batches(self) -> Any:
+        """Torch's iterator; None before it is opened."""
+        return self._batches
+
+    def be_patient(self, seconds: float) -> None:
+        """From here on it waits that long for a batch."""
+        if getattr(self._batches, "_timeout", 0):
+            self._batches._timeout = seconds  # type: ignore[union-attr]
 
     @property
     def queue_batches(self) -> int:
@@ -166,6 +177,7 @@ class Pool:
     def open(self, order: Order) -> None:
         """From here on it draws from a pass."""
         self._feed.order = order
+        self._feed.drawn.clear()  # of a pass that was left early
         self.delivered = 0
         self._batches = ITERATE(self.loader)
         self._leave_to_us()
@@ -181,7 +193,14 @@ class Pool:
             StopIteration: All that it has drawn is handed out, and there is no more to draw or it is closed.
         """
         assert self._batches is not None  # noqa: S101 - it was opened before
-        batch = next(self._batches)
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            raise
+        except Exception:
+            if self.is_own and self._feed.drawn:  # its batch is lost, as untuned; the script may ask for the next one
+                self._feed.drawn.popleft()
+            raise
         self._feed.drawn.popleft()
         self.delivered += 1
         return batch
@@ -192,7 +211,10 @@ class Pool:
         for worker in getattr(self._batches, "_workers", ()):
             with contextlib.suppress(OSError, AttributeError):
                 os.kill(worker.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-        _given_up.append(self)
+        if (batches := self._batches) is not None:  # torch, which would wait for them, leaves it alone then
+            batches._shutdown = True  # type: ignore[attr-defined]
+            if (done := getattr(batches, "_pin_memory_thread_done_event", None)) is not None:
+                done.set()
         drawn, self._feed.drawn = self._feed.drawn, deque()
         return iter(drawn)
 
@@ -281,16 +303,23 @@ class Pass(Batches):
         self._next = pool
 
     @property
+    def is_exhausted(self) -> bool:
+        """Whether all batches are handed out, though nobody has asked for the end: frameworks count them."""
+        return self.count > 0 and self.count >= (length_of(self.loader) or math.inf)
+
+    @property
     def has_settled(self) -> bool:
         """Whether batches come from a pool whose queue was emptied since it was opened."""
         return self._next is None and self.pool.delivered > self.pool.queue_batches
 
     def __next__(self) -> Any:
+        if self.is_over:
+            raise StopIteration
         self._draws()
         began = perf_counter()
         try:
             batch = self._taken()
-        except BaseException:
+        except StopIteration:
             self.is_over = True
             self._ended(self)
             raise

@@ -11,9 +11,11 @@ import atexit
 import contextlib
 import functools
 import math
+import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import threading
 import weakref
 from collections import deque
@@ -26,6 +28,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from .. import hooks
+from ..attributes import held_by
 from ..changes import Changes
 from ..clock import clock_of
 from ..effects import compiled_graphs
@@ -58,6 +61,15 @@ EPOCH_BLOCKS = 4
 """An epoch must hold that many blocks, or blocks are shorter."""
 MOST_STEPS, MOST_SECONDS = 20_000, 900.0
 """After which the search ends, whatever is undecided. Not tuned."""
+MOST_PATIENCE_SECONDS = 120.0
+"""The same for what has won, and for workers that are not forked. Not tuned: a network disk may pause."""
+MOST_DRAWS, LOOKED_AT, LATE_STEPS = 500, 32, 32
+"""Batches without a step, after which nothing is tuned; batches that are looked at; steps by which the search begins
+even between two passes. Not tuned."""
+ODD_TIMES, ODD_SECONDS = 5.0, 0.5
+"""A step that takes this many times the usual one, and so many seconds more, holds something else. Not tuned."""
+AGED_TIMES = 4
+"""A candidate is out when its block takes this many times the steps that it needs. Not tuned."""
 MOST_OTHERS = 50
 """Steps of other optimizers in a row, after which the one that was tuned is taken to be gone. Not tuned."""
 HANG_SECONDS, HANG_STEPS = 5.0, 20
@@ -71,6 +83,11 @@ FREE_SHARE = 0.1
 """The share of a GPU's memory that must be free before a candidate plays that may take more. Not tuned."""
 WORKER_SHARE = 0.3
 """A worker copies the pages that it touches: the search expects this share of the process's memory. Not tuned."""
+CONNECTIONS = {
+    "_socket", "socket", "sqlite3", "h5py", "lmdb", "psycopg", "psycopg2", "redis", "pymongo", "requests", "urllib3",
+    "aiohttp", "boto3", "botocore", "grpc", "zmq",
+}  # fmt: skip
+"""Packages whose objects are connections or open files that processes cannot share."""
 KNOWN_SAMPLERS = ("torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers")
 """Packages whose samplers draw from a generator of their own, whatever is trained meanwhile."""
 BOTH = ("incumbent", "candidate", "candidate", "incumbent")
@@ -146,6 +163,7 @@ class _Block:
     setting: Setting
     leads: int  # steps so far that lead in; -1 once it is timed
     steps: int = 0
+    age: int = 0  # all steps since it began
     began: float = 0.0
 
 
@@ -206,7 +224,7 @@ class LiveTraining:
         self._draw_thread = 0
         self._reading = OwnReading()
         self._known_optimizer: weakref.ref[Optimizer] | None = None
-        self._is_sparse = False
+        self._unfused: str | None = None
         self._others = 0  # steps of other optimizers since the last one
         self._steps, self._trained, self._waited = 0, 0.0, 0.0
         self._block_steps = FEWEST_STEPS
@@ -238,7 +256,8 @@ class LiveTraining:
         self._interrupted = True
         if not torch.is_grad_enabled() or os.getpid() != self._process:
             return iterate(loader)
-        return self._passes(loader) or iterate(loader)
+        passing = self._passes(loader)
+        return iterate(loader) if passing is None else passing
 
     @_harmless
     def _passes(self, loader: DataLoader[Any]) -> Pass | None:
@@ -251,12 +270,13 @@ class LiveTraining:
         if (why := why_not(loader)) is not None:
             self.left.setdefault("num_workers", why)
             return None
-        if loader.persistent_workers:
-            pools = self._lasting.setdefault(loader, Pools())
-            if pools and self._pass is not None:
-                return None  # torch's own iterator begins anew too, in the middle of the first pass
-        else:
-            pools = Pools()
+        if (other := self._pass) is not None and other.count and loader_key(other.loader) == key:
+            self.left["num_workers"] = "several passes through the loader are read at once, or some are left early"
+            self.give_up(self.left["num_workers"])
+            return None
+        pools = self._lasting.setdefault(loader, Pools()) if loader.persistent_workers else Pools()
+        if loader._iterator is None:  # that of workers which persist; scripts set it to None to start them again
+            pools.end()
         begins = not pools
         pool = self._pool_for(self._in_force if self._key == key else OWN, loader, pools)
         order = Order(loader, begins=begins)
@@ -276,6 +296,8 @@ class LiveTraining:
             ended=self._on_ended,
         )
         pool.start_seconds = pool.start_seconds or perf_counter() - began
+        if loader.persistent_workers:
+            loader._iterator = pool.batches
         self._current = weakref.ref(passing)
         return passing
 
@@ -283,24 +305,28 @@ class LiveTraining:
     def _pass(self) -> Pass | None:
         """The pass that the script reads; None between passes, and where it has left the last one."""
         passing = self._current() if self._current is not None else None
-        return None if passing is None or passing.is_over else passing
+        return None if passing is None or passing.is_over or passing.is_exhausted else passing
 
     @property
     def _optimizer(self) -> Optimizer | None:
         """The optimizer that is tuned; None before its first step, and once the script has dropped it."""
         return self._known_optimizer() if self._known_optimizer is not None else None
 
+    @_harmless
     def _draw(self, key: str) -> None:
         if self._phase == "warms up":
             self._drawn.add(key)
             self._draws += 1
             self._draw_thread = threading.get_ident()
-            if self._pass is not None and self._pass.count:  # the first draws what the order is shuffled by
+            if self._draws > MOST_DRAWS and not self._steps:
+                self.give_up("no optimizer of torch was seen to step")
+            # The first batch draws what the order is shuffled by.
+            elif self._draws < LOOKED_AT and self._pass is not None and self._pass.count:
                 self._reading.before()
 
     def _on_batch(self, batch: Any, seconds: float) -> None:
         self._waited += seconds
-        if self._phase == "warms up":
+        if self._phase == "warms up" and self._draws < LOOKED_AT:
             self._look_at(batch)
 
     @_harmless
@@ -315,6 +341,8 @@ class LiveTraining:
         self._interrupted = True
         if not passing.loader.persistent_workers:
             passing.pools.end()
+        elif self._phase == "over":
+            self._end_losers(passing.pools)
 
     def _on_mode(self, module: Any, training: bool) -> None:
         if module.training and not training:
@@ -329,7 +357,7 @@ class LiveTraining:
                 self._steps, self._others = self._steps + 1, 0
                 if self._count(now) is not None:
                     self._ledger.saved += self._usual * (1 - 1 / self._gain)
-            elif self._incumbent.process:
+            elif self._incumbent is not OWN:
                 self._others += 1
                 if self._others > MOST_OTHERS:
                     self.give_up("another optimizer steps now")
@@ -362,6 +390,7 @@ class LiveTraining:
             ):
                 self._finish("its time is over")
         self._last = perf_counter()  # what we did in between is no part of the next step
+        self._ledger.spent += self._last - now
 
     def _count(self, now: float) -> float | None:
         """Seconds of the step that has ended; None where something else lay in it."""
@@ -392,6 +421,8 @@ class LiveTraining:
             self._usual = seconds if not self._usual else 0.7 * self._usual + 0.3 * seconds
         if self._steps < WARM_STEPS or self._trained < WARM_SECONDS or not self._usual:
             return
+        if self._pass is None and self._keys and self._steps < LATE_STEPS:
+            return  # an epoch has just ended, under a framework that draws ahead
         if count_ranks() > 1:
             self._finish("several ranks train together, which must all switch at once")
             return
@@ -413,8 +444,9 @@ class LiveTraining:
             self._key = feeding[0]
             self._own_workers = self._pass.loader.num_workers
             self._own_prefetch = self._pass.loader.prefetch_factor or 2
-            if not self._pass.loader.num_workers and (why_workers := self._reading.why_no_workers) is not None:
-                self.left["num_workers"] = why_workers
+            unfit = None if self._own_workers else why_no_workers(self._pass.loader, self._reading)
+            if unfit is not None:
+                self.left["num_workers"] = unfit
         if compiled_graphs():
             self.left |= dict.fromkeys(("optimizer_impl", "num_threads"), "the script compiles its training itself")
         for name in ("prefetch_factor", "pin_memory"):
@@ -446,14 +478,16 @@ class LiveTraining:
         if not type(optimizer).__module__.startswith("torch.optim"):
             self.left["optimizer_impl"] = "the optimizer is not one of torch's own"
             return []
-        if self._is_sparse:
-            self.left["optimizer_impl"] = "some gradients are sparse"
-            return []
-        return implementations(optimizer)
+        forms = implementations(optimizer)
+        if self._unfused is not None and "fused" in forms:
+            forms.remove("fused")
+            self.left.setdefault("optimizer_impl", self._unfused) if not forms else None
+        return forms
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if self._phase == "warms up" and not self._is_sparse and not self._is_compiling():
-            self._is_sparse = has_sparse_gradients(optimizer)
+        """Gradients are there; after the step a script may have dropped them."""
+        if self._phase == "warms up" and self._unfused is None and not self._is_compiling():
+            self._unfused = why_not_fused(optimizer)
 
     def _await_answer(self) -> None:
         candidates = self._adviser.answer()
@@ -485,6 +519,8 @@ class LiveTraining:
         if not candidate.loader:
             return True
         workers = candidate.loader.get("num_workers", self._own_workers)
+        if self._own_workers and not workers:
+            return False  # what workers draw for augmentation, this process would draw from training's generators
         return bool(workers) or "prefetch_factor" not in candidate.knobs or candidate.loader["prefetch_factor"] is None
 
     def _no_room(self, candidate: Setting) -> str | None:
@@ -521,24 +557,30 @@ class LiveTraining:
                 self._usual = 0.95 * self._usual + 0.05 * seconds * self._gain
             self._begin_block(race)
             return
-        if seconds is None:  # an evaluation, or another epoch
+        block.age += 1
+        is_candidate = block.setting is race.candidate
+        if seconds is not None and (is_candidate or block.leads >= 0):
+            self._ledger.spent += seconds - self._usual
+        if is_candidate and (self._ledger.may_lose(self._trained) < 0 or block.age > self._most_age(race.candidate)):
+            self._decide(race, "lost", "its blocks do not come to an end")
+            return
+        # An evaluation, another epoch, a checkpoint.
+        if seconds is None or seconds > max(ODD_TIMES * self._usual, self._usual + ODD_SECONDS):
             block.steps, block.leads = 0, 0
             return
         if block.leads >= 0:
             block.leads += 1
-            self._ledger.spent += seconds - self._usual
             if self._has_settled(block):
                 self._clock.synchronize()
                 block.leads, block.began = -1, perf_counter()
-            elif block.setting is race.candidate and self._is_hopeless(block.leads, seconds):
+            elif is_candidate and self._is_hopeless(block.leads, seconds):
                 self._decide(race, "lost", "its steps take twice as long")
             return
         block.steps += 1
         spent = perf_counter() - block.began
         if block.steps >= self._block_steps:
             self._end_block(race, block)
-        elif block.setting is race.candidate and spent > WORST * self._usual * (block.steps + 1):
-            self._ledger.spent += spent - block.steps * self._usual
+        elif is_candidate and spent > WORST * self._usual * (block.steps + 1):
             self._decide(race, "lost", "its steps take twice as long")
 
     def _is_hopeless(self, leads: int, seconds: float) -> bool:
@@ -547,7 +589,18 @@ class LiveTraining:
         return leads > waiting + 2 * LEAD_STEPS and seconds > WORST * self._usual
 
     def _has_settled(self, block: _Block) -> bool:
-        return block.leads > LEAD_STEPS and (self._pass is None or not block.setting.loader or self._pass.has_settled)
+        is_fed = self._key is None or self._pass is None or self._pass.has_settled
+        return block.leads > LEAD_STEPS and is_fed
+
+    def _queue_of(self, setting: Setting) -> int:
+        """Batches that the workers of a setting prepare in advance."""
+        workers = setting.loader.get("num_workers", self._own_workers) or 0
+        return int(workers * (setting.loader.get("prefetch_factor") or self._own_prefetch))
+
+    def _most_age(self, candidate: Setting) -> float:
+        """Steps after which a candidate's block should have ended long ago."""
+        queues = self._queue_of(candidate) + self._queue_of(self._incumbent)
+        return AGED_TIMES * (LEAD_STEPS + 1 + queues + self._block_steps)
 
     @property
     def _whole_block(self) -> int:
@@ -583,7 +636,7 @@ class LiveTraining:
         if candidate.of_loader != self._incumbent.of_loader:
             if passing is None:
                 return False
-            starts, waiting = candidate.of_loader not in passing.pools, self._own_prefetch
+            starts, waiting = candidate.of_loader not in passing.pools, self._queue_of(candidate)
         lead, steps = LEAD_STEPS + 1 + waiting, self._whole_block
         while steps >= FEWEST_STEPS:
             if self._ledger.allows(lead + 2 * steps, self._usual, self._usual if starts else 0.0, self._trained):
@@ -596,9 +649,7 @@ class LiveTraining:
         self._clock.synchronize()
         seconds = perf_counter() - block.began
         per_step = seconds / block.steps
-        if block.setting is race.candidate:
-            self._ledger.spent += seconds - block.steps * self._usual
-        else:
+        if block.setting is self._incumbent:
             self._ledger.saved += block.steps * self._usual * (1 - 1 / self._gain)
             self._usual = 0.5 * self._usual + 0.5 * per_step * self._gain
         race.blocks.append(per_step + self._start_share(block.setting))
@@ -632,6 +683,10 @@ class LiveTraining:
         if verdict == "won":
             self._incumbent = race.candidate
             self._gain *= race.evidence.ratio
+            if (passing := self._pass) is not None and (
+                pool := passing.pools.get(race.candidate.of_loader)
+            ) is not None:
+                pool.be_patient(MOST_PATIENCE_SECONDS)
         self._enter(self._incumbent)
         self._next_race()
 
@@ -670,19 +725,35 @@ class LiveTraining:
         changed = setting.of_loader
         if changed not in pools:
             patience = max(HANG_SECONDS, HANG_STEPS * self._usual)
+            if setting is self._incumbent or loader.multiprocessing_context is not None:
+                patience = max(MOST_PATIENCE_SECONDS, patience)
             pools[changed] = Pool(loader, changed, setting.changes().arguments(loader), patience)
             if changed:
-                pools[changed].start()
+                try:
+                    pools[changed].start()
+                except Exception as error:  # noqa: BLE001 - no memory, no process, nothing to pickle
+                    del pools[changed]
+                    return self._instead(setting, loader, pools, f"{type(error).__name__}: {error}")
         return pools[changed]
+
+    def _instead(self, setting: Setting, loader: DataLoader[Any], pools: Pools, reason: str) -> Pool:
+        """The pool that feeds training where that of a setting has failed."""
+        race = self._race
+        if race is not None and setting is race.candidate:
+            race.failure = reason
+        if setting.of_loader == self._incumbent.of_loader:
+            self.give_up(f"the loader of {setting.name} has failed: {reason}")
+            return self._pool_for(OWN, loader, pools)
+        return self._pool_for(self._incumbent, loader, pools)
 
     def _on_failed(self, passing: Pass, error: Exception) -> Pool:
         """A pool that is not the script's own could not read: the pool before reads the same indices."""
-        race, reason, instead = self._race, f"{type(error).__name__}: {error}", OWN
-        if race is not None and passing.pool.changed == race.candidate.of_loader != self._incumbent.of_loader:
-            race.failure, instead = reason, self._incumbent
-        else:
-            self.give_up(f"the loader of {self._incumbent.name} has failed: {reason}")
-        return self._pool_for(instead, passing.loader, passing.pools)
+        race, changed, reason = self._race, passing.pool.changed, f"{type(error).__name__}: {error}"
+        settings = [self._incumbent, *([race.candidate] if race is not None else [])]
+        setting = next((one for one in settings if one.of_loader == changed), None)
+        if setting is None:  # a loser that was still handing out what it had read
+            return self._pool_for(self._incumbent, passing.loader, passing.pools)
+        return self._instead(setting, passing.loader, passing.pools, reason)
 
     # The end.
 
@@ -693,11 +764,14 @@ class LiveTraining:
         self._phase, self._race, self._block = "over", None, None
         self._candidates.clear()
         if (passing := self._pass) is not None:
-            for changed in [one for one, pool in passing.pools.items() if pool is not passing.pool]:
-                if changed != self._incumbent.of_loader:
-                    passing.pools.pop(changed).end()
+            self._end_losers(passing.pools, passing.pool)
         paid = self._ledger.saved >= self._ledger.cost
         self._tell_end("over", won=dict(self._incumbent.knobs), paid=paid, why=why, left=self.left)
+
+    def _end_losers(self, pools: Pools, read: Pool | None = None) -> None:
+        """Ends the pools that are not the incumbent's, but for the one that is read."""
+        for changed in [one for one, pool in pools.items() if pool is not read and one != self._incumbent.of_loader]:
+            pools.pop(changed).end()
 
     def end(self) -> None:
         """Ends for good; the script's own setting is in force again."""
@@ -753,10 +827,42 @@ def why_not(loader: DataLoader[Any]) -> str | None:
         return "the data set is iterable: its workers share it out themselves"
     if has_own_iterator(loader):
         return "the class of the loader makes its own iterator"
+    if torch.get_default_device().type != "cpu":
+        return "torch's default device is not the CPU"
     if not getattr(loader, "in_order", True):
         return "the script asks for batches out of order"
     if any(type(part).__module__.partition(".")[0] not in KNOWN_SAMPLERS for part in _samplers(loader)):
         return "the script's own sampler may look at what was trained, or draw random numbers beside it"
+    return None
+
+
+def why_no_workers(loader: DataLoader[Any], reading: OwnReading) -> str | None:
+    """Why workers might not read what this process reads; None where nothing speaks against it."""
+    if reading.why_no_workers is not None:
+        return reading.why_no_workers
+    if multiprocessing.get_start_method() != "fork":
+        return "workers would be started anew here, and run the script's own lines again"
+    for part in held_by(loader.dataset, loader.collate_fn):
+        if type(part).__module__.partition(".")[0] in CONNECTIONS:
+            return f"the data set holds a {type(part).__qualname__}, which workers would share"
+    return None
+
+
+def why_not_fused(optimizer: Optimizer) -> str | None:
+    """Why torch's fused form might fail, or compute something else, by the gradients of a step; else None."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    if has_sparse_gradients(optimizer):
+        return "some gradients are sparse"
+    if any(weight.grad is not None and weight.grad.stride() != weight.stride() for weight in weights):
+        return "some gradients do not lie in memory as their weights do"
+    if optimizer.defaults.get("momentum") and any(weight.grad is None for weight in weights):
+        return "some weights have no gradient yet, which fused SGD with momentum asks for"
+    if (
+        weights
+        and weights[0].device.type == "cuda"
+        and {"lightning", "lightning_fabric", "pytorch_lightning"} & {*sys.modules}
+    ):
+        return "Lightning refuses to clip gradients for a fused optimizer under a GradScaler"
     return None
 
 
@@ -769,14 +875,18 @@ def _samplers(loader: DataLoader[Any]) -> Sequence[Any]:
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
     """While open, Ctrl-C waits: a script that catches it may save an optimizer that is half changed."""
-    if not hasattr(signal, "pthread_sigmask"):
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    came: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *arguments: came.append(arguments))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])
 
 
 def _own_bytes() -> int:
