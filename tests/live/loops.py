@@ -5,6 +5,7 @@
 Blocks are of one step, nothing is too costly, and every second candidate wins, so that a few epochs hold many switches.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -127,8 +128,21 @@ LOOPS = (
     "leaves epochs early",
     "makes its loader anew",
     "reads two passes",
+    "reads in chunks",
 )
 FAULTS = ("raises", "exits", "is killed", "hangs", "bad sample")
+
+
+class Chunks:
+    """A loader whose iterator is asked again after its end."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        batches = iter(self.loader)
+        while chunk := list(itertools.islice(batches, 3)):
+            yield from chunk
 
 
 def make_loader(arguments, data):
@@ -161,7 +175,8 @@ def train(arguments, loop="", fault=None):
         if loop == "makes its loader anew":
             loader = make_loader(arguments, data)
         try:
-            passes = zip(loader, loader, strict=True) if loop == "reads two passes" else zip(loader, strict=True)
+            chunks = Chunks(loader) if loop == "reads in chunks" else loader
+            passes = zip(loader, loader, strict=True) if loop == "reads two passes" else zip(chunks, strict=True)
             for number, ((values, labels, ids), *_) in enumerate(passes):
                 if loop == "leaves epochs early" and number == 25:
                     break

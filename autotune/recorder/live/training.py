@@ -270,7 +270,7 @@ class LiveTraining:
         if (why := why_not(loader)) is not None:
             self.left.setdefault("num_workers", why)
             return None
-        if (other := self._pass) is not None and other.count and loader_key(other.loader) == key:
+        if (other := self._pass) is not None and loader_key(other.loader) == key:
             self.left["num_workers"] = "several passes through the loader are read at once, or some are left early"
             self.give_up(self.left["num_workers"])
             return None
