@@ -139,7 +139,7 @@ def test_a_training_is_the_same_to_the_last_bit_with_the_observer(how: str, fold
     assert printed(folder, *strict, "observed.py", "observes", "train.py", how) == plain
     report = report_in(folder)
     assert (len(report["seen"]), report["failures"]) == (1, [])
-    assert report["changed"] == ([] if how == "eager" else ["scaled_dot_product_attention"])
+    assert report["changed"] == []
 
 
 def test_a_failure_of_the_observer_does_not_reach_the_script(folder: Path) -> None:
