@@ -561,8 +561,11 @@ class LiveTraining:
         is_candidate = block.setting is race.candidate
         if seconds is not None and (is_candidate or block.leads >= 0):
             self._ledger.spent += seconds - self._usual
-        if is_candidate and (self._ledger.may_lose(self._trained) < 0 or block.age > self._most_age(race.candidate)):
-            self._decide(race, "lost", "its blocks do not come to an end")
+        if is_candidate and self._ledger.may_lose(self._trained) < 0:
+            self._decide(race, "too costly", "it has cost what the search may cost by now")
+            return
+        if is_candidate and block.age > self._most_age(race.candidate):
+            self._decide(race, "lost", "its blocks are interrupted again and again")
             return
         # An evaluation, another epoch, a checkpoint.
         if seconds is None or seconds > max(ODD_TIMES * self._usual, self._usual + ODD_SECONDS):
