@@ -561,11 +561,8 @@ class LiveTraining:
         is_candidate = block.setting is race.candidate
         if seconds is not None and (is_candidate or block.leads >= 0):
             self._ledger.spent += seconds - self._usual
-        if is_candidate and self._ledger.may_lose(self._trained) < 0:
-            self._decide(race, "too costly", "it has cost what the search may cost by now")
-            return
-        if is_candidate and block.age > self._most_age(race.candidate):
-            self._decide(race, "lost", "its blocks are interrupted again and again")
+        if is_candidate and (out := self._why_out(block, race.candidate)) is not None:
+            self._decide(race, *out)
             return
         # An evaluation, another epoch, a checkpoint.
         if seconds is None or seconds > max(ODD_TIMES * self._usual, self._usual + ODD_SECONDS):
@@ -600,10 +597,14 @@ class LiveTraining:
         workers = setting.loader.get("num_workers", self._own_workers) or 0
         return int(workers * (setting.loader.get("prefetch_factor") or self._own_prefetch))
 
-    def _most_age(self, candidate: Setting) -> float:
-        """Steps after which a candidate's block should have ended long ago."""
+    def _why_out(self, block: _Block, candidate: Setting) -> tuple[str, str] | None:
+        """The verdict on a candidate that has cost too much, or whose block should have ended long ago; else None."""
+        if self._ledger.may_lose(self._trained) < 0:
+            return "too costly", "it has cost what the search may cost by now"
         queues = self._queue_of(candidate) + self._queue_of(self._incumbent)
-        return AGED_TIMES * (LEAD_STEPS + 1 + queues + self._block_steps)
+        if block.age > AGED_TIMES * (LEAD_STEPS + 1 + queues + self._block_steps):
+            return "lost", "its blocks are interrupted again and again"
+        return None
 
     @property
     def _whole_block(self) -> int:
