@@ -52,6 +52,7 @@ def test_the_public_names_are_the_promised_ones() -> None:
         "Workload",
         "__version__",
         "apply",
+        "live",
         "load",
         "tune",
     }

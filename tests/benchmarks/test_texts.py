@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 
 import pytest
 import torch
@@ -12,11 +11,9 @@ from benchmarks import texts
 from benchmarks.charlm import read_text
 
 
-def test_building_is_quick_and_always_the_same() -> None:
+def test_building_is_always_the_same() -> None:
     """The standard library's own paragraphs."""
-    began = time.perf_counter()
     data, again = (texts.build().dataset for _ in range(2))
-    assert time.perf_counter() - began < 4
     assert isinstance(data, texts.Texts)
     assert isinstance(again, texts.Texts)
     assert data.texts == again.texts
