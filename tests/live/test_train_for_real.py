@@ -142,7 +142,7 @@ def test_training_goes_on_when_the_command_is_killed(tmp_path: Path) -> None:
 def test_ctrl_c_ends_the_script_as_untuned(tmp_path: Path) -> None:
     """The script hears it, and its exit status is the command's; nothing is left."""
     process = started(training(script(tmp_path), 1000), tmp_path)
-    os.killpg(process.pid, signal.SIGINT)
+    process.send_signal(signal.SIGINT)  # no terminal sends it to the script as well, so that the command does
     out, _ = process.communicate(timeout=120)
     assert (process.returncode, out) == (5, "interrupted\n")
     with pytest.raises(ProcessLookupError):
