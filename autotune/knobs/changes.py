@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from autotune.knobs.config import TrainConfig, format_scalar
+from autotune.knobs.config import Scalar, TrainConfig, format_scalar
 from autotune.knobs.registry import KNOBS, loader_arguments, variables
 
 
@@ -37,11 +38,15 @@ def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
     }
 
 
+def words_of(knobs: Mapping[str, Scalar]) -> str:
+    """Knobs as a person reads them: ``num_workers=2, prefetch_factor=2``."""
+    return ", ".join(f"{knob}={format_scalar(value)}" for knob, value in knobs.items())
+
+
 def in_words(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
     """A candidate as the recorder plays it."""
     changes = changes_of(config, baseline)
     knobs = {knob: now for knob, (_, now) in config.changes_from(baseline).items()}
     return {
-        "name": ", ".join(f"{knob}={format_scalar(value)}" for knob, value in knobs.items()),
-        "knobs": knobs, **{what: changes[what] for what in ("loader", "process", "optimizer")}
+        "name": words_of(knobs), "knobs": knobs, **{what: changes[what] for what in ("loader", "process", "optimizer")}
     }  # fmt: skip

@@ -20,6 +20,8 @@ ORDERS = "AUTOTUNE_RECORDER"
 processes of the script and autotune see."""
 CAME = "came-{}"
 """A file in the shared folder, by the id of the process: the recorder came into it."""
+TRAININGS = {"launch", "train"}
+"""Roles in which a script trains for real: nothing of ours ends it."""
 OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 1)
 """That the recorder can be part of. A script may have others than autotune."""
 
@@ -34,7 +36,7 @@ def arrive() -> None:
         _or_give_up(orders, lambda: _note_arrival(orders["shared"]))
     if "sandbox" in orders:
         _or_give_up(orders, lambda: enter(orders["sandbox"]))
-    if orders["role"] not in {"launch", "train"}:
+    if orders["role"] not in TRAININGS:
         leave_out()
     if orders["role"] == "serve":
         watch_tokenizers()
@@ -63,12 +65,10 @@ def _or_give_up(orders: dict[str, Any], what: Callable[[], None]) -> None:
     """Does something; where it fails a burst ends, and a training goes on without what was found."""
     try:
         what()
-    except Exception as error:
-        if orders["role"] == "train":
+    except Exception as error:  # noqa: BLE001 - of whatever kind
+        if orders["role"] in TRAININGS:
             print(f"autotune: {error}; the training goes on as it is", file=sys.stderr)
             return
-        if "socket" not in orders:  # no burst: no parent listens
-            raise
         with contextlib.suppress(Exception):  # the parent may be gone, too
             from .ending import give_up
             from .wire import Wire

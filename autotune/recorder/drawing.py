@@ -7,6 +7,7 @@ another training.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import sys
@@ -84,13 +85,9 @@ class Drawing(DataLoader[Any]):
         """
         goes_on &= own.persists
         sampler = super()._index_sampler if sampler is None else sampler
-        source = iter(sampler)
-        seeds = torch.Generator()  # torch draws the workers' seed from it, the same one as the loader of `own`
-        seeds.set_state(torch.get_rng_state() if self.generator is None else self.generator.get_state())
-        for _ in range((not goes_on) + isinstance(self.dataset, IterDataPipe)):
-            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        if own.workers and not goes_on:
-            source = iter(sampler)  # torch makes two, of which some shuffle as soon as they are made
+        seeds = copied(self.generator)  # torch draws the workers' seed from it, the same one as the loader of `own`
+        draws = (not goes_on) + isinstance(self.dataset, IterDataPipe)
+        source = begun(sampler, self.generator, draws=draws, starts_workers=bool(own.workers) and not goes_on)
         within = sampler.sampler if type(sampler) is BatchSampler else sampler
         # This one may draw once more when it is asked for the end, which a script that counts batches never does.
         most = len(sampler) if type(within) is RandomSampler else math.inf
@@ -230,12 +227,34 @@ class _FirstReads:
         return batch
 
 
+def copied(generator: torch.Generator | None) -> torch.Generator:
+    """A generator in the state of another one; None: of torch's own on the CPU."""
+    copy = torch.Generator()
+    copy.set_state((torch.default_generator if generator is None else generator).get_state())
+    return copy
+
+
+def begun(sampler: Any, generator: torch.Generator | None, *, draws: int, starts_workers: bool) -> Iterator[Any]:
+    """The indices that a sampler draws for a pass, after what torch draws as it begins one.
+
+    Args:
+        sampler: Of a loader's indices.
+        generator: Of the loader.
+        draws: How many seeds torch draws.
+        starts_workers: Whether it starts workers: then it makes two iterators, of which some shuffle as they are made.
+    """
+    indices = iter(sampler)
+    for _ in range(draws):
+        torch.empty((), dtype=torch.int64).random_(generator=generator)
+    return iter(sampler) if starts_workers else indices
+
+
 def random_states() -> list[Any]:
     """Of the generators that a process has by itself: torch's on the CPU, Python's, NumPy's where it is imported."""
     states: list[Any] = [torch.get_rng_state().tolist(), random.getstate()]
     if (numpy := sys.modules.get("numpy")) is not None:
-        kind, keys, *places = numpy.random.get_state()
-        states += [kind, keys.tobytes(), *places]
+        with contextlib.suppress(Exception):  # of a bit generator of the script's own
+            states.append(str(numpy.random.get_state(legacy=False)))
     return states
 
 

@@ -312,3 +312,10 @@ def expandable_reason() -> str | None:
         if not settings.get("expandable_segments", True):
             return "the script itself sets CUDA's allocator"
     return None
+
+
+def compiling() -> Callable[[], bool]:
+    """A function that is true only inside the code that torch.compile compiles."""
+    import torch
+
+    return getattr(torch.compiler, "is_dynamo_compiling", lambda: False)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import json
 import math
 import os
@@ -19,12 +18,13 @@ import secrets
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from time import perf_counter  # by name: the script may replace what `time` holds
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from . import hooks
 from .batches import Watched
 from .clock import clock_of
-from .effects import compiled_graphs
+from .effects import compiled_graphs, compiling
+from .harmless import harmless
 from .naming import batches_of, count_of, is_own_batch_sampler, length_of, tensors_in
 from .place import here
 from .ranks import count_ranks, this_rank
@@ -47,8 +47,6 @@ COST_SHARE = 0.00015
 """Most share of the time that making notes takes: the longer the last one took, the later comes the next."""
 DRAIN_STEPS = 100
 """Least steps between two waits for a device. Not tuned."""
-
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Order(TypedDict):
@@ -89,19 +87,6 @@ def note_training(order: Order, device: torch.device) -> None:
         return original(loader)
 
     hooks.on_iterate(iterate)
-
-
-def _harmless(method: Method) -> Method:
-    """Ends the noting where it fails, for whatever reason, and lets the training go on."""
-
-    @functools.wraps(method)
-    def tried(self: Notes, *args: Any) -> Any:
-        try:
-            return method(self, *args)
-        except Exception:  # noqa: BLE001 - a full disk, a device that has failed, a script's own strange parts
-            self.give_up()
-
-    return tried  # type: ignore[return-value]
 
 
 class Reading:
@@ -236,7 +221,7 @@ class Notes:
         self._elements: list[tuple[int, float]] = []  # samples, and elements of each
         self._processors = Processors()
 
-    @_harmless
+    @harmless
     def restart(self) -> None:
         """Another training begins, in a process that was forked perhaps."""
         if self._is_over:
@@ -265,7 +250,7 @@ class Notes:
         batches = iterate()
         return Drawing(batches, Reading(requested, *sizes), self)
 
-    @_harmless
+    @harmless
     def _sizes(self, loader: DataLoader[Any], batch_size: int | None) -> tuple[int | None, int | None]:
         """Size and length of a `Reading`."""
         if is_own_batch_sampler(loader):
@@ -276,7 +261,7 @@ class Notes:
         # Without a length, each worker may end with an incomplete batch.
         return (size if length is not None else None), (None if drops else length)
 
-    @_harmless
+    @harmless
     def look(self, reading: Reading, batch: Any) -> None:
         """A batch was drawn whose size or shape is not known."""
         if not self._is_over:
@@ -292,7 +277,7 @@ class Notes:
         elif self._order["step_samples"] is not None:
             self._step_alone()
 
-    @_harmless
+    @harmless
     def attend(self, reading: Reading, now: float) -> float:
         """A batch is about to be drawn, and something may be due; returns the time after that."""
         if self._begun is None:
@@ -326,7 +311,7 @@ class Notes:
             self._begun = perf_counter()
             self.due = self._begun + MOST_SECONDS
 
-    @_harmless
+    @harmless
     def _step_alone(self) -> None:
         """A step of a training that draws from no loader."""
         now = perf_counter()
@@ -336,19 +321,19 @@ class Notes:
             elif self._is_warm():
                 self._begin(None, now)
 
-    @_harmless
+    @harmless
     def ended(self, reading: Reading) -> None:
         """A pass is over."""
         if reading is self._reading or reading in self._beside:
             self._close(perf_counter())
 
-    @_harmless
+    @harmless
     def evaluates(self) -> None:
         """A loader is read without gradients."""
         if not self._holds:
             self._close(perf_counter())
 
-    @_harmless
+    @harmless
     def on_mode(self, module: Any, training: bool) -> None:
         """A module is about to be switched to training or to evaluation, unless that is a part of a step."""
         if module.training == training or self._holds:
@@ -358,7 +343,7 @@ class Notes:
         elif training and self._begun is None and self._reading is None and self._steps and self._is_warm():
             self._begin(None, perf_counter())
 
-    @_harmless
+    @harmless
     def end(self) -> None:
         """The process ends."""
         if self._is_over or os.getpid() != self._process:
@@ -367,7 +352,7 @@ class Notes:
         if self._seconds >= LAST_SECONDS and self._samples:
             self._note()
 
-    def give_up(self) -> None:
+    def give_up(self, _: str = "") -> None:
         """Nothing more is noted."""
         self._is_over, self._begun = True, None
         self.due, self.is_attentive = math.inf, False
@@ -488,13 +473,6 @@ class Notes:
         with contextlib.suppress(Exception):
             return int(torch.cuda.clock_rate(self._device)) if self._device.type == "cuda" else None
         return None
-
-
-def compiling() -> Callable[[], bool]:
-    """A function that is true only inside the code that torch.compile compiles."""
-    import torch
-
-    return getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
 
 
 _NOTED: dict[str, Notes] = {}

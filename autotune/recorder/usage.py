@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter, sleep  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +61,14 @@ def available_bytes() -> int | None:
     return None
 
 
-def resident_bytes() -> int:
-    """Of all of them, what pages they share counted for each: no less than `memory_bytes`, and told at once."""
+def resident_bytes(of: Iterable[int] | None = None) -> int:
+    """Of all of them, what pages they share counted for each: no less than `memory_bytes`, and told at once.
+
+    Args:
+        of: Process ids; None: `processes`.
+    """
     total = 0
-    for process in processes():
+    for process in processes() if of is None else of:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/statm") as told:
             total += int(told.read().split()[1])
     return total * os.sysconf("SC_PAGESIZE")

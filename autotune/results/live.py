@@ -15,8 +15,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from autotune.hardware import Hardware
-from autotune.knobs import LiveFacts, Scalar, format_scalar, live_candidates
-from autotune.knobs.changes import in_words
+from autotune.knobs import LiveFacts, Scalar, live_candidates
+from autotune.knobs.changes import in_words, words_of
 from autotune.measuring import Interval
 from autotune.results.summary import ratios
 from autotune.secrets import masked_data
@@ -163,11 +163,6 @@ class Story:
             return None
         low, high = (math.prod(interval[end] for _, interval in known) for end in (0, 1))
         return math.prod(ratio for ratio, _ in known), Interval(low, high)
-
-
-def words_of(knobs: Mapping[str, Scalar]) -> str:
-    """Knobs as a person reads them: ``num_workers=2, prefetch_factor=2``."""
-    return ", ".join(f"{knob}={format_scalar(value)}" for knob, value in knobs.items())
 
 
 def log_path(path: Path) -> Path:

@@ -62,7 +62,7 @@ class Live:
             warn: Shows a warning about a process that the recorder cannot enter.
         """
         orders = {"role": "train", "socket": str(self._folder / "live"), "shared": str(self._folder)}
-        environment = self._script.environment({**orders, "steps": None, "seconds": None}, os.environ)
+        environment = self._script.environment(orders, os.environ)
         listening = threading.Thread(target=self._listen, daemon=True)
         listening.start()
         status = Training(self._script, environment, self._folder, warn, outlives=True).run()

@@ -12,7 +12,8 @@ import rich.live
 from rich.console import Console, Group, RenderableType
 from rich.table import Column, Table
 
-from autotune.results.live import Candidate, Story, events_from, words_of
+from autotune.knobs.changes import words_of
+from autotune.results.live import Candidate, Story, events_from
 from autotune.results.summary import ratios
 from autotune.terminal.console import plain_table
 from autotune.units import format_bytes, format_seconds, rounded

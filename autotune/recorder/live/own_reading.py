@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import stat
-import sys
 from typing import Any
 
-import torch
+from ..drawing import random_states
 
 
 class OwnReading:
@@ -29,26 +27,17 @@ class OwnReading:
 
     def before(self) -> None:
         """A batch is about to be read."""
-        self._generators, self._places, self._looks = _generators(), _places(), True
+        self._generators, self._places, self._looks = random_states(), _places(), True
 
     def after(self) -> None:
         """It was read."""
         if not self._looks:
             return
         self._looks = False
-        self.draws_random_numbers |= any(a != b for a, b in zip(self._generators, _generators(), strict=False))
+        self.draws_random_numbers |= any(a != b for a, b in zip(self._generators, random_states(), strict=False))
         places = _places()
         if any(places.get(name, place) != place for name, place in self._places.items()):
             self.why_no_workers = "the data set reads from a file that it keeps open, whose place workers would share"
-
-
-def _generators() -> list[Any]:
-    numpy = sys.modules.get("numpy")
-    states: list[Any] = [hash(torch.get_rng_state().numpy().tobytes()), hash(random.getstate())]
-    if numpy is not None:
-        with contextlib.suppress(Exception):  # of a bit generator of the script's own
-            states.append(str(numpy.random.get_state(legacy=False)))
-    return states
 
 
 def _places() -> dict[str, int]:

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from time import perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data._utils import signal_handling
 
 from ..batches import Batches
+from ..drawing import begun, copied
 from ..naming import length_of
 from ..stream import ITERATE
 
@@ -42,12 +42,8 @@ class Order:
     """
 
     def __init__(self, loader: DataLoader[Any], *, begins: bool) -> None:
-        drawn_from: Any = loader._index_sampler
-        self._indices = iter(drawn_from)
-        if begins:  # exactly what torch does, which asks for an iterator a second time where workers start
-            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-            if loader.num_workers:
-                self._indices = iter(drawn_from)
+        starts = begins and loader.num_workers > 0
+        self._indices = begun(loader._index_sampler, loader.generator, draws=int(begins), starts_workers=starts)
         self._returned: deque[Any] = deque()
         self.error: BaseException | None = None
         """That the script's own sampler has raised."""
@@ -124,11 +120,9 @@ class Pool:
         self.start_seconds = 0.0
         self.delivered = 0
         kept = {name: value for name, value in arguments.items() if name not in _OF_ORDER}
-        own = loader.generator if loader.generator is not None else torch.default_generator
-        kept["generator"] = torch.Generator()
-        kept["generator"].set_state(own.get_state())
+        kept["generator"] = seeds = copied(loader.generator)
         if changed:  # else workers would draw what those of the next pass will draw
-            kept["generator"].manual_seed(hash((bytes(own.get_state().numpy().tobytes()), changed)) % 2**63)
+            seeds.manual_seed(hash((seeds.get_state().numpy().tobytes(), changed)) % 2**63)
         batched = loader._auto_collation
         kept |= {"batch_sampler": self._feed} if batched else {"sampler": self._feed, "batch_size": None}
         if kept["num_workers"]:

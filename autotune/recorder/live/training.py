@@ -19,10 +19,10 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter  # by name: the script may replace what `time` holds
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -31,12 +31,12 @@ from .. import hooks
 from ..attributes import held_by
 from ..changes import Changes
 from ..clock import clock_of
-from ..effects import compiled_graphs
+from ..effects import compiled_graphs, compiling
+from ..harmless import harmless
 from ..loop import described, has_sparse_gradients, implementations
 from ..naming import has_own_iterator, length_of, loader_key, tensors_in
 from ..observer import Observer
 from ..ranks import count_ranks
-from ..realised import compiling
 from ..telling import form_of
 from ..usage import available_bytes, resident_bytes
 from .adviser import Parent
@@ -92,8 +92,6 @@ KNOWN_SAMPLERS = ("torch", "accelerate", "lightning", "lightning_fabric", "pytor
 """Packages whose samplers draw from a generator of their own, whatever is trained meanwhile."""
 BOTH = ("incumbent", "candidate", "candidate", "incumbent")
 """The order of blocks, so that a slow drift touches both sides alike."""
-
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Adviser(Protocol):
@@ -178,19 +176,6 @@ class _Race:
     failure: str | None = None
 
 
-def _harmless(method: Method) -> Method:
-    """Ends the search after any failure; the training continues with the script's own setting."""
-
-    @functools.wraps(method)
-    def tried(self: LiveTraining, *args: Any) -> Any:
-        try:
-            return method(self, *args)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is not the script's
-            self.give_up(f"{type(error).__name__}: {error}")
-
-    return tried  # type: ignore[return-value]
-
-
 class LiveTraining:
     """Tunes the training of this process while it goes on.
 
@@ -259,7 +244,7 @@ class LiveTraining:
         passing = self._passes(loader)
         return iterate(loader) if passing is None else passing
 
-    @_harmless
+    @harmless
     def _passes(self, loader: DataLoader[Any]) -> Pass | None:
         """A pass of ours through a loader that may feed training; None: it is left to torch."""
         key = loader_key(loader)
@@ -312,7 +297,7 @@ class LiveTraining:
         """The optimizer that is tuned; None before its first step, and once the script has dropped it."""
         return self._known_optimizer() if self._known_optimizer is not None else None
 
-    @_harmless
+    @harmless
     def _draw(self, key: str) -> None:
         if self._phase == "warms up":
             self._drawn.add(key)
@@ -329,14 +314,14 @@ class LiveTraining:
         if self._phase == "warms up" and self._draws < LOOKED_AT:
             self._look_at(batch)
 
-    @_harmless
+    @harmless
     def _look_at(self, batch: Any) -> None:
         self._reading.after()
         tensors = list(tensors_in(batch))
         self._batch_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self._shapes.add(tuple(tensor.shape for tensor in tensors))
 
-    @_harmless
+    @harmless
     def _on_ended(self, passing: Pass) -> None:
         self._interrupted = True
         if not passing.loader.persistent_workers:
@@ -357,23 +342,25 @@ class LiveTraining:
                 self._steps, self._others = self._steps + 1, 0
                 if self._count(now) is not None:
                     self._ledger.saved += self._usual * (1 - 1 / self._gain)
-            elif self._incumbent is not OWN:
-                self._others += 1
-                if self._others > MOST_OTHERS:
-                    self.give_up("another optimizer steps now")
+            else:
+                self._note_other()
             return
         self._advance(optimizer, now)
 
-    @_harmless
+    def _note_other(self) -> None:
+        """Another optimizer has stepped: after many in a row, what was tuned is taken to be gone."""
+        self._others += 1
+        if self._others > MOST_OTHERS:
+            self.give_up("another optimizer steps now")
+
+    @harmless
     def _advance(self, optimizer: Optimizer, now: float) -> None:
         """A step has ended."""
         if self._known_optimizer is None:
             self._take(optimizer)
         elif optimizer is not self._optimizer:
-            self._others += 1
             self.left["optimizer_impl"] = "several optimizers step in turn"
-            if self._others > MOST_OTHERS:
-                self.give_up("another optimizer steps now")
+            self._note_other()
             return
         self._others = 0
         self._steps += 1
@@ -534,7 +521,7 @@ class LiveTraining:
             return None
         prefetch = candidate.loader.get("prefetch_factor") or self._own_prefetch
         waiting = workers * prefetch * self._batch_bytes
-        own = workers * WORKER_SHARE * _own_bytes()
+        own = workers * WORKER_SHARE * resident_bytes([os.getpid()])
         available = available_bytes()
         if available is not None and waiting + own > MEMORY_SHARE * available:
             return "there may be too little memory for its workers"
@@ -891,12 +878,6 @@ def _uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
         if came:
             handler(*came[0])
-
-
-def _own_bytes() -> int:
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm") as told:
-        return int(told.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-    return 0
 
 
 def begin(orders: dict[str, Any]) -> None:
