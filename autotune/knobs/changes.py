@@ -10,7 +10,7 @@ from autotune.knobs.registry import KNOBS, loader_arguments, variables
 
 
 def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
-    """What differs from the script as it is; the knobs themselves say how torch is told."""
+    """What differs from the script as it is; the knobs name the functions that change it."""
     changed = [KNOBS[name] for name in config.changes_from(baseline)]
     arguments = loader_arguments(config)
     names = [knob.dataloader_argument for knob in changed if knob.dataloader_argument is not None]

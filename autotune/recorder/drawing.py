@@ -250,7 +250,7 @@ def begun(sampler: Any, generator: torch.Generator | None, *, draws: int, starts
 
 
 def random_states() -> list[Any]:
-    """Of the generators that a process has by itself: torch's on the CPU, Python's, NumPy's where it is imported."""
+    """The states of a process's own generators: torch's on the CPU, Python's, and NumPy's where it is imported."""
     states: list[Any] = [torch.get_rng_state().tolist(), random.getstate()]
     if (numpy := sys.modules.get("numpy")) is not None:
         with contextlib.suppress(Exception):  # of a bit generator of the script's own

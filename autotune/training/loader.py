@@ -1,4 +1,4 @@
-"""A loader with tuned settings, in whose place yours would draw the same random numbers."""
+"""A loader with tuned settings that draws the same random numbers as your own."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ SEND_SECONDS = 0.2
 
 
 class Parent:
-    """The command's side, at a path; where nobody listens, there are no candidates.
+    """The command's side, at a path; where no process listens, there are no candidates.
 
     Args:
         path: Of its socket. It is connected to with the first word: processes of the script that never train say none.
@@ -32,7 +32,7 @@ class Parent:
         self.tell("began", pid=self._process, **facts)
 
     def answer(self) -> list[dict[str, Any]] | None:
-        """The candidates, once they are known; none where nobody is left to plan them."""
+        """The candidates, once they are known; none after the command has ended."""
         if self._is_gone or self._channel is None:
             return []
         try:

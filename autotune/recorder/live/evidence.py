@@ -20,7 +20,8 @@ USUAL_SPREAD, LEAST_SPREAD, USUAL_WEIGHT = 0.05, 0.005, 4
 """Standard deviation of the log ratio of two blocks before any pair is known, its least, and the pairs that it counts
 for. Of blocks of 0.4 s on two shared cores it was 0.02 to 0.06."""
 FEWEST_PAIRS, MOST_PAIRS = 3, 30
-"""Of a candidate that wins: one or two may be a neighbour's doing. One that is not decided in the end is out."""
+"""A candidate needs the first number of pairs to win, since one or two may be a neighbour's doing. It is out when the
+second number has not decided it."""
 
 
 class Spread:
@@ -69,7 +70,7 @@ class Evidence:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Of that ratio; infinite before the first pair."""
+        """The ends of its interval; infinite before the first pair."""
         count = len(self.logs)
         if not count:
             return 0.0, math.inf

@@ -7,8 +7,8 @@ has been saved so far.
 from __future__ import annotations
 
 SHARE, FIRST_SECONDS, LATER_SHARE = 0.02, 2.0, 0.001
-"""Of the time trained, the share that may be lost; above the first seconds, a smaller one: a training of ten minutes in
-which nothing is faster then loses less than 0.5 %. Not tuned."""
+"""The share of the time trained that may be lost. Above the first seconds lost, the share is smaller: a training of ten
+minutes in which nothing is faster then loses less than 0.5 %. Not tuned."""
 WORST = 2.0
 """A block ends when its steps take this many times what the baseline's take."""
 
@@ -32,7 +32,7 @@ class Ledger:
         return max(0.0, self.spent)
 
     def may_lose(self, trained_seconds: float) -> float:
-        """Seconds that may still be lost, after so many of training."""
+        """Seconds that may still be lost, after some seconds of training."""
         allowed = SHARE * trained_seconds
         if allowed > FIRST_SECONDS:
             allowed = FIRST_SECONDS + LATER_SHARE * (trained_seconds - FIRST_SECONDS / SHARE)

@@ -38,7 +38,7 @@ class Order:
 
     Args:
         loader: The script's.
-        begins: Whether torch would make a new iterator, rather than go on with one whose workers persist.
+        begins: Whether torch would make a new iterator, rather than reuse one whose workers persist.
     """
 
     def __init__(self, loader: DataLoader[Any], *, begins: bool) -> None:
@@ -298,7 +298,7 @@ class Pass(Batches):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all batches are handed out, though nobody has asked for the end: frameworks count them."""
+        """Whether all batches are handed out, though the script has not asked for the end: frameworks count them."""
         return self.count > 0 and self.count >= (length_of(self.loader) or math.inf)
 
     @property

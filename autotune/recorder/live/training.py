@@ -62,12 +62,12 @@ EPOCH_BLOCKS = 4
 MOST_STEPS, MOST_SECONDS = 20_000, 900.0
 """After which the search ends, whatever is undecided. Not tuned."""
 MOST_PATIENCE_SECONDS = 120.0
-"""The same for what has won, and for workers that are not forked. Not tuned: a network disk may pause."""
+"""The same limit for a winner, and for workers that are not forked. Not tuned: a network disk may pause."""
 MOST_DRAWS, LOOKED_AT, LATE_STEPS = 500, 32, 32
 """Batches without a step, after which nothing is tuned; batches that are looked at; steps by which the search begins
 even between two passes. Not tuned."""
 ODD_TIMES, ODD_SECONDS = 5.0, 0.5
-"""A step that takes this many times the usual one, and so many seconds more, holds something else. Not tuned."""
+"""A step that takes this many times the usual one, and at least these seconds more, holds something else. Not tuned."""
 AGED_TIMES = 4
 """A candidate is out when its block takes this many times the steps that it needs. Not tuned."""
 MOST_OTHERS = 50
