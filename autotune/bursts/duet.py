@@ -21,18 +21,20 @@ from autotune.bursts.protocol import BurstPlan, Request
 from autotune.measuring import bearable, warm_up_length
 
 TURN_SECONDS, ROUND_TURN_SECONDS, GPU_TURN_SECONDS = 0.06, 0.2, 0.3
-"""The length of a side's turn: in the search, in the rounds that confirm, and on a GPU. On two shared cores the noise of
-a ratio was 1.1 % in turns of 0.05 s. It was 1.4 % in turns of 0.16 s, 1.6 % at 0.35 s and 2.0 % at 0.8 s, over the same
-time: neighbours disturb for short times. But each turn finds caches cold, and the faster side loses more by that. Ten
-rounds of a small CNN gave 1.38 x in turns of 0.06 s, 1.44 x at 0.15 s and 0.3 s, and 1.45 x at 0.5 s. The search accepts
-that for more decisions. A GPU's queue of work runs dry at the end of each turn, so its turns are longer. Not tuned."""
+"""The length of a side's turn: in the search, in the rounds that confirm, and on a GPU. On two shared cores the noise
+of a ratio was 1.1 % in turns of 0.05 s. It was 1.4 % in turns of 0.16 s, 1.6 % at 0.35 s and 2.0 % at 0.8 s, over the
+same time: neighbours disturb for short times. But each turn finds caches cold, and the faster side loses more by that.
+Ten rounds of a small CNN gave 1.38 x in turns of 0.06 s, 1.44 x at 0.15 s and 0.3 s, and 1.45 x at 0.5 s. The search
+accepts that for more decisions. A GPU's queue of work runs dry at the end of each turn, so its turns are longer. Not
+tuned."""
 LONGEST_BLOCK = 5
 """A block is at most this many times as long as planned, whatever the number of samples that it should have."""
 SIZING_TURNS = 2
 """The first turns only show how long a block should be, because first steps are slow. One turn is enough where all have
 trained before: a player that stood still for a while finds its caches cold."""
 RESIZED_TURNS = 2
-"""In a shared host a step shows the pace before the first turn. The first blocks, which all count, correct the size."""
+"""In a shared host a step shows the pace before the first turn. The first blocks, which all count, correct the
+size."""
 LEAST_TURNS, LEAST_LONG_TURNS = 5, 3
 """The fewest turns that count in a round: fewer say nothing about their scatter. The second number holds where turns are
 so long that each is as good as several: a round with steps of two seconds took 28 s."""
