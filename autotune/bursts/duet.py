@@ -36,8 +36,8 @@ RESIZED_TURNS = 2
 """In a shared host a step shows the pace before the first turn. The first blocks, which all count, correct the
 size."""
 LEAST_TURNS, LEAST_LONG_TURNS = 5, 3
-"""The fewest turns that count in a round: fewer say nothing about their scatter. The second number holds where turns are
-so long that each is as good as several: a round with steps of two seconds took 28 s."""
+"""The fewest turns that count in a round: fewer say nothing about their scatter. The second number holds where turns
+are so long that each is as good as several: a round with steps of two seconds took 28 s."""
 LEAD_PART, LONGEST_FOR_LEAD_SECONDS = 4, 0.3
 """In a shared host a micro-batch leads each block in, untimed: blocks take that many times as long as it does, as long
 as they stay below the second. Chosen: a quarter of the time for what switching leaves in the caches. On a CPU, where a
