@@ -13,6 +13,9 @@ from typing import IO
 from autotune.sandbox.protection import Protection
 from autotune.scripts import Script
 
+LOOP: dict[str, object] = {"loaders": [], "models": [], "device": "cpu"}
+"""Of no training: the recorder changes nothing."""
+
 
 def start(
     words: list[str],
@@ -24,7 +27,7 @@ def start(
     looks: bool = False,
 ) -> subprocess.Popen[str]:
     """A process in a layer, with the recorder in its Python."""
-    orders = {"role": "look", "shared": str(protection.shared), "sandbox": protection.orders(name)}
+    orders = {"role": "launch", "loop": LOOP, "changes": {}, "sandbox": protection.orders(name)}
     environment = Script((words[0],)).environment(orders, {**os.environ, "TMPDIR": str(protection.shared.parent)})
     ours, theirs = socket.socketpair()
     command = protection.command(words, name, theirs.fileno(), forks=forks)

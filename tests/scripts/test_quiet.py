@@ -7,6 +7,7 @@ they are called with: more of them the recorder does not see either.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -43,10 +44,12 @@ print(threads)
 """
 
 
-def printed(code: str, place: Path, role: str = "look") -> list[str]:
+def printed(code: str, place: Path, role: str = "look", **orders: object) -> list[str]:
     """What a script prints in a burst, with packages that lie in a folder."""
     command = Script((sys.executable, "-c", code))
-    variables = command.environment({"role": role}, {**os.environ, "PYTHONPATH": str(place), "TMPDIR": str(place)})
+    variables = command.environment(
+        {"role": role, **orders}, {**os.environ, "PYTHONPATH": str(place), "TMPDIR": str(place)}
+    )
     return subprocess.run(command.command, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout.split(
         "\n"
     )[:-1]
@@ -151,8 +154,14 @@ writer.close()
 def test_a_tensorboard_writer_starts_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else most scripts of research could not be forked."""
     monkeypatch.chdir(tmp_path)
-    assert printed(TENSORBOARD, tmp_path) == ["1"]
-    assert int(*printed(TENSORBOARD, tmp_path, "launch")) > 1
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as parent:
+        parent.bind("parent")
+        parent.listen()
+        sandbox = {"any_network": True, "mirror": None, "row": "none"}
+        orders = {"socket": str(tmp_path / "parent"), "shared": str(tmp_path), "port": 0, "seconds": 60}
+        assert printed(TENSORBOARD, tmp_path, sandbox=sandbox, **orders) == ["1"]
+    loop = {"loaders": [], "models": [], "device": "cpu"}
+    assert int(*printed(TENSORBOARD, tmp_path, "launch", loop=loop, changes={})) > 1
 
 
 def test_nothing_is_written_to_the_hugging_face_hub(tmp_path: Path) -> None:
