@@ -17,6 +17,9 @@ from autotune.search.trials import Trial
 
 MOST_PRIOR = 0.5
 """Of the prior variance of a worth, the most that may be left: the trials then say as much as the prior. Not tuned."""
+LOSSES = (0.005, 0.01, 0.02)
+"""Shares of its rate that the winner may lose, as the model believes, to have fewer changes. Each gives a point that
+plays the winner; the last is what counts as a tie (`autotune.search.rounds.TIE`)."""
 _SIDE = NormalDist().inv_cdf(0.975)
 
 
@@ -38,6 +41,35 @@ def reverted(winner: Point, baseline: Point) -> dict[str, Point]:
         own = {name: baseline.parameters[name]} if name in baseline.parameters else {}
         found[name] = Point(config=winner.config, parameters=kept | own)
     return {name: point for name, point in found.items() if point != winner}
+
+
+def simpler(winner: Point, baseline: Point, trials: Sequence[Trial], design: Design) -> list[Point]:
+    """Points with fewer changes than the winner that may be as fast, the most changes reverted first.
+
+    The first ones revert several changes, one by one, the one that the model believes to gain least first: as many as
+    fit into each loss of `LOSSES`. The others revert one change, whose worth is not known well. malloc's settings stay:
+    the search holds them.
+    """
+    effects = Effects(design, pairs_of([trial for trial in trials if trial.stage != ALLOCATOR]))
+    points: list[Point] = []
+    for loss in LOSSES:
+        here = winner
+        while without := _without_one(here, baseline):
+            gains = effects.explained(without, winner)
+            least = int(gains.argmax())
+            if gains[least] < math.log(1 - loss):
+                break
+            here = without[least]
+        points.insert(0, here)
+    without = _without_one(winner, baseline)
+    beliefs = effects.beside(without, winner)
+    most = beliefs.mean + _SIDE * beliefs.deviation
+    points += [without[index] for index in (-most).argsort() if most[index] >= math.log(1 - LOSSES[-1])]
+    return [point for point in dict.fromkeys(points) if point not in {winner, baseline}]
+
+
+def _without_one(winner: Point, baseline: Point) -> list[Point]:
+    return [point for name, point in reverted(winner, baseline).items() if name != "allocator"]
 
 
 def ablation_rows(

@@ -23,7 +23,7 @@ from autotune.measuring import (
     ran_faster,
 )
 from autotune.results.result import AblationRow
-from autotune.search.ablation import ablation_rows
+from autotune.search.ablation import ablation_rows, reverted
 from autotune.search.bursts import Bursts
 from autotune.search.proposal import CONFIRM, UNINTERRUPTED
 from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank
@@ -281,7 +281,8 @@ class Confirmation:
 
     def _expense(self, point: Point, memory: Mapping[Point, int]) -> tuple[bool | int, ...]:
         """What a point costs besides time, beside others with their `memory` in bytes: most expensive first."""
-        return *resource_cost(point.config), memory[point] > NOTABLE_MEMORY * min(memory.values())
+        much = memory[point] > NOTABLE_MEMORY * min(memory.values())
+        return *resource_cost(point.config), much, len(reverted(point, self._baseline))
 
     def _by_rate(self) -> tuple[Point | None, set[Point]]:
         """Where a share of the fastest rate must be kept: the fastest point that is sound, and those far too slow.

@@ -16,13 +16,14 @@ from autotune.hardware import DeviceKind
 from autotune.knobs import Space, buying_memory
 from autotune.measuring import Headroom, NumericsGuard, Point
 from autotune.results.summary import headroom_text
+from autotune.search.ablation import simpler
 from autotune.search.bursts import Bursts
 from autotune.search.ceilings import Ceilings
 from autotune.search.choice import Chooser
 from autotune.search.confirmation import Confirmation
 from autotune.search.fitting import fit
 from autotune.search.progress import Progress
-from autotune.search.proposal import ALLOCATOR, BASELINE, GAIN, Proposal
+from autotune.search.proposal import ALLOCATOR, BASELINE, GAIN, SIMPLER, Proposal
 from autotune.search.refusals import refusal
 from autotune.search.rounds import MIN_DECIDED_ROUNDS
 from autotune.search.sampler import BayesSampler
@@ -39,6 +40,8 @@ HEADROOM_SHARE = 0.08
 tuned."""
 ALLOCATOR_SHARE = 0.08
 """The largest share of the budget for two fresh processes that compare allocators. Not tuned."""
+SIMPLER_SHARE = 0.08
+"""The largest share of the budget for points with fewer changes than the best. Not tuned."""
 AT_ONCE = 4
 """Candidates that play the incumbent in the same turns: a decision then costs 1.25 blocks a turn instead of 2."""
 NOTABLY_LARGER = 1.25
@@ -145,10 +148,26 @@ class Search:
                 return "budget"
             if self._is_past_the_bundle and self._reaches_target():
                 return "target"
-            turn = self._next_turn()
+            is_late = self._bursts.searching_seconds <= SIMPLER_SHARE * self._budget.seconds
+            turn = ([] if is_late and self._waiting is None else self._next_turn()) or self._simpler_turn()
             if not turn:
-                return self._chooser.ended if self._is_bayes else "exhausted"
+                return "budget" if is_late else self._chooser.ended if self._is_bayes else "exhausted"
             self._bursts.challenge(turn)
+
+    def _simpler_turn(self) -> list[Asked]:
+        """Points with fewer changes than the best: of equals, the one with the fewest changes is the answer."""
+        best, points = self._bursts.incumbent, list[Point]()
+        if best is None or best == self.baseline:
+            return []
+        tried = {trial.burst.point for trial in self.log.trials}
+        left = self._bursts.searching_seconds
+        for point in simpler(best, self.baseline, self.log.trials, self.log.design):
+            if point not in tried and not self._plays_alone(point) and self._refuse_for_now(point) is None:
+                left -= self._bursts.costs.challenge_seconds(point, best)
+                if left > 0 and len(points) < AT_ONCE:
+                    points.append(point)
+        reason = "some change of the best may gain nothing"
+        return [(self.log.ask(point), Proposal(point, SIMPLER, reason)) for point in points]
 
     def _next_turn(self) -> list[Asked]:
         """What challenges the incumbent next: several that share its host, or one that needs its own, or compiles."""

@@ -156,6 +156,11 @@ class Effects:
         variance = rows**2 @ self._prior - known + unseen
         return Beliefs(rows @ self.mean, np.sqrt(np.maximum(variance, LEAST_VARIANCE)))
 
+    def explained(self, points: Sequence[Point], other: Point) -> Array:
+        """What the settings of some points gain over those of another one, as logarithms, without each point's own."""
+        rows = self._design.rows(points) - self._design.rows([other])
+        return rows @ self.mean[: rows.shape[1]]
+
     def drawn(self, generator: np.random.Generator) -> Callable[[Sequence[Point]], Array]:
         """What points may be worth, as one draw of all effects has it (Thompson, 1933), by Matheron's rule."""
         effects = generator.normal(self._believed, np.sqrt(self._prior))
