@@ -129,7 +129,7 @@ class Confirmation:
         return [entry for entry in confirmed if rates[entry.point] >= least]
 
     def _failed(self) -> set[Point]:
-        """Points that failed in a round while the baseline did not; a round that the budget cut off does not count."""
+        """Points that failed in a round while the baseline did not; a timeout at the budget's end does not count."""
         failed = [trial for trial in self._bursts.trials if trial.stage in PROVING and not trial.burst.ok]
         lost = {(trial.stage, trial.round) for trial in failed if trial.burst.point == self._baseline}
         cut_off = self._bursts.cut_off
@@ -188,8 +188,8 @@ class Confirmation:
     def _race(self) -> None:
         raced: set[Point] = set()
         while finalists := self._finalists(raced):
-            first = self._fast_enough()[:1]
-            leaders = [entry.point for entry in first if entry.point in raced and entry.speedup.ratio > 1]
+            fastest = self._fast_enough()[:1]
+            leaders = [entry.point for entry in fastest if entry.point in raced and entry.speedup.ratio > 1]
             points = [*leaders, *finalists]
             rounds = [self._baseline, *points] * MIN_DECIDED_ROUNDS
             if raced and not self._affords(rounds):

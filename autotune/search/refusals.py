@@ -83,5 +83,6 @@ def _is_compiler_failure(failed: Burst, trials: Sequence[Trial]) -> bool:
 
 def _fails_alike(point: Point, failed: Point) -> bool:
     """Whether two points compile in the same mode: a failure at one batch size repeats at any other."""
-    mode, other = (_COMPILED_AS.get(it.config.compile_mode, it.config.compile_mode) for it in (failed, point))
+    modes = (side.config.compile_mode for side in (failed, point))
+    mode, other = (_COMPILED_AS.get(compile_mode, compile_mode) for compile_mode in modes)
     return mode is not None and other == mode and point.parameters == failed.parameters

@@ -24,8 +24,8 @@ differ."""
 BEGINNING_SECONDS = 10.0
 """The machine that begins opens a trial at once; after this long without one, another begins. Not tuned."""
 ALIVE_SECONDS = 10.0
-"""Time since the last trial of others. A machine that confirms stores a round every few seconds; for very slow
-workloads it takes longer, and then two machines confirm. Not tuned."""
+"""Time since the last trial of others. A machine that confirms stores a round every few seconds; on very slow
+workloads a round takes longer, and then two machines confirm. Not tuned."""
 SETTLING_SECONDS = 0.5
 """Time between writing a claim and reading which machine holds it: Optuna offers no test-and-set of a database."""
 POLL_SECONDS = 0.5

@@ -114,7 +114,7 @@ class TrialLog:
             return
         stored = study.get_trials(deepcopy=False)
         earlier = [trial for frozen in stored if (trial := _trial_from(frozen, objective)) is not None]
-        # A timeout under an earlier budget says nothing about this one.
+        # A burst that an earlier budget cut off says nothing about this one.
         self.trials += [trial for trial in earlier if trial.burst.outcome is not Outcome.TIMEOUT]
         if not all(takes(frozen, self.distributions) for frozen in stored):
             try:
@@ -134,7 +134,7 @@ class TrialLog:
         arrived = self._others.arrived()
         self._agree()
         theirs = [trial for frozen in arrived if (trial := _trial_from(frozen, self.objective)) is not None]
-        # A timeout under another machine's budget may fit into this one's.
+        # A burst that another machine's budget cut off may fit into this one's.
         self.trials += [trial for trial in theirs if trial.burst.outcome is not Outcome.TIMEOUT]
 
     def _agree(self) -> None:
