@@ -1,7 +1,7 @@
-"""Can tuning be trusted on this machine? Each assumption that the rest of the package makes is tried out here.
+"""Checks whether tuning can be trusted on this machine, by testing each assumption that the rest of the package makes.
 
-`examine` runs the checks, each of which ends in a `Finding`; an `Examination` is kept in a small file beside the
-results, and what does not hold is left out of the search. `workloads` holds the workloads that are examined.
+`examine` runs the checks, and each yields findings. A small file beside the results stores the `Examination`, and the
+search leaves out what does not hold. `workloads` holds the workloads of the checks.
 """
 
 from autotune.doctor.examination import QUICK, examine, examine_quickly

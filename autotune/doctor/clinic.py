@@ -1,4 +1,4 @@
-"""What checks share: the machine, and runners of the workloads that are examined, all in one forkserver."""
+"""The context that all checks share: the machine, and runners of the doctor's workloads, all in one forkserver."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clinic:
 
     Attributes:
         hardware: The machine.
-        device: The device that is examined.
+        device: The device to examine.
     """
 
     hardware: Hardware
@@ -31,12 +31,12 @@ class Clinic:
 
     @property
     def gpu(self) -> Gpu | None:
-        """Its record, if it is a GPU."""
+        """The device's record, if it is a GPU."""
         record = self.hardware.device(self.device)
         return record if isinstance(record, Gpu) else None
 
     def runner(self, **caps: Any) -> ProcessRunner:
-        """Runs what `point` names; its forkserver stays until `close`."""
+        """A runner of the workload that a `point` names; its forkserver stays until `close`."""
         if self._isolation is None:
             self._isolation = Isolation("autotune.doctor.workloads:any_of")
             self._isolation.start(START_SECONDS)
@@ -51,6 +51,6 @@ class Clinic:
 
 
 def point(workload: str, parameters: Parameters | None = None, **knobs: object) -> Point:
-    """A config of a workload of `workloads`, with arguments of its function."""
+    """A config for one of `workloads`, with arguments of its function."""
     config = TrainConfig.model_validate({"batch_size": 4, **knobs})
     return Point(config=config, parameters={"workload": workload, **(parameters or {})})

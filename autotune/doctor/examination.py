@@ -1,4 +1,4 @@
-"""Runs the checks, one after another, and makes of whatever goes wrong in one of them a finding of its own."""
+"""Runs the checks one after another; an error in one of them becomes a finding of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.hardware import DeviceKind, Hardware
 
 Check = Callable[[Clinic], Iterator[Finding]]
 QUICK: tuple[Check, ...] = (limits.open_files, limits.shared_memory, limits.host_memory, limits.processes)
-"""Those that take no time: the first tuning on a machine that nobody has examined runs them."""
+"""The checks that take no time; the first tuning on an unexamined machine runs them."""
 CHECKS: tuple[Check, ...] = (
     *QUICK, limits.files_of_scripts, memory.running_out, memory.cap, memory.nothing_left, timing.truth, timing.pairs,
     timing.busy_fraction, features.arithmetic, features.compiling, limits.telemetry,
@@ -25,25 +25,25 @@ CHECKS: tuple[Check, ...] = (
 def examine(
     hardware: Hardware, device: DeviceKind, told: Callable[[Finding], None], checking: Callable[[str], None]
 ) -> Examination:
-    """All checks.
+    """Runs all checks.
 
     Args:
         hardware: The machine.
         device: The device to train on.
-        told: Each finding, as it is made.
-        checking: What is being checked, before it is.
+        told: Receives each finding as it is made.
+        checking: Receives the name of each check before it begins.
     """
     with contextlib.closing(Clinic(hardware, device)) as clinic:
         return _examine(clinic, CHECKS, told, checking)
 
 
 def examine_quickly(hardware: Hardware, device: DeviceKind) -> Examination:
-    """The checks that take no time."""
+    """Runs the checks that take no time."""
     return _examine(Clinic(hardware, device), QUICK, lambda _: None, lambda _: None)
 
 
 def _examine(
-    clinic: Clinic, checks: tuple[Check, ...], told: Callable[[Finding], None], checking: Callable[[str], None]
+    clinic: Clinic, checks: tuple[Check, ...], report: Callable[[Finding], None], checking: Callable[[str], None]
 ) -> Examination:
     began = last = time.monotonic()
     findings: list[Finding] = []
@@ -53,7 +53,7 @@ def _examine(
         now = time.monotonic()
         findings.append(finding.model_copy(update={"seconds": now - last}))
         last = now
-        told(findings[-1])
+        report(findings[-1])
 
     for check in checks:
         name = (check.__doc__ or check.__name__).splitlines()[0].rstrip(".")
@@ -62,6 +62,6 @@ def _examine(
             for finding in check(clinic):
                 add(finding)
         except (AutotuneError, OSError, subprocess.SubprocessError) as error:
-            remedy = "the check itself did not end well: see what it says"
+            remedy = "the check itself failed: see its message"
             add(Finding.of(name, holds=False, found=str(error) or type(error).__name__, remedy=remedy, decisive=True))
     return examination_of(clinic.hardware, clinic.device, findings, time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""Features of torch: each that the search may choose works here and computes what eager fp32 does, or is left out."""
+"""Checks the features of torch that the search may choose: each must work here and agree with eager fp32."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from autotune.measuring import judge_agreement
 STEPS, BATCH = 8, 16
 COMPILING, COMPILING_SECONDS = "compile_mode", 100.0
 NEED_HALF: frozenset[Scalar] = frozenset({"flash_attention", "cudnn_attention"})
-"""Kernels of attention that compute in half precision only."""
+"""Attention kernels that compute in half precision only."""
 Case = Mapping[str, Scalar]
 
 
 def arithmetic(clinic: Clinic) -> Iterator[Finding]:
-    """Precisions, layouts, fused steps and kernels of attention agree with eager fp32."""
+    """Precisions, layouts, fused steps and attention kernels agree with eager fp32."""
     values = {knob: tried for knob in KNOBS if knob != COMPILING and (tried := _trials(clinic, knob))}
     together = _together(values)
     wrong = {} if _all_agree(clinic, together) else {case: _wrong(clinic, case) for case in _apart(values)}
@@ -28,7 +28,7 @@ def arithmetic(clinic: Clinic) -> Iterator[Finding]:
 
 
 def compiling(clinic: Clinic) -> Iterator[Finding]:
-    """Compiled models agree with eager fp32, accumulating too."""
+    """Compiled models agree with eager fp32, also with gradient accumulation."""
     if not (modes := _trials(clinic, COMPILING)):
         yield Finding.none(COMPILING, "torch.compile is experimental on MPS")
         return
@@ -38,7 +38,7 @@ def compiling(clinic: Clinic) -> Iterator[Finding]:
 
 
 def _trials(clinic: Clinic, knob: str) -> list[Scalar]:
-    """The values of a knob to try on this device: precisions that it has, and kernels that work in one of them."""
+    """The values of a knob to try on this device: precisions that it supports, and kernels that work in one of them."""
     precisions = clinic.hardware.device(clinic.device).precisions
     missing = {*KNOBS["precision"].trials} - {*precisions}
     if not {*HALF} & {*precisions}:
@@ -48,7 +48,7 @@ def _trials(clinic: Clinic, knob: str) -> list[Scalar]:
 
 
 def _together(values: Mapping[str, Sequence[Scalar]]) -> list[Case]:
-    """A few cases that have each value once, as far as values go together."""
+    """A few cases that hold each value once, as far as values can be combined."""
     precisions = values.get("precision", ())
     halves = [value for value in precisions if value in HALF] or ["fp32"]
     kernels = enumerate(values.get("sdpa_backend", ()))
@@ -73,17 +73,17 @@ def _all_agree(clinic: Clinic, cases: Sequence[Case]) -> bool:
 
 
 def _wrong(clinic: Clinic, single: tuple[str, Scalar]) -> str | None:
-    """What is wrong with one value of one knob; a kernel of attention that needs half precision gets it."""
+    """What is wrong with one value of one knob; attention kernels run in half precision if the device has it."""
     knob, value = single
     case: dict[str, Scalar] = {knob: value}
     if knob == "sdpa_backend":
         precisions = clinic.hardware.device(clinic.device).precisions
-        case["precision"] = next((one for one in HALF if one in precisions), "fp32")
+        case["precision"] = next((half for half in HALF if half in precisions), "fp32")
     return _reason(clinic, case)
 
 
 def _reason(clinic: Clinic, case: Case) -> str | None:
-    """What is wrong with a config; None when nothing is."""
+    """What is wrong with a config; None if nothing is."""
     candidate, plain = point("small", None, **{"batch_size": BATCH, **case}), point("small", batch_size=BATCH)
     seconds = COMPILING_SECONDS if candidate.config.compile_mode else DEADLINE_SECONDS
     try:
@@ -95,7 +95,7 @@ def _reason(clinic: Clinic, case: Case) -> str | None:
 
 
 def _finding(knob: str, tried: Sequence[Scalar], drops: Sequence[Drop], needs: str = "") -> Finding:
-    found = "; ".join(f"{drop.value}: {drop.reason}" for drop in drops)
-    found = found or f"as eager fp32: {', '.join(map(str, tried))}"
-    finding = Finding.of(knob, holds=not drops, found=found, remedy=f"it is left out of the search{needs}")
+    failures = "; ".join(f"{drop.value}: {drop.reason}" for drop in drops)
+    text = failures or f"as eager fp32: {', '.join(map(str, tried))}"
+    finding = Finding.of(knob, holds=not drops, found=text, remedy=f"it is left out of the search{needs}")
     return finding.model_copy(update={"drops": tuple(drops)})

@@ -1,4 +1,4 @@
-"""What an examination found, and the file that keeps it, for one driver and one version of torch."""
+"""The findings of an examination, and their file. They hold for one driver and one version of torch."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Drop(Stored):
     """A value of a knob that does not work here.
 
     Attributes:
-        knob: Which.
-        value: Of it.
-        reason: In a few words.
+        knob: The knob's name.
+        value: The value.
+        reason: Why it does not work, in a few words.
     """
 
     knob: str
@@ -35,12 +35,12 @@ class Finding(Stored):
 
     Attributes:
         name: What was checked.
-        status: ``not here``: this machine has nothing to check.
-        found: What was seen, with its figures.
-        remedy: What to do where it does not hold.
-        decisive: Whether figures cannot be trusted where it does not hold; else only something is left out, or slower.
-        drops: What is left out of the search.
-        seconds: That it took to find out.
+        status: ``not here`` means that this machine has nothing to check.
+        found: What the check saw, with its figures.
+        remedy: What to do if it does not hold.
+        decisive: Whether a failure makes figures untrustworthy; otherwise something is only left out, or slower.
+        drops: Values to leave out of the search.
+        seconds: How long the check took.
     """
 
     name: str
@@ -53,13 +53,13 @@ class Finding(Stored):
 
     @classmethod
     def of(cls, name: str, *, holds: bool, found: str, remedy: str, decisive: bool = False) -> Finding:
-        """A check that had something to check; the remedy is for where it does not hold."""
+        """A finding on something that this machine has; `remedy` counts only if it does not hold."""
         status: Status = "ok" if holds else "does not hold"
         return cls(name=name, status=status, found=found, remedy="" if holds else remedy, decisive=decisive)
 
     @classmethod
     def none(cls, name: str, why: str) -> Finding:
-        """This machine has nothing to check."""
+        """A finding that this machine has nothing to check."""
         return cls(name=name, status="not here", found=why)
 
 
@@ -67,12 +67,12 @@ class Examination(Stored):
     """All findings on one machine.
 
     Attributes:
-        schema_: By which what gathers results knows that this file is none.
-        device: That was examined.
-        driver: Of the GPU; None on a CPU.
-        torch: Version.
-        seconds: That it took.
-        findings: In the order of the checks.
+        schema_: Marks the file as an examination, so that collections of results skip it.
+        device: The device that was examined.
+        driver: The GPU's driver; None on a CPU.
+        torch: The version of torch.
+        seconds: How long the examination took.
+        findings: The findings, in the order of the checks.
     """
 
     model_config = ConfigDict(populate_by_name=True)
@@ -92,18 +92,18 @@ class Examination(Stored):
 
     @property
     def drops(self) -> tuple[Drop, ...]:
-        """All that is left out of the search."""
+        """All values to leave out of the search."""
         return tuple(drop for finding in self.findings for drop in finding.drops)
 
     def to_json(self) -> str:
-        """All of it."""
+        """The examination as JSON."""
         return self.model_dump_json(by_alias=True, indent=2)
 
     def write(self, folder: Path) -> Path:
-        """Keeps it beside a machine's results; returns the file.
+        """Writes the examination beside a machine's results. Returns the file.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         path = examination_path(folder, self.device)
         write_whole(path, self.to_json() + "\n")
@@ -111,7 +111,7 @@ class Examination(Stored):
 
 
 def examination_of(hardware: Hardware, device: DeviceKind, findings: Sequence[Finding], seconds: float) -> Examination:
-    """The findings, with what they hold for."""
+    """An examination of these findings, with the versions that they hold for."""
     return Examination(
         device=device, driver=_driver(hardware, device), torch=hardware.software.torch, seconds=seconds,
         findings=tuple(findings),
@@ -119,17 +119,17 @@ def examination_of(hardware: Hardware, device: DeviceKind, findings: Sequence[Fi
 
 
 def known_examination(folder: Path, hardware: Hardware, device: DeviceKind) -> Examination | None:
-    """What is known of a device; None where nobody looked, or the driver or torch has changed since."""
+    """The stored examination of a device; None if there is none, or the driver or torch has changed since."""
     try:
-        known = Examination.model_validate_json(examination_path(folder, device).read_bytes())
+        stored = Examination.model_validate_json(examination_path(folder, device).read_bytes())
     except (OSError, ValidationError):
         return None
     same = (device, _driver(hardware, device), hardware.software.torch)
-    return known if (known.device, known.driver, known.torch) == same else None
+    return stored if (stored.device, stored.driver, stored.torch) == same else None
 
 
 def examination_path(folder: Path, device: DeviceKind) -> Path:
-    """A file for each device: to look at the CPU of a machine forgets nothing of its GPU."""
+    """The file of one device's examination: examining the CPU does not overwrite that of the GPU."""
     return folder / f"doctor-{device}.json"
 
 

@@ -1,4 +1,4 @@
-"""What the system allows: files, memory, processes that stop and go on; and what the GPU's driver tells."""
+"""Checks the system's limits: files, memory, processes that stop and continue; and the counters of the GPU's driver."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from autotune.sandbox.protection import find_offer
 from autotune.units import format_bytes
 
 LEAST_FILES = 1024
-"""What Linux grants by default: each worker takes some, each batch on its way one."""
+"""The default of Linux. Each worker takes some files, and each batch in transit takes one."""
 LEAST_SHARED_BYTES = 256 * 2**20
-"""Docker grants 64 MiB, of which two workers' images fill most."""
+"""Docker grants 64 MiB by default, which the images of two workers almost fill."""
 LEAST_MEMORY_BYTES = 2 * 2**30
-"""Two processes with torch and a small model, and what the system needs."""
+"""Enough for two processes with torch and a small model, and for the system."""
 LEAST_PROCESSES = 256
-"""Threads count: each process with torch starts one a processor and a few more."""
+"""The limit counts threads too: each process with torch starts one per processor, and a few more."""
 PATIENCE_SECONDS = 5.0
 FAMILY = "import subprocess, sys; p = subprocess.Popen(['sleep', '5']); print(p.pid, flush=True); sys.stdin.read()"
 ORPHANED = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); print(p.pid, flush=True)"
-"""Starts another program and ends: what a command has started, and is still below it, counts as the command's own."""
+"""Starts another program and ends, because a command's live descendants count as its own."""
 FOREIGN = "import torch, time; x = torch.ones(1, device='cuda'); print('here', flush=True); time.sleep(60)"
 
 
@@ -53,7 +53,7 @@ def open_files(_: Clinic) -> Iterator[Finding]:
         yield Finding.of(
             "address space",
             holds=False,
-            found=f"a process may map {format_bytes(address_space)} only, which counts what it never touches as well",
+            found=f"a process may map only {format_bytes(address_space)}, including memory that it never touches",
             remedy="lift it (ulimit -v unlimited) and limit memory by a container or cgroup instead",
         )
 
@@ -76,7 +76,7 @@ def shared_memory(clinic: Clinic) -> Iterator[Finding]:
     enough = free is not None and free >= LEAST_SHARED_BYTES
     remedy = "enlarge it: docker run --shm-size=8g, or an emptyDir of medium Memory at /dev/shm under Kubernetes"
     there = "there is no /dev/shm" if free is None else f"{format_bytes(free)} are free in /dev/shm"
-    yield Finding.of("shared memory", holds=enough, found=f"{there}, through which workers send batches", remedy=remedy)
+    yield Finding.of("shared memory", holds=enough, found=f"{there}, which workers send batches through", remedy=remedy)
 
 
 def host_memory(clinic: Clinic) -> Iterator[Finding]:
@@ -93,7 +93,7 @@ def host_memory(clinic: Clinic) -> Iterator[Finding]:
 
 
 def processes(_: Clinic) -> Iterator[Finding]:
-    """Processes stop, go on, and end with all that they started."""
+    """Processes stop, continue, and end with their children."""
     if sys.platform == "win32":
         yield Finding.none("processes", "Windows has no signals: runners wait by themselves")
         return
@@ -107,31 +107,31 @@ def processes(_: Clinic) -> Iterator[Finding]:
     except (OSError, ValueError) as error:
         wrong = wrong or f"no process could be started and stopped: {error}"
     finally:
-        with contextlib.suppress(OSError):  # which a system that forbids signals answers: then it ends by itself
+        with contextlib.suppress(OSError):  # if the system forbids signals, the parent ends by itself
             parent.kill()
         parent.communicate()
     remedy = "allow the container to send signals to its own processes (its seccomp profile forbids kill)"
-    found = wrong or "stop, go on and end, children too"
-    yield Finding.of("processes", holds=not wrong, found=found, remedy=remedy, decisive=True)
+    text = wrong or "stop, continue and end, with their children"
+    yield Finding.of("processes", holds=not wrong, found=text, remedy=remedy, decisive=True)
     yield from _room_for_processes()
 
 
 def _first_line(process: subprocess.Popen[str]) -> str:
-    """What it says first; waits for that."""
+    """Waits for a process's first line, and returns it."""
     return process.stdout.readline() if process.stdout is not None else ""
 
 
 def _stops_and_goes_on(pid: int) -> str:
-    """What is wrong; empty when nothing is."""
-    for name, wanted in (("SIGSTOP", True), ("SIGCONT", False)):
+    """Stops and continues a process. Returns what is wrong; empty if nothing is."""
+    for name, stops in (("SIGSTOP", True), ("SIGCONT", False)):
         try:
             os.kill(pid, getattr(signal, name))
         except OSError as error:
-            return f"{name} cannot be sent to a process of our own: {error.strerror}"
+            return f"{name} cannot be sent to a child process: {error.strerror}"
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while (psutil.Process(pid).status() == psutil.STATUS_STOPPED) != wanted:
+        while (psutil.Process(pid).status() == psutil.STATUS_STOPPED) != stops:
             if time.monotonic() > deadline:
-                return f"{name} has no effect on a process of our own"
+                return f"{name} has no effect on a child process"
             time.sleep(0.005)
     return ""
 
@@ -142,18 +142,18 @@ def _room_for_processes() -> Iterator[Finding]:
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if limit != resource.RLIM_INFINITY and limit < LEAST_PROCESSES:
         remedy = f"raise the limit: ulimit -u {LEAST_PROCESSES * 16}, or docker run --pids-limit"
-        found = f"{limit} processes and threads are allowed"
-        yield Finding.of("number of processes", holds=False, found=found, remedy=remedy)
+        text = f"{limit} processes and threads are allowed"
+        yield Finding.of("number of processes", holds=False, found=text, remedy=remedy)
 
 
 def telemetry(clinic: Clinic) -> Iterator[Finding]:
-    """What the driver tells of the GPU while it works."""
+    """The driver's counters while the GPU works."""
     if clinic.device != "cuda":
-        yield Finding.none("telemetry", "only NVIDIA's driver is asked")
+        yield Finding.none("telemetry", "only NVIDIA's driver is queried")
         return
     summary = _watched(clinic)
     if summary is None:
-        why = clinic.hardware.unread.get("gpus", "it gave no figure")
+        why = clinic.hardware.unread.get("gpus", "it returned no figures")
         remedy = "install the driver's libnvidia-ml.so.1 (in a container: the capability `utility`)"
         yield Finding.of("telemetry", holds=False, found=f"NVML does not answer: {why}", remedy=remedy)
         return
@@ -172,26 +172,26 @@ def telemetry(clinic: Clinic) -> Iterator[Finding]:
         "telemetry",
         holds=not lies,
         found="; ".join(lies) or ("all counters answer" if not missing else f"no {', '.join(missing)}: left out"),
-        remedy="do not believe the GPU's figures in the report; rates do not depend on them",
+        remedy="do not trust the GPU's figures in the report; rates do not depend on them",
     )
     yield _foreign(clinic)
 
 
 def _watched(clinic: Clinic) -> TelemetrySummary | None:
-    """The telemetry of a burst that keeps the GPU busy."""
+    """The telemetry of a burst that keeps the GPU busy; None if the driver does not answer."""
     burst = clinic.runner().run(point("saturating"), SHORT, DEADLINE_SECONDS)
     summary = burst.measurement.telemetry if burst.measurement is not None else None
-    told = summary is not None and (summary.gpu_utilization_fraction, summary.power_watts) != (None, None)
-    return summary if told else None
+    answers = summary is not None and (summary.gpu_utilization_fraction, summary.power_watts) != (None, None)
+    return summary if answers else None
 
 
 def _foreign(clinic: Clinic) -> Finding:
-    """Whether a second program on the GPU is noticed."""
+    """Checks whether a second program on the GPU is noticed."""
     starter = subprocess.Popen([sys.executable, "-c", ORPHANED, FOREIGN], stdout=subprocess.PIPE, text=True)
-    if not (told := _first_line(starter).strip()):
+    if not (line := _first_line(starter).strip()):
         starter.wait()
         raise subprocess.SubprocessError("a second program could not be started")
-    other = int(told)
+    other = int(line)
     try:
         _first_line(starter)  # it holds the GPU from here on
         starter.wait()
@@ -201,6 +201,6 @@ def _foreign(clinic: Clinic) -> Finding:
             os.kill(other, signal.SIGKILL)
         starter.communicate()
     seen = bool(summary is not None and summary.foreign_gpu_processes)
-    found = "a second one is seen" if seen else "a second one is not seen: the driver does not tell whose it is"
-    remedy = "see to it that nobody else uses this GPU while you tune"
-    return Finding.of("other programs on the GPU", holds=seen, found=found, remedy=remedy)
+    text = "a second one is seen" if seen else "a second one is not seen: the driver does not report its process"
+    remedy = "make sure that no other program uses this GPU while you tune"
+    return Finding.of("other programs on the GPU", holds=seen, found=text, remedy=remedy)

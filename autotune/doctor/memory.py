@@ -1,4 +1,4 @@
-"""Memory: that it ran out is told as that, the cap holds, and nothing is kept afterwards."""
+"""Checks memory: running out is reported as such, the cap holds, and a burst frees what it took."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from autotune.measuring import Outcome
 from autotune.units import format_bytes
 
 CAP_BYTES = 400 * 2**20
-"""Beside the 512 MiB that the workload takes; on a CPU the process's own memory comes on top."""
+"""Less than the 512 MiB that the workload takes; on a CPU, the process's own memory adds to that."""
 KEPT_BYTES, PATIENCE_SECONDS = 32 * 2**20, 5.0
 
 
 def running_out(clinic: Clinic) -> Iterator[Finding]:
-    """Memory that runs out is an outcome of its own."""
-    told: dict[str, str] = {}
+    """Running out of memory is reported as such."""
+    failures: dict[str, str] = {}
     for part in ("forward", "backward", "optimizer"):
         burst = clinic.runner().run(point("out_of_memory", {"part": part}), SHORT, DEADLINE_SECONDS)
         if burst.outcome is not Outcome.OOM:
-            told[part] = f"{burst.outcome.value}: {burst.reason}"
-    found = "; ".join(f"in the {part} told as {how}" for part, how in told.items())
+            failures[part] = f"{burst.outcome.value}: {burst.reason}"
+    text = "; ".join(f"in the {part} reported as {ending}" for part, ending in failures.items())
     yield Finding.of(
         "memory that runs out",
-        holds=not told,
-        found=found or "told as such in forward, backward and optimizer",
-        remedy="state --memory-target, so that the memory model keeps away from the limit",
+        holds=not failures,
+        found=text or "reported as such in forward, backward and optimizer",
+        remedy="pass --memory-target, so that the memory model stays below the limit",
     )
 
 
@@ -44,15 +44,15 @@ def cap(clinic: Clinic) -> Iterator[Finding]:
         "cap on memory",
         holds=burst.outcome is Outcome.OOM,
         found=f"a step that takes 512 MiB under a cap of {format_bytes(CAP_BYTES)} ended as {burst.outcome.value}",
-        remedy="leave memory free for what else runs here: nothing stops a burst that takes too much",
+        remedy="leave memory free for other programs: nothing stops a burst that takes too much",
     )
 
 
 def nothing_left(clinic: Clinic) -> Iterator[Finding]:
-    """A burst leaves no memory of the device taken."""
+    """A burst frees all memory of the device."""
     name = "device memory after a burst"
     if clinic.device != "cuda" or clinic.gpu is None or clinic.gpu.memory_free_bytes is None:
-        yield Finding.none(name, "NVML alone tells what of a GPU is free")
+        yield Finding.none(name, "only NVML reports the free memory of a GPU")
         return
     before = _free_bytes(clinic)
     clinic.runner().run(point("growing"), SHORT, DEADLINE_SECONDS)
@@ -60,12 +60,12 @@ def nothing_left(clinic: Clinic) -> Iterator[Finding]:
     while (kept := before - _free_bytes(clinic)) > KEPT_BYTES and time.monotonic() < deadline:
         time.sleep(0.1)
     holds = kept <= KEPT_BYTES
-    found = "all is free again" if holds else f"{format_bytes(kept)} stay taken"
-    remedy = "end what else uses this GPU, or restart its driver"
-    yield Finding.of(name, holds=holds, found=found, remedy=remedy, decisive=True)
+    text = "all is free again" if holds else f"{format_bytes(kept)} stay taken"
+    remedy = "end other programs that use this GPU, or restart its driver"
+    yield Finding.of(name, holds=holds, found=text, remedy=remedy, decisive=True)
 
 
 def _free_bytes(clinic: Clinic) -> int:
-    known = clinic.gpu
-    found = [gpu for gpu in probe_host().gpus if known is not None and gpu.uuid == known.uuid]
-    return (found[0].memory_free_bytes or 0) if found else 0
+    examined = clinic.gpu
+    matches = [gpu for gpu in probe_host().gpus if examined is not None and gpu.uuid == examined.uuid]
+    return (matches[0].memory_free_bytes or 0) if matches else 0

@@ -1,4 +1,4 @@
-"""Time: bursts realise what a plain loop does, two of one config are alike, and a busy GPU reads as busy."""
+"""Checks time: bursts reach a plain loop's rates, two runners of one config agree, and a busy GPU reads as busy."""
 
 from __future__ import annotations
 
@@ -17,64 +17,65 @@ from autotune.errors import WorkloadError
 from autotune.measuring import Measurement, Point, block_error
 
 STEPS_MS, FETCH_SHARES = (5.0, 50.0, 150.0), (0.0, 0.4, 1.5)
-"""Short and long steps; batches that cost nothing, hide behind the device's work, and do not."""
+"""Short and long steps, in ms; and batches that cost nothing, less than a step, or more, as shares of a step."""
 TOLERANCE, ALIKE = 0.03, 0.03
-"""By which bursts may differ from a plain loop, and two runners of one config from each other: claims are told to
-the per cent. Chosen."""
+"""The most that bursts may differ from a plain loop, and two runners of one config from each other. Not tuned; results
+state gains to the per cent."""
 SURE = 2.0
-"""Standard errors that two runners may differ by on top: blocks beside a neighbour scatter."""
+"""Standard errors that two runners may differ by in addition, since other load makes blocks scatter."""
 WAITING_LIMIT = 0.05
-"""Of the time, that a device which is always busy may be said to have waited for data. Chosen."""
+"""The largest share of time that a device which is always busy may appear to wait for data. Not tuned."""
 SECONDS = 0.6
-"""Of each case, in the plain loop and in the burst."""
+"""Time for each case, in the plain loop and in the burst."""
 PAIR, PAIR_SECONDS = (5.0, 2.0), 2.0
-"""A step and a batch, in ms, of the two runners that are compared; and what each of them trains."""
+"""The step and the batch, in ms, of two runners to compare; and how long each of them trains."""
 PLAIN_SECONDS = 120.0
 BUSY, NOT_BUSY = (0.9, 1.05), 0.7
 
 
 def truth(clinic: Clinic) -> Iterator[Finding]:
-    """Rates are those of a plain loop."""
+    """Rates agree with a plain loop."""
     cases = [(step, step * share) for step, share in itertools.product(STEPS_MS, FETCH_SHARES)]
     measured = [_measured(clinic, case) for case in cases]
     plain = _plain_rates(clinic, cases)
-    apart = [one.samples_per_second / rate - 1 for one, rate in zip(measured, plain, strict=True)]
+    apart = [side.samples_per_second / rate - 1 for side, rate in zip(measured, plain, strict=True)]
     for number, case in enumerate(cases):
-        if abs(apart[number]) > TOLERANCE:  # a neighbour, perhaps: the median of three times is believed
+        if abs(apart[number]) > TOLERANCE:  # other load, perhaps: takes the median of three
             again = [_measured(clinic, case).samples_per_second / _plain_rates(clinic, [case])[0] - 1 for _ in range(2)]
             apart[number] = statistics.median([apart[number], *again])
     worst = max(range(len(cases)), key=lambda number: abs(apart[number]))
     step, fetch = cases[worst]
     text = f"{apart[worst]:+.1%} beside a plain loop at worst, with steps of {step:g} ms and batches of {fetch:g} ms"
-    yield _believed("rates of bursts", text, holds=abs(apart[worst]) <= TOLERANCE)
+    yield _rates_finding("rates of bursts", text, holds=abs(apart[worst]) <= TOLERANCE)
     if clinic.device != "cpu":
-        fed = [one.data_wait_fraction for one, (step, fetch) in zip(measured, cases, strict=True) if fetch < step]
-        yield Finding.of(  # waiting is told only where the device had nothing to do
+        fed = [side.data_wait_fraction for side, (step, fetch) in zip(measured, cases, strict=True) if fetch < step]
+        yield Finding.of(
             "waiting for data",
             holds=max(fed) <= WAITING_LIMIT,
-            found=f"{max(fed):.0%} at most where the GPU is always busy",
-            remedy="do not believe what is said of the loader here",
+            found=f"{max(fed):.0%} at most while the GPU is always busy",
+            remedy="do not trust statements about the loader here",
         )
 
 
 def pairs(clinic: Clinic) -> Iterator[Finding]:
-    """Two runners of one config are alike."""
+    """Two runners of one config agree."""
     plan = BurstPlan(measure_seconds=PAIR_SECONDS, fastest_wins=False)
     played = clinic.runner().play([_case(*PAIR)] * 2, plan, DEADLINE_SECONDS)
     first, second = (burst.measurement for burst in played)
     if first is None or second is None:
-        yield _believed("two runners of one config", "; ".join(burst.reason or "" for burst in played), holds=False)
+        reasons = "; ".join(burst.reason or "" for burst in played)
+        yield _rates_finding("two runners of one config", reasons, holds=False)
         return
     off = abs(math.log(first.samples_per_second / second.samples_per_second))
     noise = SURE * (block_error(first, second) or 0.0)
     text = f"differ by {math.expm1(off):.1%}, ± {noise:.1%} by chance"
-    yield _believed("two runners of one config", text, holds=off <= ALIKE + noise)
+    yield _rates_finding("two runners of one config", text, holds=off <= ALIKE + noise)
 
 
 def busy_fraction(clinic: Clinic) -> Iterator[Finding]:
-    """A GPU that computes reads as busy, one that waits for the host does not."""
+    """A GPU that computes reads as busy, and one that waits for the host does not."""
     if clinic.device != "cuda":
-        yield Finding.none("busy fraction", "only CUDA tells what its kernels took")
+        yield Finding.none("busy fraction", "only CUDA reports how long its kernels took")
         return
     busy = clinic.runner().profile(point("saturating"), DEADLINE_SECONDS).busy_fraction or 0.0
     waiting = clinic.runner().profile(point("launching"), DEADLINE_SECONDS).busy_fraction or 0.0
@@ -82,15 +83,15 @@ def busy_fraction(clinic: Clinic) -> Iterator[Finding]:
         "busy fraction",
         holds=BUSY[0] <= busy <= BUSY[1] and waiting <= NOT_BUSY,
         found=f"{busy:.0%} for matrix products, {waiting:.0%} for tiny operators",
-        remedy="do not believe what profiles say of this GPU",
+        remedy="do not trust profiles of this GPU",
     )
 
 
 def _measured(clinic: Clinic, case: tuple[float, float]) -> Measurement:
-    """What a burst makes of a case.
+    """A burst's measurement of a case.
 
     Raises:
-        WorkloadError: It did not end well.
+        WorkloadError: The burst did not end well.
     """
     plan = BurstPlan(measure_seconds=SECONDS)
     burst = clinic.runner().run(_case(*case), plan, DEADLINE_SECONDS)
@@ -104,17 +105,17 @@ def _case(step_ms: float, fetch_ms: float) -> Point:
 
 
 def _plain_rates(clinic: Clinic, cases: list[tuple[float, float]]) -> list[float]:
-    """What a loop without anything of the bursts makes of the same cases, in a process of its own."""
-    asked = json.dumps(
+    """The rates of the same cases in a plain loop without bursts, in a process of its own."""
+    request = json.dumps(
         {"device": "cuda" if clinic.device == "rocm" else clinic.device, "seconds": SECONDS, "cases": cases}
     )
-    command = [sys.executable, "-m", "autotune.doctor.workloads", asked]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PLAIN_SECONDS, check=True)
-    rates: list[float] = json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, "-m", "autotune.doctor.workloads", request]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=PLAIN_SECONDS, check=True)
+    rates: list[float] = json.loads(finished.stdout.splitlines()[-1])
     return rates
 
 
-def _believed(name: str, found: str, *, holds: bool) -> Finding:
-    """Whether rates can be trusted."""
-    remedy = "end other work on this machine and try again; if it stays so, do not trust rates that are told here"
-    return Finding.of(name, holds=holds, found=found, remedy=remedy, decisive=True)
+def _rates_finding(name: str, text: str, *, holds: bool) -> Finding:
+    """A finding on whether rates can be trusted."""
+    remedy = "end other work on this machine and try again; if it fails again, do not trust rates measured here"
+    return Finding.of(name, holds=holds, found=text, remedy=remedy, decisive=True)

@@ -1,9 +1,9 @@
-"""The workloads that are examined, each with something about it that is known; and a plain loop to judge figures by.
+"""The doctor's workloads, each with a known property, and a plain loop to compare figures with.
 
     python -m autotune.doctor.workloads '{"device": "cpu", "seconds": 1, "cases": [[5, 2]]}'
 
-trains the timed workload in a loop without anything of this package's bursts, which nothing but its own copies ever
-makes wait, and prints the rate of each case in samples per second.
+trains the timed workload in a loop that uses nothing of this package's bursts, so that only its own copies make it
+wait. It prints the rate of each case in samples per second.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Numbers(Dataset[Any]):
 
 
 class Timed(nn.Module):
-    """Whose forward takes a known time: of the host on a CPU; of the device, with which the host goes on, on a GPU."""
+    """A model whose forward takes a known time: of the host on a CPU, of the device alone on a GPU."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -66,9 +66,9 @@ class Timed(nn.Module):
 
 @functools.cache
 def _cycles_per_second() -> float:
-    """Of the GPU's clock, as it runs now."""
+    """The GPU's clock rate, as it runs now."""
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    _sleep(_MEASURED_CYCLES)  # only wakes the clock up
+    _sleep(_MEASURED_CYCLES)  # only raises the clock
     first.record()
     _sleep(_MEASURED_CYCLES)
     last.record()
@@ -81,13 +81,13 @@ def _sleep(cycles: int) -> None:
 
 
 def timed(step_ms: float = 5.0, fetch_ms: float = 0.0) -> Workload:
-    """A step, and reading a batch, of known length."""
+    """A step and a batch that take known times."""
     model = Timed(step_ms / 1e3)
     return Workload(model, Numbers(fetch_ms / 1e3), _squares, optimizer=_sgd, batch_size=BATCH)
 
 
 def small() -> Workload:
-    """Convolution, attention, normalisation and linear layers, of which each precision and each kernel has its own."""
+    """Convolution, attention, normalisation and linear layers, which differ by precision and kernel."""
     return Workload(_Small(), _Images(), _classify, optimizer=_sgd, batch_size=16)
 
 
@@ -97,7 +97,7 @@ def saturating() -> Workload:
 
 
 def launching() -> Workload:
-    """Hundreds of tiny operators, which a GPU waits for."""
+    """Hundreds of tiny operators, whose launches a GPU waits for."""
     layers = [layer for _ in range(60) for layer in (nn.Linear(8, 8), nn.Tanh())]
     return Workload(nn.Sequential(*layers), Numbers(), _squares, optimizer=_sgd, batch_size=BATCH)
 
@@ -109,7 +109,7 @@ def out_of_memory(part: str = "forward") -> Workload:
 
 
 def growing() -> Workload:
-    """A step that takes 512 MiB, in one piece after another."""
+    """A step that takes 512 MiB, piece by piece."""
     return Workload(_Growing(), Numbers(), _squares, optimizer=_sgd, batch_size=BATCH)
 
 
@@ -119,7 +119,7 @@ _WORKLOADS: dict[str, Callable[..., Workload]] = {
 
 
 def any_of(workload: str = "small", **parameters: Any) -> Workload:
-    """One of these by its name, so that one forkserver serves all of them."""
+    """One of these workloads by its name, so that one forkserver serves all of them."""
     return _WORKLOADS[workload](**parameters)
 
 
@@ -194,12 +194,12 @@ class _Greedy(nn.Module):
 
 
 def _take(tensor: torch.Tensor) -> None:
-    """Asks for more memory than there is, where a tensor lies."""
+    """Allocates more memory than there is, on a tensor's device."""
     torch.empty(HUGE_BYTES, dtype=torch.uint8, device=tensor.device)
 
 
 def _hungry(parameters: Any) -> torch.optim.Optimizer:
-    """An optimizer whose step does."""
+    """An optimizer whose step runs out of memory."""
     optimizer = _sgd(parameters)
     optimizer.register_step_pre_hook(lambda stepped, *_: _take(stepped.param_groups[0]["params"][0]))
     return optimizer
@@ -240,5 +240,5 @@ def plain_rate(device: str, step_ms: float, fetch_ms: float, *, seconds: float) 
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[1])
-    print(json.dumps([plain_rate(asked["device"], *case, seconds=asked["seconds"]) for case in asked["cases"]]))
+    request = json.loads(sys.argv[1])
+    print(json.dumps([plain_rate(request["device"], *case, seconds=request["seconds"]) for case in request["cases"]]))

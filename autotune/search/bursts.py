@@ -1,4 +1,4 @@
-"""Runs bursts for the search, keeps them in its log, and knows what time there is for them."""
+"""Runs bursts for the search, records them in its log, and decides how much time they may take."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
 BASELINE_SHARE = 0.8
 """The largest share of the remaining budget for the first burst."""
 LEAST_CONFIRMING_SHARE = 0.25
-"""The least share of the budget for confirming a config that compiles for long; it holds `FEWEST_PAIRS` rounds, whose
-code comes out of a cache. Not tuned."""
+"""The least share of the budget for confirming a config that takes long to compile. It must hold `FEWEST_PAIRS` rounds,
+whose code comes from a cache. Not tuned."""
 MOST_CONFIRMING_SHARE = 0.35
-"""The largest share of the budget that is kept for confirming later finds, where rounds take long. Not tuned."""
+"""The largest share of the budget reserved for confirming later finds, if rounds take long. Not tuned."""
 
 
 class Bursts:
-    """Bursts, and the log that they are kept in.
+    """Runs bursts and records them in a log.
 
     Args:
         baseline: What the user trains with today.
-        runner: Runs them.
-        log: Where they are kept.
-        budget: The wall clock.
-        progress: Who is told.
+        runner: Runs the bursts.
+        log: Records them.
+        budget: The wall-clock budget.
+        progress: Receives progress events.
         device: The kind of device.
-        memory_limit_bytes: The memory target; None where there is none.
+        memory_limit_bytes: The memory target; None if there is none.
 
     Attributes:
         baseline: What candidates are compared with.
-        costs: What they cost.
-        cut_off: Rounds, by stage and number, in the middle of which the budget ended.
+        costs: Estimates what candidates cost.
+        cut_off: Rounds, by stage and number, that the end of the budget interrupted.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Bursts:
 
     @property
     def trials(self) -> list[Trial]:
-        """All that ran so far, in order."""
+        """All trials so far, in order."""
         return self.log.trials
 
     @property
@@ -92,7 +92,7 @@ class Bursts:
 
     @property
     def searching_seconds(self) -> float:
-        """Seconds that the search may still take: what it has found must be confirmed, however long a round takes."""
+        """Seconds that the search may still take; reserves enough to confirm its best point, even with long rounds."""
         best = self.incumbent
         if best is None:
             return self.budget.searching_seconds
@@ -102,9 +102,9 @@ class Bursts:
         return min(self.budget.searching_seconds, max(0.0, self.budget.confirming_seconds - confirming))
 
     def affordable_seconds(self, point: Point) -> float:
-        """What a challenge by a point may take.
+        """Seconds that a challenge by a point may take.
 
-        A first compile may take all that the confirmation does not need: what is killed before its end was for nothing.
+        A first compile may take all the time that the confirmation does not need: killing it early wastes what it took.
         """
         if self.costs.is_compiled(point.config):
             return self.searching_seconds
@@ -117,36 +117,36 @@ class Bursts:
         return self.costs.challenge_seconds(point, self.incumbent) <= self.affordable_seconds(point)
 
     def search(self, proposal: Proposal) -> Burst:
-        """A challenge of the incumbent by one point, in the time that is for searching."""
+        """Challenges the incumbent with one point, in the time left for searching."""
         self.challenge([(self.log.ask(proposal.point), proposal)])
         return self.trials[-1].burst
 
-    def challenge(self, asked: Sequence[tuple[optuna.Trial, Proposal]]) -> None:
-        """A challenge of the incumbent by several points in the same turns, each with its open trial."""
-        points = [proposal.point for _, proposal in asked]
-        self.show_stage(asked[0][1].stage)
+    def challenge(self, challengers: Sequence[tuple[optuna.Trial, Proposal]]) -> None:
+        """Challenges the incumbent with several points in the same turns, each with its open trial."""
+        points = [proposal.point for _, proposal in challengers]
+        self.show_stage(challengers[0][1].stage)
         incumbent = self.incumbent
 
         available = BASELINE_SHARE * self.budget.remaining
         if self.trials:
             available = max(map(self.affordable_seconds, points))
-        # What was begun may go on a little: the confirmation's share is the larger one.
+        # A challenge that has begun may overrun a little: the confirmation's share is larger.
         available = min(available + 2 * self.plan.measure_seconds, self.budget.remaining)
         deadline = self.costs.challenge_deadline(points, incumbent, available)
         played = self._played(incumbent, points, deadline)
         turn = 1 + max((trial.turn or 0 for trial in self.trials), default=0)
-        for trial, _ in asked[len(played) :]:
+        for trial, _ in challengers[len(played) :]:
             self.log.withdraw(trial)
-        for (trial, proposal), (burst, pair) in zip(asked, played, strict=False):
+        for (trial, proposal), (burst, pair) in zip(challengers, played, strict=False):
             self.tell(self.log.finish(trial, proposal.stage, proposal.reason, burst, pair, turn=turn))
 
     def _played(
         self, incumbent: Point | None, points: Sequence[Point], deadline: float
     ) -> list[tuple[Burst, Pair | None]]:
-        """A turn; what may come near the memory target trains first in a process of its own, with nothing beside it."""
+        """Plays a turn. A point that may come near the memory target first trains alone, in a process of its own."""
         alone: Burst | None = None
         if incumbent is not None and self.costs.runs_alone_first(points[0]):
-            self._runner.close()  # its memory is needed
+            self._runner.close()  # the point needs its memory
             alone = self._runner.run(points[0], self.plan, deadline)
             if not alone.ok:
                 return [(alone, None)]
@@ -156,19 +156,19 @@ class Bursts:
             return played
         ((burst, pair),) = played
         seconds = alone.seconds + burst.seconds
-        kept = burst if burst.ok else alone  # there may be no room for it beside others
+        kept = burst if burst.ok else alone  # there may be no room beside others
         return [(kept.model_copy(update={"seconds": seconds}), pair if burst.ok else None)]
 
     def release(self) -> None:
-        """Ends what lives: the search is over, and others need its memory."""
+        """Ends the live processes: the search is over, and what follows needs their memory."""
         self._runner.close()
 
     def in_turn(self, points: Sequence[Point], number: int, stage: str, reason: Callable[[Point], str]) -> list[Burst]:
-        """A round: a fresh process for each point, and blocks in turn; whole bursts in turn where memory is too small.
+        """Plays a round: a fresh process for each point, and blocks in turn, or whole bursts if memory is too small.
 
         Args:
             points: What to run.
-            number: Of the round.
+            number: The number of the round.
             stage: The part of the search that asks for it.
             reason: Why a point is run, in one sentence.
         """
@@ -176,17 +176,17 @@ class Bursts:
         if self.budget.remaining < END_SECONDS:
             self.cut_off.add((stage, number))
         for burst in bursts:
-            told = reason(burst.point)
-            played = self.log.run(burst.point, stage, told, lambda burst=burst: (burst, None), round_number=number)  # type: ignore[misc]
+            why = reason(burst.point)
+            played = self.log.run(burst.point, stage, why, lambda burst=burst: (burst, None), round_number=number)  # type: ignore[misc]
             self.tell(played)
         return bursts
 
     def time_rounds(self, stage: str, seconds: float) -> None:
-        """From now on each side of a stage's rounds is timed for so long, within the limits of rounds."""
+        """Sets how long each side of a stage's rounds is timed, within the limits of rounds."""
         self._round_plans[stage] = timed_for(self._round_plans[stage], min(MOST_SECONDS, max(OLD_ENOUGH, seconds)))
 
     def compare_fresh(self, point: Point, stage: str, reason: str) -> Pair | None:
-        """The baseline and a point in fresh processes, in turn: what a live process cannot switch."""
+        """Compares a point with the baseline in fresh processes: for settings that a live process cannot switch."""
         theirs, own = self._play([self.baseline, point], stage, 0)
         pair = None
         if theirs.measurement is not None and own.measurement is not None:
@@ -201,16 +201,16 @@ class Bursts:
         return played.pair
 
     def uninterrupted(self, points: Sequence[Point], number: int, seconds: float) -> None:
-        """Runs points one after the other, each in a fresh process with nothing beside it, from one place of an epoch.
+        """Runs points one after the other, each alone in a fresh process, from the same place in an epoch.
 
         Args:
             points: What to run.
-            number: Of the round that they are.
-            seconds: That each trains for, warming up included.
+            number: The number of the round that they form.
+            seconds: How long each trains, including its warm-up.
         """
         self.show_stage(UNINTERRUPTED)
         timed = seconds / (1 + ROUND_WARMUP_SHARE)
-        # In as few blocks as tell whether it is warm.
+        # As few blocks as show whether it is warm.
         plan = self.plan.model_copy(update={"measure_seconds": timed, "turn_seconds": timed / LEAST_TURNS})
         reason = "one long run shows what turns may hide"
         for point in points:
@@ -223,23 +223,23 @@ class Bursts:
     def _play(self, points: Sequence[Point], stage: str, number: int) -> list[Burst]:
         plan = self._round_plans[stage].of_round(number)
         self.show_stage(stage)
-        left = self.budget.remaining
-        deadline = sum(self.costs.deadline(point.config, plan, left) for point in points)
-        return self._runner.play(points, plan, min(deadline, left))
+        remaining = self.budget.remaining
+        deadline = sum(self.costs.deadline(point.config, plan, remaining) for point in points)
+        return self._runner.play(points, plan, min(deadline, remaining))
 
     def part_rate(self, point: Point, part: Part) -> float | None:
         """Samples per second of one part of training alone."""
         plan = self.plan.model_copy(update={"part": part, "measure_seconds": EXPLAINING_SECONDS})
         burst = self._alone(point, plan)
         if burst.outcome.is_memory:
-            self._runner.close()  # the memory of what lives beside it is needed
+            self._runner.close()  # frees the memory of the live processes
             burst = self._alone(point, plan)
         return burst.rate
 
     def headroom(self, point: Point) -> Headroom | None:
-        """What a faster loader could bring to a point that was measured: the same training on batches at hand.
+        """What a faster loader could gain for a measured point: the same training on batches at hand.
 
-        The two play a duet where memory holds both; else it is compared with what the point was measured to do.
+        The two play a duet if memory holds both; otherwise the point's earlier measurement is the reference.
         """
         self.show_stage(HEADROOM)
         update = {"part": "compute", "fastest_wins": False, "measure_seconds": EXPLAINING_SECONDS}
@@ -247,17 +247,17 @@ class Bursts:
         deadline = self.costs.deadline(point.config, plan, self.budget.remaining)
         ((burst, pair),) = self._runner.challenge(point, [point], plan, deadline, lambda _point, _pair: None)
         if burst.outcome.is_memory:
-            self._runner.close()  # the memory of what lives is needed
+            self._runner.close()  # frees the memory of the live processes
             burst = self._alone(point, plan)
-        known = self.log.measurement(point)
-        if burst.rate is None or known is None:
+        measured = self.log.measurement(point)
+        if burst.rate is None or measured is None:
             return None
-        ratio = pair.ratio if pair is not None else burst.rate / known.samples_per_second
+        ratio = pair.ratio if pair is not None else burst.rate / measured.samples_per_second
         ci95 = pair.ci95 if pair is not None and not pair.too_few else None
         return Headroom(ratio=ratio, ci95=ci95, cached_samples_per_second=burst.rate)
 
     def rounds(self, stage: str) -> list[Round]:
-        """The rounds of a stage so far, those of an interrupted run included."""
+        """The rounds of a stage so far, including those of an interrupted run."""
         rounds: dict[int, Round] = {}
         for trial in self.trials:
             measured = trial.burst.measurement
@@ -271,7 +271,7 @@ class Bursts:
         self.progress.burst(trial.burst, trial.pair, best.burst if best else None, self.budget.remaining)
 
     def show_stage(self, stage: str) -> None:
-        """Shows the part of the search that has begun, once."""
+        """Shows which part of the search has begun, once."""
         if stage != self._stage_shown:
             self._stage_shown = stage
             self.progress.stage(stage)

@@ -1,7 +1,7 @@
-"""What each part of training could reach alone: cheap bursts of one part decide what whole ones need not try.
+"""The rate that each part of training could reach alone: cheap bursts of one part show what need not be tried.
 
-``throughput ≈ min(ceilings)``: a loader that is faster than computing by some headroom needs no more workers, and
-computing that is not waited for needs no faster loader (the three runs of DS-Analyzer, VLDB 2021).
+``throughput ≈ min(ceilings)``: a loader that is clearly faster than computing needs no more workers, and computing that
+never waits for data needs no faster loader (the three runs of DS-Analyzer, VLDB 2021).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from autotune.measuring import Measurement, Point
 
 PARTS: tuple[Part, ...] = ("compute", "loader")
 LEAST_SHARE = 0.02
-"""Of the time, that is left of anything. Chosen: it keeps a bound finite, and is within the noise of a wait."""
+"""The least share of the time that any speed-up leaves; keeps the bound finite. Not tuned: it lies within the noise of
+a measured wait."""
 
 
 class Ceilings:
@@ -32,19 +33,19 @@ class Ceilings:
         self._known: dict[tuple[Point, Part], float | None] = {}
 
     def compute(self, point: Point) -> float | None:
-        """Samples per second with batches that stay on the device; None when there was no time, or it failed."""
+        """Samples per second with batches that stay on the device; None if there was no time or the burst failed."""
         return self._rate(point, "compute")
 
     def loader(self, point: Point) -> float | None:
-        """Samples per second of the loader alone; None when there was no time, or it failed."""
+        """Samples per second of the loader alone; None if there was no time or the burst failed."""
         return self._rate(point, "loader")
 
     def learn(self, point: Point, part: Part, rate: float) -> None:
-        """Keeps a rate that was measured on another occasion."""
+        """Records a rate that was measured elsewhere."""
         self._known[_key(point, part)] = rate
 
     def of(self, point: Point) -> dict[str, float | None]:
-        """What is known of a point's parts, without running anything."""
+        """The known rates of a point's parts; runs nothing."""
         return {part: self._known.get(_key(point, part)) for part in PARTS}
 
     def _rate(self, point: Point, part: Part) -> float | None:
@@ -55,16 +56,16 @@ class Ceilings:
 
 
 def _key(point: Point, part: Part) -> tuple[Point, Part]:
-    """Points that only differ in workers are one where computing is concerned."""
+    """The cache key; points that differ only in workers share one for computing."""
     return (point if part == "loader" else point.changed({"num_workers": 0})), part
 
 
 def most_gain(changed: Iterable[str], measured: Measurement) -> float:
-    """What changing some knobs can gain at most, as a logarithm: all the time of the part that they make faster.
+    """The most that changing some knobs can gain, as a logarithm: all the time of the part that they make faster.
 
     Args:
         changed: Names of knobs and arguments of `build()`.
-        measured: What they are changed in.
+        measured: The measurement of the config to change.
     """
     parts = {KNOBS[name].part if name in KNOBS else "compute" for name in changed}  # arguments change what is computed
     if len(parts) != 1 or parts == {"both"}:
@@ -75,7 +76,7 @@ def most_gain(changed: Iterable[str], measured: Measurement) -> float:
 
 
 def boundary_fraction(measured: Measurement) -> float:
-    """Share of training that restarting the loader at the end of each epoch takes."""
+    """The share of training that restarting the loader after each epoch takes."""
     if not measured.epoch_samples:
         return 0.0
     return measured.epoch_boundary_seconds * measured.samples_per_second / measured.epoch_samples

@@ -1,6 +1,6 @@
 """Chooses what to try next: a bundle of promising settings, the bundle without each, then the best gain per second.
 
-The next proposal follows from the trials so far, so that a resumed run goes on where it was.
+The next proposal depends only on the trials so far, so a resumed run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from autotune.search.trials import Trial
 from autotune.units import format_seconds
 
 NOTABLE = 0.15
-"""A setting of the bundle is taken out when the bundle gains by it with at least this chance. On five replayed surfaces
-0.15 did better than 0.05 on one, and the same on the others."""
+"""The least probability that the bundle gains without a setting, for trying it without. On five replayed surfaces, 0.15
+did better than 0.05 on one and the same on the others."""
 LEAST_GAIN = 1e-4
-"""A new candidate with a smaller expected gain, as a logarithm, is not tried. Not tuned: 0.01 % changes no answer."""
+"""The least expected gain, as a logarithm, for trying a new candidate. Not tuned: 0.01 % changes no answer."""
 AGAIN = 0.005
-"""The same for a candidate that has played. Answers within 2 % count as equal; 0.002 did no better when replayed."""
+"""The same for a candidate that has played. Answers within 2 % count as equal; 0.002 did no better in replays."""
 PRICE = 0.04
-"""The gain, as a logarithm, that the search expects of all the time it has left. A first compile must gain its share of
+"""The gain, as a logarithm, that the search expects from all its remaining time. A first compile must gain its share of
 that. Not tuned."""
 MOST_DOUBLES = 400
-"""The most pairs of changes that one proposal looks at; it starts with those of the first knobs."""
+"""The most pairs of changes that one proposal considers; those of the first knobs come first."""
 MOST_GROWTH = 2
-"""A batch that no memory model covers is at most this many times the largest that ran. One of a turn may be larger."""
+"""A batch that no memory model covers is at most this many times the largest that ran; only one point of a turn may
+exceed the largest."""
 LEAPS = 8
-"""The number of draws of all effects. Each draw proposes its own best point. 16 did no better than 8 when replayed."""
+"""The number of draws of all effects; each proposes its own best point. 16 did no better than 8 in replays."""
 FANCIED_ERROR = 0.03
-"""The standard error that a candidate still playing is assumed to end with."""
+"""The standard error that the search assumes for a candidate that is still playing."""
 _UNIT = NormalDist()
 
 
@@ -49,18 +50,18 @@ class Chooser:
     """Proposes points by their expected gain per second.
 
     Args:
-        space: What is searched.
+        space: The search space.
         baseline: What the user trains with today.
-        costs: What candidates cost.
-        refuse: Why a point must not run, or None.
-        larger: Points with the largest batch that memory allows, each with why, at a point's other knobs.
-        seconds_left: What there is for searching.
-        incumbent: The last trial of the best point so far, if there is one.
-        design: Of all points.
-        seed: Of what is drawn.
+        costs: Estimates what candidates cost.
+        refuse: Returns why a point must not run, or None.
+        larger: Returns points with the largest batch that memory allows, and a point's other knobs. Each has a reason.
+        seconds_left: Returns the seconds left for searching.
+        incumbent: Returns the last trial of the best point so far, if there is one.
+        design: The design matrix of all points.
+        seed: The seed of all draws.
 
     Attributes:
-        ended: Why there was nothing to propose: all has been tried, or nothing is worth its time.
+        ended: Why there was nothing to propose: everything has been tried, or nothing is worth its time.
     """
 
     def __init__(
@@ -88,11 +89,11 @@ class Chooser:
         self.ended: Literal["exhausted", "plateau"] = "exhausted"
 
     def next(self, trials: Sequence[Trial], playing: Sequence[Point] = ()) -> Proposal | None:
-        """The next proposal; None when nothing is left, or worth its time.
+        """The next proposal; None if no point is left, or none is worth its time.
 
         Args:
-            trials: All so far.
-            playing: What was proposed and has not ended.
+            trials: All trials so far.
+            playing: Points that were proposed and have not ended.
         """
         incumbent = self._incumbent()
         tried = {trial.burst.point for trial in trials} | {*playing}
@@ -106,23 +107,24 @@ class Chooser:
             return None
         best = incumbent.burst.point
         effects = self._effects(trials, best, playing)
-        if incumbent.stage in {BUNDLE, ELIMINATION} and (found := self._elimination(best, effects, tried)) is not None:
-            return found
+        eliminates = incumbent.stage in {BUNDLE, ELIMINATION}
+        if eliminates and (proposal := self._elimination(best, effects, tried)) is not None:
+            return proposal
         larger = dict(self._larger(best))
         again = (trial.burst.point for trial in trials if trial.round is None and trial.burst.ok)
         ideas = dict.fromkeys(chain(self._changes_of(best), self._leaps(best, effects), guesses, larger, again))
         out = {best, *playing} | {trial.burst.point for trial in trials if not trial.burst.ok}
         ran = max(trial.burst.point.config.batch_size for trial in trials if trial.burst.ok)
-        known = ran if any(point.config.batch_size > ran for point in playing) else MOST_GROWTH * ran
-        leaps = larger if known > ran else {}
+        most = ran if any(point.config.batch_size > ran for point in playing) else MOST_GROWTH * ran
+        leaps = larger if most > ran else {}
 
         def may_run(point: Point) -> bool:
-            return point not in out and (point.config.batch_size <= known or point in leaps)
+            return point not in out and (point.config.batch_size <= most or point in leaps)
 
         return self._most_promising([point for point in ideas if may_run(point)], best, effects, larger, trials)
 
     def _effects(self, trials: Sequence[Trial], best: Point, playing: Sequence[Point]) -> Effects:
-        """What is known of all settings; what plays now counts as if it came out as expected."""
+        """The effects of all settings so far; points that play now count as if they came out as expected."""
         seen = pairs_of(trials)
         effects = Effects(self._design, seen)
         if not playing:
@@ -132,7 +134,7 @@ class Chooser:
         return Effects(self._design, [*seen, *zip(playing, fancied, strict=True)])
 
     def _elimination(self, best: Point, effects: Effects, tried: set[Point]) -> Proposal | None:
-        """The bundle without one of its settings: the most doubtful first."""
+        """The bundle without one of its settings, the most doubtful first."""
         names = best.changes_from(self._baseline)
         without = {
             self._change(best, name, was): name
@@ -154,13 +156,13 @@ class Chooser:
     def _most_promising(
         self, points: list[Point], best: Point, effects: Effects, larger: dict[Point, str], trials: Sequence[Trial]
     ) -> Proposal | None:
-        """The point that is expected to gain most a second, if it is worth its time."""
+        """The point with the best expected gain per second, if it is worth its time."""
         self.ended = "exhausted"
         if not points:
             return None
         beliefs = effects.beside(points, best)
         chances = _Chances(trials, self._baseline)
-        left = max(self._seconds_left(), 1e-3)
+        seconds_left = max(self._seconds_left(), 1e-3)
         measured = next(trial.burst.measurement for trial in reversed(trials) if trial.burst.point == best)
         tried = {trial.burst.point for trial in trials}
         ranked: list[tuple[float, float, int]] = []
@@ -172,10 +174,10 @@ class Chooser:
                 gain = min(gain, most_gain(point.changes_from(best), measured))
             ranked.append((gain, self._costs.challenge_seconds(point, best), index))
         self.ended = "exhausted" if ranked else "plateau"
-        for gain, seconds, index in sorted(ranked, key=lambda one: one[0] / one[1], reverse=True):
+        for gain, seconds, index in sorted(ranked, key=lambda row: row[0] / row[1], reverse=True):
             point = points[index]
             compiles = not self._costs.is_compiled(point.config)
-            if seconds > left or (compiles and gain < PRICE * seconds / left):
+            if seconds > seconds_left or (compiles and gain < PRICE * seconds / seconds_left):
                 self.ended = "plateau"
                 continue
             if self._refuse(point) is None:
@@ -187,19 +189,19 @@ class Chooser:
         return None
 
     def _changes_of(self, best: Point) -> Iterator[Point]:
-        """The incumbent with one setting changed, or two."""
-        single = self._singles(best)
-        yield from (self._change(best, *one) for one in single)
-        doubles = [(one, other) for one, other in combinations(single, 2) if one[0] != other[0]]
-        for one, other in doubles[:MOST_DOUBLES]:
-            yield self._change(self._change(best, *one), *other)
+        """The incumbent with one or two settings changed."""
+        changes = self._singles(best)
+        yield from (self._change(best, *change) for change in changes)
+        doubles = [(first, second) for first, second in combinations(changes, 2) if first[0] != second[0]]
+        for first, second in doubles[:MOST_DOUBLES]:
+            yield self._change(self._change(best, *first), *second)
 
     def _leaps(self, best: Point, effects: Effects) -> Iterator[Point]:
-        """What would be the best, uphill from the incumbent, if effects were as they are drawn."""
+        """The best points, uphill from the incumbent, under several draws of the effects."""
         for _ in range(LEAPS):
             worth, here = effects.drawn(self._generator), best
             while True:
-                around = [here, *(self._change(here, *one) for one in self._singles(here))]
+                around = [here, *(self._change(here, *change) for change in self._singles(here))]
                 there = around[int(worth(around).argmax())]
                 if there == here:
                     break
@@ -207,7 +209,7 @@ class Chooser:
             yield here
 
     def _singles(self, point: Point) -> list[tuple[str, Scalar]]:
-        """All that may be changed in a point."""
+        """All single changes of a point."""
         names = {name: choices.values for name, choices in self._space.choices.items()} | dict(self._space.parameters)
         held = point.values
         return [(name, value) for name, values in names.items() for value in values if value != held.get(name)]
@@ -227,12 +229,12 @@ class Chooser:
             and not point.config.num_workers
             and "persistent_workers" in self._space.choices
         ):
-            values["persistent_workers"] = True  # that start again every epoch are a poor first impression
+            values["persistent_workers"] = True  # workers that restart every epoch give a poor first impression
         return Point(config=self._space.changed(point.config, values), parameters=point.parameters)
 
 
 class _Chances:
-    """How likely points are to run: as often as what else held their values did."""
+    """How likely points are to run, by how often earlier points with the same values did."""
 
     def __init__(self, trials: Sequence[Trial], baseline: Point) -> None:
         self._baseline = baseline
@@ -244,20 +246,20 @@ class _Chances:
                 counter.update(trial.burst.point.new_values(baseline).items())
 
     def of(self, point: Point) -> float:
-        """The chance that a point runs: that of its most suspicious setting."""
+        """The probability that a point runs: that of its most suspicious setting."""
         if not self._failed:
             return 1.0
         return min(
             (
-                (self._ran[one] + 1) / (self._ran[one] + self._failed[one] + 1)
-                for one in point.new_values(self._baseline).items()
+                (self._ran[setting] + 1) / (self._ran[setting] + self._failed[setting] + 1)
+                for setting in point.new_values(self._baseline).items()
             ),
             default=1.0,
         )
 
 
 def expected_gain(mean: float, deviation: float) -> float:
-    """The expected gain of keeping the better of two points, where the gain is normal (Mockus, 1975)."""
+    """The expected gain of keeping the better of two points, for a normal gain (Mockus, 1975)."""
     beyond = mean / deviation
     return mean * _UNIT.cdf(beyond) + deviation * _UNIT.pdf(beyond)
 
@@ -269,7 +271,7 @@ def _fancied(partner: Point, gain: float) -> Pair:
 
 
 def _between(mean: float, deviation: float) -> str:
-    """Where a gain lies, two times in three, from logarithms."""
+    """The interval, in words, that holds a gain two times in three; takes logarithms."""
     low, high = (round(100 * math.expm1(mean + side * deviation)) for side in (-1, 1))
     return f"between {low} % and {high} %"
 

@@ -1,4 +1,4 @@
-"""Estimates what a config costs: seconds to start, to compile, and for each sample, from what has run so far."""
+"""Estimates what a config costs from the trials so far: seconds to start, to compile, and to train each sample."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from autotune.search.trials import Trial
 START_SECONDS = 2.25
 """The estimate for starting a process before the first one has started."""
 OPENING_STEPS = 3
-"""Steps of a config before its first block: one shows that it trains, one shows its pace, one leads in."""
+"""Steps of a config before its first block: one shows that it trains, one shows its speed, one leads in."""
 COMPILE_SECONDS: Mapping[str, float] = {
     "cudagraphs": 4.0, "blocks": 14.0, "default": 20.0, "loss": 20.0, "reduce-overhead": 20.0,
     "max-autotune-no-cudagraphs": 120.0, "max-autotune": 120.0,
 }  # fmt: skip
-"""What a first compile is expected to cost before one was seen, and what modes cost beside each other afterwards: CUDA
-graphs are recorded in a step or two, and blocks took two thirds of the whole on a CPU
-(benchmarks/regional_compile.py). The rest is chosen."""
+"""Seconds that a first compile is expected to take, by mode. Once one has been seen, only their ratios count. CUDA
+graphs are recorded in a step or two, and blocks took two thirds of the whole model on a CPU
+(benchmarks/regional_compile.py). The rest is not tuned."""
 CACHE_SAVES = 0.7
-"""The share of compiling that a cache saves, at least, once another process has compiled the same code. 0.8 to 0.9 were
+"""The least share of compiling that a cache saves once another process has compiled the same code. 0.8 to 0.9 were
 measured on a CPU."""
 GENEROUS, LEAST_DEADLINE_SECONDS = 5.0, 9.0
 """A deadline is this many times the expected seconds, and at least this many seconds for each config: a hang must not
@@ -41,9 +41,9 @@ class Cost:
     """What a config costs in a process of its own.
 
     Attributes:
-        start_seconds: Until its first block, but for compiling.
-        compile_seconds: 0 where nothing is compiled, or the code is there.
-        sample_seconds: Of each sample that it trains.
+        start_seconds: Time until its first block, without compiling.
+        compile_seconds: Time to compile; 0 if it compiles nothing.
+        sample_seconds: Time to train one sample.
     """
 
     start_seconds: float
@@ -53,7 +53,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What some trials have shown of costs: where nothing ended well, None or 0."""
+    """The costs that some trials have shown; None or 0 if none ended well."""
 
     start_seconds: float | None
     joined_seconds: float | None
@@ -68,11 +68,11 @@ class Costs:
     """The one model of cost: what a config takes to start, to compile, and to train a sample.
 
     Args:
-        trials: All so far; the same list as it grows.
-        plan: Of a challenge.
+        trials: The list of all trials, which grows.
+        plan: The plan of a challenge.
         device: The kind of device.
-        round_plans: Of the rounds of each stage that plays some.
-        memory_limit_bytes: The memory target; None where there is none.
+        round_plans: The plan of the rounds, for each stage that plays rounds.
+        memory_limit_bytes: The memory target; None if there is none.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Costs:
         self._device = device
         self._round_plans = round_plans
         self._memory_limit_bytes = memory_limit_bytes
-        self._known: tuple[int, _Seen] | None = None
+        self._cached: tuple[int, _Seen] | None = None
 
     def __call__(self, config: TrainConfig) -> Cost:
         """What a config costs in a process of its own."""
@@ -99,13 +99,13 @@ class Costs:
 
     @property
     def memory(self) -> MemoryModel | None:
-        """What configs take of the memory target; None where there is none."""
+        """The memory model; None without a memory target."""
         return self._seen().memory
 
     def runs_alone_first(self, point: Point) -> bool:
         """Whether a point trains in a process of its own before it joins others.
 
-        On a CPU, memory that runs out ends a process with all its players.
+        On a CPU, running out of memory ends a process with all its players.
         """
         return self._device == "cpu" and self.memory is not None and self.memory.is_near_limit(point)
 
@@ -118,7 +118,7 @@ class Costs:
         return config.compile_mode is None or _code(config) in self._seen().codes
 
     def challenge_seconds(self, point: Point, partner: Point | None) -> float:
-        """What a challenge of a partner costs a candidate: first steps, blocks, and a start if it needs one."""
+        """Seconds that a challenge of a partner costs a candidate: first steps, blocks, and a start if needed."""
         cost = self(point.config)
         joins = partner is not None and self.shares_host(point, partner)
         steps = OPENING_STEPS * point.config.effective_batch * cost.sample_seconds
@@ -130,34 +130,34 @@ class Costs:
 
     @staticmethod
     def start_seconds(burst: Burst) -> float:
-        """What a side of a round took before it was warm and timed, and at its end."""
+        """Seconds that a side of a round took before its warm-up, and at its end."""
         timed = burst.measurement.measure_seconds if burst.measurement is not None else 0.0
         return max(0.0, burst.seconds - (1 + ROUND_WARMUP_SHARE) * timed)
 
     def round_seconds(self, points: Sequence[Point], stage: str = CONFIRM) -> float:
-        """What a round of these points costs: as the last of that stage did, else by start, compiling and steps."""
+        """Seconds of a round of these points: as in each point's last round, else from start, compile and steps."""
         block_samples = max(point.config.micro_batch for point in points)
         return sum(self._side_seconds(point, block_samples, stage) for point in points)
 
     def deadline(self, config: TrainConfig, plan: BurstPlan, available: float) -> float:
-        """Seconds after which a process of its own is killed, of those available."""
+        """Seconds after which a config's own process is killed; at most those available."""
         return self._deadline([config], self.fresh_seconds(config, plan), available)
 
     def challenge_deadline(self, points: Sequence[Point], partner: Point | None, available: float) -> float:
-        """Seconds after which a challenge is over, of those available; a first compile may take all of them."""
+        """Seconds after which a challenge ends; a first compile may take all that are available."""
         expected = sum(self.challenge_seconds(point, partner) for point in points)
         return self._deadline([point.config for point in points], expected, available)
 
     def fresh_seconds(self, config: TrainConfig, plan: BurstPlan) -> float:
-        """What a burst in a process of its own costs."""
+        """Seconds of a burst in a process of its own."""
         cost = self(config)
         return cost.start_seconds + cost.compile_seconds + plan.measure_seconds
 
     def numerics_steps(self, config: TrainConfig, budget: Budget, kept_seconds: float) -> int:
-        """Steps that a numerics check of a config can take in its share of the budget; 0 when there is no time for it.
+        """Steps that a numerics check of a config can take in its share of the budget; 0 if there is no time for it.
 
-        Each step trains one micro-batch three times, two of them about as fast as the baseline. A check takes more than
-        its share only where the confirmation's rounds keep the `kept_seconds` that they need.
+        Each step trains one micro-batch three times, twice about as fast as the baseline. A check takes more than its
+        share only if that leaves the `kept_seconds` that the confirmation's rounds need.
         """
         rates = [rate for trial in self._trials if (rate := trial.burst.rate)]
         if not rates:
@@ -170,21 +170,21 @@ class Costs:
         return min(MOST_STEPS, max(FEWEST_STEPS, int(share / step_seconds)))
 
     def _deadline(self, configs: Collection[TrainConfig], expected: float, available: float) -> float:
-        unknown = not self._seen().sample_seconds
+        nothing_ran = not self._seen().sample_seconds
         if not self._trials or any(not self.is_compiled(config) for config in configs):
             return available
-        if unknown:
+        if nothing_ran:
             return 0.6 * available
         return min(available, max(GENEROUS * expected, LEAST_DEADLINE_SECONDS * len(configs)))
 
     def _first_compile_seconds(self, config: TrainConfig) -> float:
-        """What compiling takes for the first time: more or less than usual, as it was in modes that were seen."""
+        """Seconds of a first compile, scaled by how slow the compiler was in the modes seen so far."""
         if config.compile_mode is None:
             return 0.0
         return COMPILE_SECONDS[config.compile_mode] * self._seen().compiler_slowness
 
     def _side_seconds(self, point: Point, block_samples: int, stage: str) -> float:
-        """A point's share of a round."""
+        """Seconds of one side of a round."""
         played = (trial for trial in reversed(self._trials) if trial.burst.point == point and trial.round is not None)
         last = next(played, None)
         if last is not None:
@@ -195,14 +195,14 @@ class Costs:
         return cost.start_seconds + cost.compile_seconds + trained
 
     def _trained_seconds(self, stage: str) -> float:
-        """That a side trains in a round of a stage, warming up included."""
+        """Seconds that a side trains in a round of a stage, including the warm-up."""
         return (1 + ROUND_WARMUP_SHARE) * self._round_plans.get(stage, self._plan).measure_seconds
 
     def _seen(self) -> _Seen:
-        """What the trials so far have shown, looked at again when there are more."""
-        if self._known is None or self._known[0] != len(self._trials):
-            self._known = len(self._trials), self._look()
-        return self._known[1]
+        """The costs that the trials so far have shown; computed again when there are more."""
+        if self._cached is None or self._cached[0] != len(self._trials):
+            self._cached = len(self._trials), self._look()
+        return self._cached[1]
 
     def _look(self) -> _Seen:
         fresh: list[float] = []
@@ -235,16 +235,16 @@ class Costs:
         )
 
     def _has_joined(self, trial: Trial) -> bool:
-        """Whether a trial was played by a host that was alive."""
+        """Whether a trial joined a live host."""
         pair = trial.pair
         return trial.round is None and pair is not None and shares_host(trial.burst.point, pair.partner, self._device)
 
 
 def shares_host(point: Point, other: Point, device: DeviceKind) -> bool:
-    """Whether one live process can play both; on a CPU, malloc's settings are the host's, whatever configs say."""
+    """Whether one live process can play both; on a CPU, malloc's settings belong to the host, not to a config."""
     return (point.changed({"allocator": other.config.allocator}) if device == "cpu" else point).can_share_process(other)
 
 
 def _code(config: TrainConfig) -> tuple[Scalar, ...]:
-    """What decides which code the compiler writes."""
+    """The values that decide which code the compiler writes."""
     return config.pick(affecting("compiled code"))

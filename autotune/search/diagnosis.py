@@ -1,6 +1,6 @@
-"""What limits the training now, and what only its author can change: the tuning guides' trees, with evidence.
+"""Diagnoses what limits training now, and advises on what only its author can change: the tuning guides' trees.
 
-Advice comes with what it could gain, measured or bounded; what has no evidence is not said.
+Each advice states its gain, measured or bounded. Advice without evidence is left out.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from autotune.units import format_bytes, format_seconds
 from autotune.wording import percent, ratio_text
 
 NEAR_CEILING = 0.9
-"""Within this share of a ceiling, the ceiling is what limits."""
+"""A ceiling limits training that reaches this share of it."""
 NOTABLE_GAIN = 1.05
-"""Advice that could gain less is not worth a line."""
+"""Advice that could gain less gets no line."""
 NOTABLE_WAIT, NOTABLE_BOUNDARY, NOTABLE_PADDING = 0.1, 0.05, 0.1
 CPUS_FULL, CPUS_TAKEN, MEMORY_FULL, GPU_BUSY = 0.95, 0.1, 0.95, 0.8
 POWER_SWINGS = 1.5
-"""From where on something is worth a line: all of them chosen, not measured."""
+"""Least values that are worth a line. None of them is tuned."""
 CACHE_INTERVAL = 50
-"""Micro-steps between two calls of ``torch.cuda.empty_cache()``, as a guide has it."""
+"""Micro-steps between two calls of ``torch.cuda.empty_cache()``, as one guide advises."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of the chosen config.
+    """Everything measured about the chosen config.
 
     Attributes:
         measured: Its end-to-end measurement.
-        ceilings: Samples per second of each part alone: ``compute``, ``loader``, ``copy``; None where it is not known.
-        cpus: How many may be used.
+        ceilings: Samples per second of each part alone: ``compute``, ``loader``, ``copy``; None if not known.
+        cpus: The number of CPUs that may be used.
         memory_limit_bytes: The memory target.
-        padding_fraction: Of a batch's tokens.
+        padding_fraction: The share of padding among a batch's tokens.
     """
 
     config: TrainConfig
@@ -65,7 +65,7 @@ class Evidence:
 
     @property
     def telemetry(self) -> TelemetrySummary:
-        """What the machine did meanwhile; an empty one where nothing was read."""
+        """The machine's telemetry meanwhile; empty if nothing was read."""
         return self.measured.telemetry or TelemetrySummary(seconds=0)
 
 
@@ -76,14 +76,14 @@ def diagnose(
     growth: Iterable[Growth] = (),
     peak_shares: Iterable[PeakShare] = (),
 ) -> Diagnosis:
-    """The bottleneck of the chosen config, None where that was not measured, and what would lift it.
+    """The bottleneck of the chosen config, and what would lift it; None as the bottleneck without a measurement.
 
     Args:
-        evidence: Of the chosen config.
+        evidence: Everything measured about the chosen config.
         before: The baseline's profile.
-        headroom: What a faster loader could have brought to the baseline.
-        growth: What grew in the proof.
-        peak_shares: What both sides reach of what the machine can do.
+        headroom: The gain that a faster loader could have brought to the baseline.
+        growth: Resources that grew during the proof.
+        peak_shares: The shares of the machine's peaks that both sides reach.
     """
     if evidence is None:
         return Diagnosis(bottleneck=None, data_wait_fraction=None, headroom=headroom)
@@ -101,7 +101,7 @@ def diagnose(
 
 
 def _bottleneck(evidence: Evidence) -> str | None:
-    """The lowest ceiling that training comes near; ``overhead`` when it stays below all of them without waiting."""
+    """The lowest ceiling that training comes near; ``overhead`` if it stays below all of them without waiting."""
     ceilings, waits = evidence.ceilings, evidence.measured.data_wait_fraction
     near = {part: rate for part, rate in ceilings.items() if rate is not None and evidence.rate >= NEAR_CEILING * rate}
     if near:
@@ -112,7 +112,7 @@ def _bottleneck(evidence: Evidence) -> str | None:
 
 
 def _loader(evidence: Evidence) -> Iterator[str]:
-    """The loader cannot keep up, even as it was tuned."""
+    """A loader that cannot keep up, even when tuned."""
     waits, compute = evidence.measured.data_wait_fraction, evidence.ceilings.get("compute")
     gain = compute / evidence.rate if compute else 1 / max(1 - waits, 1e-3)
     if waits < NOTABLE_WAIT or gain < NOTABLE_GAIN:
@@ -130,7 +130,7 @@ def _loader(evidence: Evidence) -> Iterator[str]:
 
 
 def _sample_text(sample: SampleCost) -> str:
-    """What a sample takes, and what most of it is."""
+    """How long a sample takes, and its largest parts, in words."""
     text = f"one sample takes {format_seconds(sample.seconds)}"
     parts = [
         f"{format_seconds(part.seconds)} in {part.name}" + (f" ({part.where})" if part.where else "")
@@ -140,7 +140,7 @@ def _sample_text(sample: SampleCost) -> str:
 
 
 def _cpus(evidence: Evidence) -> Iterator[str]:
-    """More workers cannot help where no CPU is left; other programs take some."""
+    """CPUs that are all busy, so that more workers cannot help, or that other programs use."""
     waits = evidence.measured.data_wait_fraction
     taken, foreign = evidence.telemetry.cpu_fraction, evidence.telemetry.foreign_cpu_fraction or 0.0
     if taken is not None and taken >= CPUS_FULL and waits >= NOTABLE_WAIT:
@@ -156,7 +156,7 @@ def _cpus(evidence: Evidence) -> Iterator[str]:
 
 
 def _epochs(evidence: Evidence) -> Iterator[str]:
-    """Short epochs: the loader starts again too often."""
+    """Short epochs, after which the loader restarts too often."""
     share = boundary_fraction(evidence.measured)
     if share >= NOTABLE_BOUNDARY:
         boundary = format_seconds(evidence.measured.epoch_boundary_seconds)
@@ -167,7 +167,7 @@ def _epochs(evidence: Evidence) -> Iterator[str]:
 
 
 def _memory(evidence: Evidence) -> Iterator[str]:
-    """Memory near its target, and an allocator that had to free and ask again."""
+    """Memory near its target, and an allocator that had to free its cache and retry."""
     used, limit = evidence.measured.device_memory_bytes, evidence.memory_limit_bytes
     if used is not None and limit is not None and used >= MEMORY_FULL * limit:
         yield (
@@ -182,13 +182,13 @@ def _memory(evidence: Evidence) -> Iterator[str]:
 
 
 def _compiling(evidence: Evidence) -> Iterator[str]:
-    """The compiler could not take the model whole."""
-    if (told := compiler_text(evidence.measured)) is not None:
-        yield told
+    """A compiler that could not take the whole model."""
+    if (text := compiler_text(evidence.measured)) is not None:
+        yield text
 
 
 def _device(evidence: Evidence) -> Iterator[str]:
-    """A GPU that is not always busy, though data are there; synchronisations; a cache that is emptied."""
+    """A GPU that is not always busy although data are there; synchronisations; a cache that is emptied."""
     profile = evidence.profile
     if profile is None or evidence.device == "cpu":
         return
@@ -196,7 +196,8 @@ def _device(evidence: Evidence) -> Iterator[str]:
     if busy is not None and busy < GPU_BUSY:
         gain = ratio_text(1 / max(busy, 0.01))
         if profile.synchronisations:
-            places = [f"{one.operator.removeprefix('aten::')} at {one.where}" for one in profile.synchronisations[:3]]
+            waits = profile.synchronisations[:3]
+            places = [f"{wait.operator.removeprefix('aten::')} at {wait.where}" for wait in waits]
             yield (
                 f"the host waits for the GPU inside the loss ({', '.join(places)}), and kernels run only "
                 f"{percent(busy)} of the time: without these waits training could gain up to {gain}"
@@ -217,7 +218,7 @@ def _device(evidence: Evidence) -> Iterator[str]:
 
 
 def _padding(evidence: Evidence) -> Iterator[str]:
-    """Batches whose rows are of many lengths."""
+    """Batches whose rows have many different lengths."""
     share = evidence.padding_fraction or 0.0
     if share >= NOTABLE_PADDING:
         yield (
@@ -228,7 +229,7 @@ def _padding(evidence: Evidence) -> Iterator[str]:
 
 
 def _clocks(evidence: Evidence) -> Iterator[str]:
-    """Clocks that were held down."""
+    """A GPU clock that was held down."""
     telemetry = evidence.telemetry
     slowed = [name for name in telemetry.clock_limits if name in SLOWDOWNS]
     if slowed and telemetry.sm_clock_mhz:
@@ -241,7 +242,7 @@ _TREES = (_loader, _cpus, _epochs, _memory, _padding, _compiling, _device, _cloc
 
 
 def copy_ceiling(hardware: Hardware, device: str, facts: WorkloadFacts) -> float | None:
-    """Samples per second that the copy to the device alone could bring; None without a measured bandwidth."""
+    """Samples per second that the copy to the device could reach alone; None without a measured bandwidth."""
     peaks = hardware.peaks if device != "cpu" else None
     bandwidth = peaks.host_to_device_bytes_per_second if peaks is not None else None
     if bandwidth is None or facts.batch_bytes <= 0:

@@ -1,4 +1,4 @@
-"""What a sampler may draw of a space, in Optuna's words; and what a study that was begun elsewhere takes of it."""
+"""The distributions that a sampler draws from, in Optuna's terms, and whether a study begun elsewhere accepts them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARAMETER_PREFIX = "build."
 
 
 def make_distributions(space: Space) -> dict[str, BaseDistribution]:
-    """What the sampler may draw: scales for ordered knobs, categories for the rest; the baseline's values included."""
+    """Integer scales for ordered knobs, categories for the rest; both include the baseline's values."""
     distributions: dict[str, BaseDistribution] = {}
     for knob, choices in space.choices.items():
         values = list(choices.values)
@@ -39,7 +39,7 @@ def make_distributions(space: Space) -> dict[str, BaseDistribution]:
 
 
 def nearest(value: int, choices: Sequence[Scalar], *, logarithmic: bool) -> Scalar:
-    """The choice that lies nearest to a drawn number."""
+    """The choice nearest to a drawn number."""
     scale: Callable[[float], float] = math.log if logarithmic else float
     numbers = [choice for choice in choices if isinstance(choice, int)]
     return min(numbers, key=lambda choice: abs(scale(choice) - scale(value)))
@@ -53,15 +53,15 @@ def holds(distribution: BaseDistribution, value: Any) -> bool:
 
 
 def takes(frozen: FrozenTrial, distributions: Mapping[str, BaseDistribution]) -> bool:
-    """Whether a study that has this trial takes ours: a knob's categories are those that it was begun with.
+    """Whether a study with this trial accepts ours: a study keeps the categories that it was begun with.
 
-    With a longer budget, or more free memory, others are on offer.
+    A longer budget, or more free memory, offers others.
     """
     return not differing(frozen.distributions, distributions)
 
 
 def differing(theirs: Mapping[str, BaseDistribution], ours: Mapping[str, BaseDistribution]) -> list[str]:
-    """The names of ours that a study would not take that knows theirs."""
+    """The names whose distributions a study with `theirs` would not accept."""
     return [name for name in ours if name in theirs and not _alike(theirs[name], ours[name])]
 
 

@@ -1,7 +1,7 @@
-"""The search loop: what the sampler proposes, several at a time, then the race of the finalists, inside a budget.
+"""The search loop: plays the sampler's proposals, several at a time, then races the finalists, within a budget.
 
-It knows bursts only as a `Runner`, and time only as a `Budget`, so that the very same code runs on recorded surfaces
-with a virtual clock.
+It knows bursts only as a `Runner` and time only as a `Budget`, so the same code runs on recorded surfaces with a
+virtual clock.
 """
 
 from __future__ import annotations
@@ -32,47 +32,47 @@ from autotune.search.trials import TrialLog
 
 StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
 SAMPLER_TRIES = 50
-"""After this many proposals in a row that are known or refused, the sampler is exhausted. Not tuned."""
+"""The sampler counts as exhausted after this many known or refused proposals in a row. Not tuned."""
 AWAIT_BASELINE_SHARE = 0.5
-"""The share of the budget that must remain for waiting for another machine's first burst. Not tuned."""
+"""The least share of the budget that must remain to wait for another machine's first burst. Not tuned."""
 HEADROOM_SHARE = 0.08
-"""The largest share of the budget for measuring what a faster loader could gain; short budgets leave it out. Not
-tuned."""
+"""The largest share of the budget for measuring what a faster loader could gain; short budgets skip it. Not tuned."""
 ALLOCATOR_SHARE = 0.08
 """The largest share of the budget for two fresh processes that compare allocators. Not tuned."""
 SIMPLER_SHARE = 0.08
 """The largest share of the budget for points with fewer changes than the best. Not tuned."""
 AT_ONCE = 4
-"""Candidates that play the incumbent in the same turns: a decision then costs 1.25 blocks a turn instead of 2."""
+"""Candidates that challenge the incumbent in the same turns: a decision then costs 1.25 blocks a turn, not 2."""
 NOTABLY_LARGER = 1.25
-"""The largest batch that memory allows is tried if it is this many times that of the incumbent, or more. Not tuned."""
+"""The largest batch that memory allows is tried if it is at least this many times the incumbent's. Not tuned."""
 
-Asked = tuple[optuna.Trial, Proposal]
+Challenger = tuple[optuna.Trial, Proposal]
+"""A proposal and its open trial."""
 
 
 class Search:
-    """One search.
+    """A search, from the baseline's first burst to the race of the finalists.
 
     Args:
-        space: What is searched.
+        space: The search space.
         baseline: What the user trains with today.
         runner: Runs bursts.
-        log: Where they are kept.
-        budget: The wall clock.
-        progress: Who is told.
-        first: What to try right after the baseline, such as what other machines' results suggest.
+        log: Records trials.
+        budget: The wall-clock budget.
+        progress: Receives progress events.
+        first: Proposals to try right after the baseline, such as those from other machines' results.
         utilization_target: Share of the compute ceiling at which the search may stop.
-        at_least: The share of the fastest config's rate that the answer must reach; None: any.
-        seed: Of the confirmation's order.
-        memory_limit_bytes: The memory target, for which the largest batch is predicted.
+        at_least: The share of the fastest config's rate that the answer must reach; None accepts any.
+        seed: The seed of the proposals.
+        memory_limit_bytes: The memory target, which bounds the largest batch.
         device: The kind of device.
-        numerics: Checks finalists against eager fp32; None trusts them, as where recordings are replayed.
-        every_fit: Whether all changes are measured that make a baseline fit into memory, rather than the first.
-        note: Told what the result should say as well; the progress alone when None.
-        headroom: Whether the search begins by asking what a faster loader could bring at most.
+        numerics: Checks finalists against eager fp32; None trusts them, as replays of recordings do.
+        every_fit: Whether to measure every change that makes the baseline fit into memory, not only the first.
+        note: Receives notes that the result should contain; None sends them to the progress alone.
+        headroom: Whether the search first measures the most that a faster loader could gain.
 
     Attributes:
-        headroom: What came of that; None where it was not asked, or there was no time.
+        headroom: The headroom; None if it was not requested or there was no time.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class Search:
         self.headroom: Headroom | None = None
         self._asks_headroom, self._progress = headroom, progress
         self._first = list(first)
-        self._waiting: Asked | None = None
+        self._waiting: Challenger | None = None
         self._chooser = self._make_chooser(space)
         self._searched = False
 
     def run(self) -> StoppedBy:
-        """Searches, then races the finalists; returns why the search stopped."""
+        """Searches, then races the finalists. Returns why the search stopped."""
         stopped_by = self._search()
         self._bursts.release()
         self._searched = True
@@ -127,7 +127,7 @@ class Search:
         return stopped_by
 
     def explain(self) -> None:
-        """Measures what the parts of training could reach alone."""
+        """Measures the rates that the parts of training could reach alone."""
         if self.log.incumbent() is not None:
             answer = self.confirmation.answer()
             self.ceilings.compute(answer)
@@ -137,14 +137,14 @@ class Search:
         self.log.await_first(lambda: self._budget.remaining > AWAIT_BASELINE_SHARE * self._budget.seconds)
         if all(trial.burst.point != self.baseline for trial in self.log.trials):
             self._bursts.search(Proposal(self.baseline, BASELINE, "what you train with today"))
-        self._fit()  # of an interrupted run the baseline's end is known
+        self._fit()  # a resumed run knows how its baseline ended
         self._look_for_headroom()
         self._settle_allocator()
         while True:
             self.log.sync()
             if all_fail_alike(self.log.trials):
                 return "exhausted"
-            if not self._bursts.affords(self.baseline):  # as cheap as any
+            if not self._bursts.affords(self.baseline):  # the cheapest point
                 return "budget"
             if self._is_past_the_bundle and self._reaches_target():
                 return "target"
@@ -154,7 +154,7 @@ class Search:
                 return "budget" if is_late else self._chooser.ended if self._is_bayes else "exhausted"
             self._bursts.challenge(turn)
 
-    def _simpler_turn(self) -> list[Asked]:
+    def _simpler_turn(self) -> list[Challenger]:
         """Points with fewer changes than the best: of equals, the one with the fewest changes is the answer."""
         best, points = self._bursts.incumbent, list[Point]()
         if best is None or best == self.baseline:
@@ -169,32 +169,33 @@ class Search:
         reason = "some change of the best may gain nothing"
         return [(self.log.ask(point), Proposal(point, SIMPLER, reason)) for point in points]
 
-    def _next_turn(self) -> list[Asked]:
-        """What challenges the incumbent next: several that share its host, or one that needs its own, or compiles."""
+    def _next_turn(self) -> list[Challenger]:
+        """The next challengers of the incumbent: several that share its host, or one that needs its own or compiles."""
         turn = [self._waiting] if self._waiting is not None else []
         self._waiting = None
         while len(turn) < AT_ONCE and not (turn and self._plays_alone(turn[0][1].point)) and self._has_room(turn):
-            asked = self._next([proposal.point for _, proposal in turn])
-            if asked is None:
+            challenger = self._next([proposal.point for _, proposal in turn])
+            if challenger is None:
                 break
-            if turn and self._plays_alone(asked[1].point):
-                self._waiting = asked
+            if turn and self._plays_alone(challenger[1].point):
+                self._waiting = challenger
                 break
-            turn.append(asked)
+            turn.append(challenger)
         return turn
 
-    def _has_room(self, turn: Sequence[Asked]) -> bool:
-        """Whether there is time for one more beside those of a turn: all are cut off where one is."""
-        seconds = [self._bursts.costs.challenge_seconds(one.point, self._bursts.incumbent) for _, one in turn]
+    def _has_room(self, turn: Sequence[Challenger]) -> bool:
+        """Whether there is time for one more challenger in a turn: a deadline cuts off all of them."""
+        costs, incumbent = self._bursts.costs, self._bursts.incumbent
+        seconds = [costs.challenge_seconds(proposal.point, incumbent) for _, proposal in turn]
         return not seconds or sum(seconds) + max(seconds) <= self._bursts.searching_seconds
 
     def _plays_alone(self, point: Point) -> bool:
-        """Whether a candidate takes long to begin: others would wait for it."""
+        """Whether a candidate begins slowly, so that others would wait for it."""
         best, costs = self._bursts.incumbent, self._bursts.costs
         return best is None or not costs.shares_host(point, best) or not costs.is_compiled(point.config)
 
-    def _next(self, playing: Sequence[Point]) -> Asked | None:
-        """The next proposal, with its open trial: of other machines' results, else of the sampler."""
+    def _next(self, playing: Sequence[Point]) -> Challenger | None:
+        """The next proposal and its open trial: from other machines' results, otherwise from the sampler."""
         while self._first:
             proposal = self._first.pop(0)
             tried = {trial.burst.point for trial in self.log.trials} | {*playing}
@@ -210,11 +211,11 @@ class Search:
         proposed = self.log.propose(refuse, SAMPLER_TRIES)
         if proposed is None:
             return None
-        asked, point = proposed
-        return asked, Proposal(point, GAIN, f"proposed by {type(self.log.study.sampler).__name__}")
+        open_trial, point = proposed
+        return open_trial, Proposal(point, GAIN, f"proposed by {type(self.log.study.sampler).__name__}")
 
     def _make_chooser(self, space: Space) -> Chooser:
-        """What the search proposes in a space; the study's sampler, if it is ours, draws the same."""
+        """Makes the chooser for a space; a `BayesSampler` of the study draws the chooser's proposals."""
         bursts = self._bursts
         chooser = Chooser(
             space, self.baseline, bursts.costs, self._refuse_for_now, self._larger_batch,
@@ -235,7 +236,7 @@ class Search:
         return any(trial.stage == GAIN for trial in self.log.trials)
 
     def _settle_allocator(self) -> None:
-        """On a CPU malloc's state is the history of a process: fresh ones compare allocators once, and one is held."""
+        """Compares allocators once on a CPU, in fresh processes, since malloc keeps state. Holds the better one."""
         choices = self.space.choices.get("allocator")
         if self._device != "cpu" or choices is None or self.log.measurement(self.baseline) is None:
             return
@@ -243,15 +244,15 @@ class Search:
         tuned = Point(
             config=self.space.changed(self.baseline.config, {"allocator": held}), parameters=self.baseline.parameters
         )
-        known = next(
+        compared = next(
             (trial for trial in self.log.trials if trial.stage == ALLOCATOR and trial.burst.point == tuned), None
         )
-        pair = known.pair if known is not None else None
+        pair = compared.pair if compared is not None else None
         seconds = self._bursts.costs.round_seconds([self.baseline, tuned], ALLOCATOR)
-        if known is None and tuned != self.baseline and seconds <= ALLOCATOR_SHARE * self._budget.seconds:
-            pair = self._bursts.compare_fresh(tuned, ALLOCATOR, "fresh processes tell what malloc's settings are worth")
-            known = self.log.trials[-1]
-        failed = known is not None and not known.burst.ok
+        if compared is None and tuned != self.baseline and seconds <= ALLOCATOR_SHARE * self._budget.seconds:
+            pair = self._bursts.compare_fresh(tuned, ALLOCATOR, "fresh processes show what malloc's settings gain")
+            compared = self.log.trials[-1]
+        failed = compared is not None and not compared.burst.ok
         if failed or (pair is not None and pair.verdict == "slower"):
             held = self.baseline.config.allocator
         space = self.space.holding("allocator", held)
@@ -259,13 +260,13 @@ class Search:
         self._chooser = self._make_chooser(space)
 
     def _fit(self) -> None:
-        """Where the baseline ran out of memory: goes on from the smallest change to it that trains."""
+        """If the baseline ran out of memory, continues from the smallest change to it that trains."""
         ended = next((trial.burst for trial in self.log.trials if trial.burst.point == self.baseline), None)
         if ended is None or not ended.outcome.is_memory:
             return
         agrees, every = self.confirmation.agrees, self._every_fit
-        fitted, told = fit(self.baseline, self.space, self._bursts, ended, agrees, every=every)
-        self._note(told)
+        fitted, summary = fit(self.baseline, self.space, self._bursts, ended, agrees, every=every)
+        self._note(summary)
         if fitted is not None:
             self.baseline = self._bursts.baseline = fitted
             self.space = self.space.around(fitted.config)
@@ -274,10 +275,10 @@ class Search:
             self._chooser = self._make_chooser(self.space)
 
     def _look_for_headroom(self) -> None:
-        """Tells, before the search spends its time, what a faster loader could bring at most."""
-        known = self.log.measurement(self.baseline)
+        """Reports, before the search spends its time, the most that a faster loader could gain."""
+        measured = self.log.measurement(self.baseline)
         seconds = self._bursts.costs.round_seconds([self.baseline] * 2)
-        if not self._asks_headroom or known is None or seconds > HEADROOM_SHARE * self._budget.seconds:
+        if not self._asks_headroom or measured is None or seconds > HEADROOM_SHARE * self._budget.seconds:
             return
         self.headroom = self._bursts.headroom(self.baseline)
         if self.headroom is not None:
@@ -288,10 +289,10 @@ class Search:
         return Confirmation(self.baseline, self._bursts, numerics=self._numerics, at_least=self._at_least)
 
     def _reaches_target(self) -> bool:
-        """Whether the best keeps the GPU as busy as was asked, and comes as close to what its computing could reach.
+        """Whether the best point reaches the utilization target, of the GPU's time and of its compute ceiling.
 
-        A ceiling alone is no target: another precision, or compiling, raises it. And it is one of the rate: a search
-        for what does not follow that goes on.
+        A ceiling alone is no target: another precision, or compiling, raises it. It also bounds the rate only, so a
+        search for an objective that is no rate continues.
         """
         best = self.log.incumbent()
         telemetry = (
@@ -306,14 +307,14 @@ class Search:
         return ceiling is not None and best.burst.rate >= self._utilization_target * ceiling
 
     def _affordable(self, point: Point) -> bool:
-        """Whether there is time for a burst of a point by itself."""
+        """Whether there is time for a burst of a point alone."""
         available = self._budget.remaining if self._searched else self._bursts.affordable_seconds(point)
         return self._bursts.costs.fresh_seconds(point.config, self._bursts.plan) <= available
 
     def _larger_batch(self, point: Point) -> Iterator[tuple[Point, str]]:
-        """Where the effective batch is free: the largest batch that memory allows with a point's other knobs, and why.
+        """The largest batch that memory allows with a point's other knobs, and why, if the effective batch is free.
 
-        Where it is not the largest that is searched, one for which memory must be bought comes next.
+        If the search space has larger ones, a batch for which memory must be bought comes next.
         """
         choices, largest = self.space.choices.get("batch_size"), self._largest_batch(point)
         if self.space.effective_batch is not None or choices is None or largest is None:
@@ -331,12 +332,12 @@ class Search:
                 yield Point(config=changed, parameters=point.parameters), why
 
     def _largest_batch(self, point: Point) -> int | None:
-        """The largest batch that memory allows with a point's other knobs; None where it is not known."""
+        """The largest batch that memory allows with a point's other knobs; None if not known."""
         memory = self._bursts.costs.memory
         line = memory.line(point) if memory is not None else None
         if memory is None or line is None or line.sample_bytes > 0:
             return memory.largest_batch(point) if memory is not None else None
-        # Memory that does not grow with the batch sets no limit: the largest that is searched does.
+        # Memory that does not grow with the batch sets no limit; the search space does.
         choices = self.space.choices.get("batch_size")
         fits = choices is not None and line.base_bytes <= memory.limit_bytes
         return max(int(size or 0) for size in choices.values) if choices is not None and fits else None
@@ -345,18 +346,18 @@ class Search:
         return refusal(point, self.space, self.log.trials, self._bursts.costs.memory)
 
     def _refuse_for_now(self, point: Point) -> str | None:
-        """Why a point must not run, or not now."""
-        too_long = None if self._bursts.affords(point) else "it would take longer than there is"
+        """Why a point must not run, or not now; None if it may."""
+        too_long = None if self._bursts.affords(point) else "it would take longer than the time that is left"
         return self._refuse(point) or self.log.elsewhere(point) or too_long
 
     def _has_raced(self) -> bool:
-        """Whether rounds hold the best point: another machine may have confirmed before it was found."""
+        """Whether rounds hold the best point: another machine may have confirmed before this point was found."""
         best = self.log.incumbent()
         raced = {trial.burst.point for trial in self.log.trials if trial.round is not None}
         return best is None or best.burst.point in {*raced, self.baseline}
 
     def _may_wait(self) -> bool:
-        """Whether there is time to wait for another machine's rounds: should it be gone, this one needs some itself."""
+        """Whether there is time to wait for another machine's rounds and, if it has died, still to play them here."""
         best = self.log.incumbent()
         points = [self.baseline] if best is None else [self.baseline, best.burst.point]
         return self._bursts.costs.round_seconds(points * MIN_DECIDED_ROUNDS) < self._budget.remaining

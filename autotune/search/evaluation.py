@@ -1,4 +1,4 @@
-"""The batch to evaluate with: doubled while that is faster, forward only, beside the answer's weights and state."""
+"""Finds the batch to evaluate with: doubled while that is faster, forward only, beside the answer's training state."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from autotune.results.result import Evaluation, EvaluationBatch
 from autotune.search.stopping import Budget, Reserve
 
 EVALUATION = Reserve(share=0.1, most_seconds=60.0, burst_seconds=20.0)
-"""Where an evaluation batch is asked for. Chosen: half a dozen duets of short blocks."""
+"""Time for an evaluation batch, if requested. Not tuned: enough for half a dozen duets of short blocks."""
 LEAST_GAIN = 1.02
-"""A batch twice as large, and twice its memory, is worth that much at least. Chosen above what two processes of one
-config differ by."""
+"""The least gain for which doubling the batch, and its memory, is worth it. It lies above the difference between two
+processes of one config."""
 MOST_DOUBLINGS = 8
 MOST_MISSES = 2
-"""In a row: one may be bad luck, of a process or of a neighbour."""
+"""Sizes in a row without a gain that end the search; a single one may be bad luck."""
 
 
 def evaluation_batch(
     answer: Point, runner: Runner, plan: BurstPlan, budget: Budget, most: int | None
 ) -> Evaluation | None:
-    """The largest batch that is worth its memory, from training's own upward; None where not even that was measured.
+    """The largest batch that is worth its memory, starting from training's own; None if even that was not measured.
 
-    Each is played against the best before, until two in a row gain nothing, or memory is out: that ends this search,
-    and says nothing about training.
+    Each size plays against the best so far, until two in a row gain nothing or memory runs out. Running out of memory
+    ends this search, and says nothing about training.
 
     Args:
-        answer: What is trained with.
+        answer: The config to train with.
         runner: Runs bursts.
-        plan: Of a challenge.
-        budget: The wall clock.
-        most: Samples that there are to evaluate on; None: not known.
+        plan: The plan of a challenge.
+        budget: The wall-clock budget.
+        most: The number of samples to evaluate on; None if not known.
     """
     plan = plan.model_copy(update={"part": "evaluation"})
     runner.close()

@@ -1,4 +1,4 @@
-"""A baseline that runs out of memory: the smallest change after which it trains, so that it can be tuned from there."""
+"""Fits a baseline that runs out of memory: finds the smallest change after which it trains, as a start for tuning."""
 
 from __future__ import annotations
 
@@ -13,65 +13,64 @@ from autotune.units import format_bytes
 Rung = tuple[Point, str]
 """A point to try, and why."""
 
-
 EVERY_SHARE = 0.25
-"""Of the budget, for what each further change would give, where that is asked for. Chosen."""
+"""The share of the budget for measuring further changes after the first that fits, if requested. Not tuned."""
 
 
 def fit(
     baseline: Point, space: Space, bursts: Bursts, failed: Burst, agrees: Callable[[Point], bool], *, every: bool
 ) -> tuple[Point | None, str]:
-    """The first of ever larger changes to a baseline after which it trains, and what each change gave, in words.
+    """Tries ever larger changes to a baseline until it trains.
 
     Args:
         baseline: What the user trains with today.
-        space: What may be changed.
-        bursts: Runs them; what ran before an interruption is known.
+        space: The search space.
+        bursts: Runs bursts; does not repeat those before an interruption.
         failed: How the baseline ended.
-        agrees: Whether a point trains what the baseline would.
-        every: Whether the changes after the first that is enough are measured as well, while there is time.
+        agrees: Returns whether a point trains what the baseline would.
+        every: Whether to measure the changes after the first that is enough as well, while there is time.
 
     Returns:
-        None where no change was enough.
+        The first point that trains, or None if no change was enough; and a summary of each change's outcome.
     """
-    found: Point | None = None
-    told: list[str] = []
+    fitted: Point | None = None
+    outcomes: list[str] = []
     for point, reason in rungs(baseline, space, failed.outcome):
         spent = bursts.budget.elapsed > EVERY_SHARE * bursts.budget.seconds
-        if bursts.searching_seconds <= 0 or (found is not None and (spent or not every)):
+        if bursts.searching_seconds <= 0 or (fitted is not None and (spent or not every)):
             break
-        known = next((trial.burst for trial in bursts.trials if trial.burst.point == point), None)
-        burst = known or bursts.search(Proposal(point, FIT, reason))
-        told.append(f"{point.changes_text(baseline)}: {_came_of(burst)}")
-        if found is None and burst.ok and agrees(point):
-            found = point
-    if found is None:
-        return None, f"what you train with today runs out of memory, and no change was enough ({'; '.join(told)})"
-    return found, (
-        f"what you train with today runs out of memory; with {found.changes_text(baseline)} it trains, is tuned from "
-        f"there on, and is what the answer is compared with ({'; '.join(told)})"
+        earlier = next((trial.burst for trial in bursts.trials if trial.burst.point == point), None)
+        burst = earlier or bursts.search(Proposal(point, FIT, reason))
+        outcomes.append(f"{point.changes_text(baseline)}: {_outcome_text(burst)}")
+        if fitted is None and burst.ok and agrees(point):
+            fitted = point
+    if fitted is None:
+        return None, f"what you train with today runs out of memory, and no change was enough ({'; '.join(outcomes)})"
+    return fitted, (
+        f"what you train with today runs out of memory; with {fitted.changes_text(baseline)} it trains: tuning starts "
+        f"from there, and the answer is compared with it ({'; '.join(outcomes)})"
     )
 
 
 def rungs(baseline: Point, space: Space, outcome: Outcome) -> Iterator[Rung]:
     """Changes to a baseline, each on top of those before it.
 
-    Where it was the host's memory, or its shared memory, what waits in the loader comes first. Then smaller
-    micro-batches: the optimizer's step stays as it is, and so what is learned (but statistics of BatchNorm). Then what
-    computes otherwise: fewer bits, a model split among its ranks, blocks that are computed again in backward, a fused
-    optimizer, an allocator that wastes less.
+    If the host's memory or its shared memory ran out, a shorter queue in the loader comes first. Next come smaller
+    micro-batches: they keep the optimizer's step, and so what is learned, except for statistics of BatchNorm. Last come
+    changes to the computation: fewer bits, a model split among its ranks, blocks that are computed again in backward, a
+    fused optimizer, an allocator that wastes less.
 
     Args:
-        baseline: What ran out of memory.
-        space: No change breaks its pins or its constraints, which the baseline itself need not meet.
-        outcome: Which memory it was.
+        baseline: The point that ran out of memory.
+        space: The search space. No change breaks its pins or constraints, though the baseline itself may.
+        outcome: Which memory ran out.
     """
     changes: dict[str, Scalar] = {}
     for step, reason in _steps(baseline, space, outcome):
         changes |= step
         point = baseline.changed(changes)
         pinned = all(space.pinned.get(knob, value) == value for knob, value in step.items())
-        # What the baseline itself breaks was the user's choice; a change must only break nothing new.
+        # The user chose what the baseline itself breaks; a change must break nothing more.
         allowed = space.violation(point.config) in {None, space.violation(baseline.config)}
         if pinned and space.held.isdisjoint(step) and allowed:
             yield point, reason
@@ -88,16 +87,16 @@ def _steps(baseline: Point, space: Space, outcome: Outcome) -> Iterator[tuple[di
         while workers > 1:
             workers //= 2
             yield {"num_workers": workers}, "fewer workers hold fewer batches"
-    if config.num_workers and (outcome is not Outcome.OOM or space.device == "cpu"):  # whose memory is all there is
+    if config.num_workers and (outcome is not Outcome.OOM or space.device == "cpu"):  # a CPU has no other memory
         yield {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False}, "no worker holds a batch"
-    effective, size = config.batch_size * config.accumulation_steps, config.batch_size  # of a rank
+    effective, size = config.batch_size * config.accumulation_steps, config.batch_size  # per rank
     for smaller in sorted((value for value in divisors(effective) if value < size), reverse=True):
         if 2 * smaller <= size:
             size = smaller
             step: dict[str, Scalar] = {"batch_size": size, "accumulation_steps": effective // size}
-            yield step, "smaller micro-batches, and as many more of them in a step, hold fewer activations"
+            yield step, "smaller micro-batches, and more of them in a step, hold fewer activations"
     offered = {**space.choices, **space.reserve}
-    for knob, wanted, reason in (
+    for knob, values, reason in (
         ("precision", HALF, "activations of half the bytes"),
         ("strategy", ("fsdp",), "weights, gradients and states that are split among the ranks"),
         ("checkpointing", ("blocks",), "activations of each block that are computed again rather than kept"),
@@ -105,12 +104,12 @@ def _steps(baseline: Point, space: Space, outcome: Outcome) -> Iterator[tuple[di
         ("allocator", ("tuned",), "an allocator that leaves less memory unused"),
     ):
         choices = offered.get(knob)
-        value = choices.first(wanted) if choices is not None else None
+        value = choices.first(values) if choices is not None else None
         if value is not None and value != getattr(config, knob):
             yield {knob: value}, reason
 
 
-def _came_of(burst: Burst) -> str:
+def _outcome_text(burst: Burst) -> str:
     measured = burst.measurement
     if measured is None or measured.device_memory_bytes is None:
         return burst.outcome.value

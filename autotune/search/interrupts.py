@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal: the first ends the search in good order, the second ends it at once."""
+"""Handles Ctrl-C, SIGTERM and a closed terminal: the first ends the search cleanly, the second at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Stop:
-    """Asks a search to end in good order, from another thread or from a signal's handler."""
+    """Asks a search to end cleanly, from another thread or a signal handler."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -25,25 +25,25 @@ class Stop:
         self._pass_on: Callable[[], None] = lambda: None
 
     def pass_on_to(self, interrupt: Callable[[], None]) -> None:
-        """Calls `interrupt` when asked to stop; at once if that has happened already."""
+        """Calls `interrupt` on a request to stop; at once if there was one already."""
         self._pass_on = interrupt
         if self._asked:
             interrupt()
 
     @property
     def asked(self) -> bool:
-        """Whether it was asked."""
+        """Whether the search was asked to end."""
         return self._asked
 
     def ask(self) -> None:
-        """Asks it."""
+        """Asks the search to end."""
         self._asked = True
         if not self._held:
             self._pass_on()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """While open, whatever asks is only noted: what is done is short, and must not be cut short."""
+        """While open, only records a request: the work inside is short and must not be interrupted."""
         self._held = True
         try:
             yield
@@ -52,10 +52,10 @@ class Stop:
 
 
 class Interrupts(Stop):
-    """While open, the first signal is passed on to whoever waits for a burst; a second one ends the process.
+    """While open, passes the first signal on to the code that waits for a burst; a second one ends the process.
 
-    Nothing is raised where the signal happens to strike, so that neither a trial nor a result is torn while it is
-    written down. The child processes of a process that ends at once see their pipe close, and end themselves.
+    It raises nothing where the signal happens to arrive, so a signal never corrupts a trial or a result that is being
+    written. If the process ends at once, its children see their pipe close and end themselves.
     """
 
     def __init__(self) -> None:
@@ -64,10 +64,10 @@ class Interrupts(Stop):
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is not threading.main_thread():
-            return self  # only the main thread is told of signals
+            return self  # only the main thread may handle signals
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # SIGHUP does not exist everywhere
             number = getattr(signal, name, None)
-            # What is ignored already stays so: nohup means that the terminal may close.
+            # Ignored signals stay ignored: nohup means that the terminal may close.
             if number is not None and signal.getsignal(number) not in {signal.SIG_IGN, None}:
                 self._previous[number] = signal.signal(number, self._handle)
         return self
@@ -82,7 +82,7 @@ class Interrupts(Stop):
         self.ask()
 
     def _end_at_once(self, _number: int) -> None:
-        """Does what a second signal asks for."""
+        """Handles the second signal."""
         with contextlib.suppress(OSError, ValueError):  # a display that is redrawn in place hides the cursor
             if sys.stderr.isatty():
                 os.write(sys.stderr.fileno(), _SHOW_CURSOR)
@@ -90,9 +90,9 @@ class Interrupts(Stop):
 
 
 class CallInterrupts(Interrupts):
-    """The same around a call in somebody else's process, which must live on: a notebook's kernel, a script.
+    """The same around a call in a process that must survive it, such as a notebook's kernel or a script.
 
-    A second signal raises KeyboardInterrupt. What asks the whole process to end, does so once the call is over.
+    A second signal raises KeyboardInterrupt. A signal that asks the whole process to end does so after the call.
     """
 
     def __init__(self) -> None:

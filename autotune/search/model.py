@@ -1,9 +1,9 @@
-"""What each setting is worth: Bayesian linear regression on the logarithms of ratios.
+"""Estimates what each setting is worth, by Bayesian linear regression on the logarithms of ratios.
 
 The logarithm of a config's speed over the baseline's is a sum of effects: one for each level of each knob, and a
-smaller one for each two that meet. Every pair that has played measures the difference of two configs, with a known
-variance; so each block informs about all settings in which the two differ. The prior comes from the declarations of the
-knobs, as the space orders and prefers them.
+smaller one for each pair of levels that meet. Every pair of configs that has played measures their difference, with a
+known variance, so each block informs about all settings in which the two differ. The prior comes from the declarations
+of the knobs, as the space orders and prefers them.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from autotune.measuring import Pair, Point
 Array = NDArray[np.float64]
 
 WIDEST, NARROWEST, DECAY = 0.25, 0.04, 0.85
-"""Standard deviation of what a level gains, as a logarithm: of the knob that a space lists first, of the least, and how
-it falls from one to the next. Gains of 5 to 60 % were confirmed on the workloads of the guides."""
+"""The prior standard deviation of a level's gain, as a logarithm: for the first knob of a space, the least one, and the
+factor from each knob to the next. Gains of 5 to 60 % were confirmed on the workloads of the guides."""
 PREFERRED, DOUBTFUL = 0.4, -0.1
-"""What the preferred level is expected to gain, and any other one, as shares of the standard deviation. Chosen: most
-levels that nothing speaks for lose a little."""
+"""The expected gain of the preferred level and of any other one, as shares of the standard deviation. Not tuned: most
+levels that nothing recommends lose a little."""
 OVERHEAD_BOUND = (0.4, 0.4)
-"""What compiling gains where calling operators is most of the work, and its standard deviation: 1.3 to 2 × is usual."""
+"""The expected gain of compiling if calling operators is most of the work, and its standard deviation: 1.3 to 2 × is
+usual."""
 COMPILING = (0.05, 0.2)
-"""The same anywhere else: 1.0 to 2.1 × were measured on CPUs, and more than other knobs by far."""
+"""The same for other workloads: 1.0 to 2.1 × were measured on CPUs, far more than other knobs gain."""
 MODES_DIFFER = 0.4
-"""Of what compiling gains, the standard deviation of what one mode gains beside another."""
+"""The standard deviation of one mode's gain over another, as a share of that of compiling."""
 MEETING, KNOWN_TO_MEET = 0.25, 0.7
-"""The standard deviation of what two settings gain by each other, as a share of what the smaller may gain alone; and of
-those that are known to depend on each other. Chosen."""
+"""The standard deviation of the joint gain of two settings, as a share of the smaller one's own deviation: for most,
+and for those known to depend on each other. Not tuned."""
 INTERACTIONS = frozenset(
     map(frozenset, (
         ("compile_mode", "precision"), ("num_workers", "num_threads"), ("batch_size", "checkpointing"),
@@ -43,20 +44,21 @@ INTERACTIONS = frozenset(
     ))
 )  # fmt: skip
 MISFIT = 0.04
-"""Of a config's logarithm of speed, what no sum of effects explains. Chosen near what processes of one differ by."""
+"""The standard deviation of the part of a config's log speed that no sum of effects explains. Not tuned; close to the
+difference between two processes of one config."""
 LEAST_VARIANCE = 1e-12
-"""Of a gain: rounding must leave none below."""
+"""The least variance of a gain: rounding errors must not go below."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """A level of a knob: on at the level, or, on a scale, at all levels beyond it as seen from the baseline's.
+    """A level of a knob: on at that level or, on a scale, at all levels beyond it as seen from the baseline's.
 
     Attributes:
-        knob: Or an argument of `build()`.
-        levels: Where it is on; on a scale, the two ends of the step.
-        mean: What it is expected to gain, as a logarithm.
-        deviation: The standard deviation of that.
+        knob: The knob, or an argument of `build()`.
+        levels: The levels at which it is on; on a scale, the two ends of the step.
+        mean: The expected gain, as a logarithm.
+        deviation: The standard deviation of the gain.
         is_step: Whether it is a step of a scale.
     """
 
@@ -67,7 +69,7 @@ class Feature:
     is_step: bool = False
 
     def at(self, value: Scalar) -> float:
-        """How far it is on: between two levels of a scale, in part."""
+        """How far it is on, from 0 to 1: between two levels of a scale, in part."""
         if not self.is_step:
             return float(value in self.levels)
         near, far = (_place(self.knob, level) for level in self.levels)
@@ -75,11 +77,11 @@ class Feature:
 
 
 class Design:
-    """Turns points into rows of numbers, and knows what each number is expected to be worth.
+    """The design matrix: turns points into rows of features, and holds the prior of each feature's effect.
 
     Args:
-        space: What is searched: its order of knobs, what it prefers, and what the machine is like decide the prior.
-        baseline: What the user trains with today: all gains are over it.
+        space: The search space. Its order of knobs, its preferences and its machine decide the prior.
+        baseline: What the user trains with today; all gains are relative to it.
     """
 
     def __init__(self, space: Space, baseline: Point) -> None:
@@ -95,8 +97,8 @@ class Design:
         ]
         pairs = [
             (i, j)
-            for (i, one), (j, other) in combinations(enumerate(self.features), 2)
-            if one.knob != other.knob and KNOBS.get(one.knob, None) is not None
+            for (i, first), (j, second) in combinations(enumerate(self.features), 2)
+            if first.knob != second.knob and first.knob in KNOBS
         ]
         self._first = np.array([i for i, _ in pairs], dtype=int)
         self._second = np.array([j for _, j in pairs], dtype=int)
@@ -105,15 +107,15 @@ class Design:
         together = share * np.minimum(alone[self._first], alone[self._second])
         self.mean: Array = np.concatenate([[feature.mean for feature in self.features], np.zeros(len(pairs))])
         self.deviation: Array = np.concatenate([alone, together])
-        self._known: dict[Point, Array] = {}
+        self._row_cache: dict[Point, Array] = {}
 
     def rows(self, points: Iterable[Point]) -> Array:
         """One row for each point."""
-        found = [self._row(point) for point in points]
-        return np.stack(found) if found else np.zeros((0, len(self.mean)))
+        rows = [self._row(point) for point in points]
+        return np.stack(rows) if rows else np.zeros((0, len(self.mean)))
 
     def _row(self, point: Point) -> Array:
-        if point not in self._known:
+        if point not in self._row_cache:
             values = point.values
             alone = np.array(
                 [
@@ -121,22 +123,22 @@ class Design:
                     for feature in self.features
                 ]
             )
-            self._known[point] = np.concatenate([alone, alone[self._first] * alone[self._second]])
-        return self._known[point]
+            self._row_cache[point] = np.concatenate([alone, alone[self._first] * alone[self._second]])
+        return self._row_cache[point]
 
 
 class Effects:
-    """What is believed of all effects, after some pairs.
+    """The posterior of all effects, after some pairs.
 
     Args:
-        design: Of the points.
-        pairs: What played, each with the candidate's point.
+        design: The design matrix of the points.
+        pairs: The pairs that played, each with the candidate's point.
     """
 
     def __init__(self, design: Design, pairs: Iterable[tuple[Point, Pair]]) -> None:
         self._design = design
         seen = list(pairs)
-        played = dict.fromkeys(point for one, pair in seen for point in (one, pair.partner))
+        played = dict.fromkeys(point for candidate, pair in seen for point in (candidate, pair.partner))
         self._own = {point: index for index, point in enumerate(played)}
         self._prior = np.concatenate([design.deviation**2, np.full(len(self._own), MISFIT**2)])
         believed = np.concatenate([design.mean, np.zeros(len(self._own))])
@@ -149,11 +151,11 @@ class Effects:
         self._rows_seen, self._ratios, self._noise, self._believed = rows, ratios, noise, believed
 
     def beside(self, points: Sequence[Point], other: Point) -> Beliefs:
-        """What points are believed to gain over another one, as logarithms."""
+        """The gains of points over another one, as logarithms, with their uncertainty."""
         rows = self._rows(points) - self._rows([other])
-        known = ((rows @ self._gain) * (rows @ self._seen.T)).sum(axis=1)
+        explained = ((rows @ self._gain) * (rows @ self._seen.T)).sum(axis=1)
         unseen = np.array([0.0 if point in self._own else MISFIT**2 for point in points])
-        variance = rows**2 @ self._prior - known + unseen
+        variance = rows**2 @ self._prior - explained + unseen
         return Beliefs(rows @ self.mean, np.sqrt(np.maximum(variance, LEAST_VARIANCE)))
 
     def explained(self, points: Sequence[Point], other: Point) -> Array:
@@ -162,14 +164,14 @@ class Effects:
         return rows @ self.mean[: rows.shape[1]]
 
     def drawn(self, generator: np.random.Generator) -> Callable[[Sequence[Point]], Array]:
-        """What points may be worth, as one draw of all effects has it (Thompson, 1933), by Matheron's rule."""
+        """The worth of points under one draw of all effects (Thompson, 1933), by Matheron's rule."""
         effects = generator.normal(self._believed, np.sqrt(self._prior))
         seen = self._rows_seen @ effects + generator.normal(0.0, np.sqrt(self._noise))
         effects += self._gain @ (self._ratios - seen)
         return lambda points: self._rows(points) @ effects
 
     def _rows(self, points: Sequence[Point]) -> Array:
-        """Rows of the design, each with one more number for every point that has played: what no effect explains."""
+        """Rows of the design, each with one more column for every point that has played: its unexplained part."""
         own = np.zeros((len(points), len(self._own)))
         for row, point in enumerate(points):
             if point in self._own:
@@ -179,11 +181,11 @@ class Effects:
 
 @dataclass(frozen=True)
 class Beliefs:
-    """Gains of some points over one, as logarithms.
+    """Gains of some points over another one, as logarithms.
 
     Attributes:
-        mean: Of each.
-        deviation: The standard deviation of each.
+        mean: The mean gain of each point.
+        deviation: The standard deviation of each gain.
     """
 
     mean: Array
@@ -210,7 +212,7 @@ def _features(knob: str, values: Sequence[Scalar], own: Scalar, deviation: float
 
 
 def _steps(knob: str, values: Sequence[Scalar], own: Scalar, preferred: Scalar, deviation: float) -> Iterable[Feature]:
-    """The steps of a scale away from the baseline's level: a random walk, so that neighbours are alike."""
+    """The steps of a scale away from the baseline's level: a random walk, so that neighbours are similar."""
     above = sorted((v for v in values if _place(knob, v) >= _place(knob, own)), key=lambda v: _place(knob, v))
     below = sorted((v for v in values if _place(knob, v) <= _place(knob, own)), key=lambda v: -_place(knob, v))
     for side in (above, below):
@@ -221,14 +223,14 @@ def _steps(knob: str, values: Sequence[Scalar], own: Scalar, preferred: Scalar, 
 
 
 def _place(knob: str, value: Scalar) -> float:
-    """Where a level lies on its knob's scale; None, which leaves it to torch, is all there is."""
+    """The position of a level on its knob's scale; None means all threads for ``num_threads``, else nothing."""
     if value is None:
         return 1e6 if knob == "num_threads" else 0.0
     return math.log2(max(float(value), 0.5)) if KNOBS[knob].scale == "logarithmic" else math.log2(1 + float(value))
 
 
 def _is_idle(knob: str, values: Mapping[str, Scalar]) -> bool:
-    """Whether a knob means nothing here, without the one that it goes with."""
+    """Whether a knob has no effect, because the knob that it depends on is off."""
     with_which = KNOBS[knob].goes_with if knob in KNOBS else None
     return with_which is not None and with_which in values and not values[with_which]
 

@@ -1,4 +1,4 @@
-"""What the search is asked to run, and the names of its stages."""
+"""A proposal of the next point to run, and the names of the search's stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONFIRM, UNINTERRUPTED = "confirm", "uninterrupted"
 
 @dataclass(frozen=True)
 class Proposal:
-    """A point to run, the stage of the search that asks for it, and why, in one sentence."""
+    """A point to run, the stage of the search that proposes it, and why, in one sentence."""
 
     point: Point
     stage: str

@@ -1,4 +1,4 @@
-"""The search's way of choosing as an Optuna sampler: it draws what the model of the trials so far expects most of."""
+"""The search's chooser as an Optuna sampler: draws the point with the best expected gain per second."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from autotune.search.proposal import Proposal
 
 FIXED = "fixed_params"
-"""Under this name Optuna keeps the parameters of a trial that was enqueued."""
+"""The name under which Optuna stores the parameters of an enqueued trial."""
 
 
 class BayesSampler(BaseSampler):
-    """Draws what promises most a second, as `choice.Chooser` says; before it has one, and beside it, at random.
+    """Draws the proposals of a `choice.Chooser`; draws at random without one, and for parameters that it leaves open.
 
     Args:
-        seed: Of what is drawn at random.
+        seed: The seed of random draws.
     """
 
     def __init__(self, seed: int) -> None:
@@ -37,12 +37,12 @@ class BayesSampler(BaseSampler):
         parameters: Callable[[Proposal], Mapping[str, Any] | None],
         distributions: Mapping[str, BaseDistribution],
     ) -> None:
-        """Draws from now on what is proposed.
+        """Draws the proposals of `propose` from now on.
 
         Args:
-            propose: The next proposal; None when there is none.
-            parameters: Of the study, for a proposal; None when it lies outside.
-            distributions: What may be drawn.
+            propose: Returns the next proposal; None if there is none.
+            parameters: Returns the study's parameters for a proposal; None if it lies outside.
+            distributions: The distributions of all parameters.
         """
         self._propose = propose
         self._parameters = lambda proposal: parameters(proposal) or {}
@@ -53,7 +53,7 @@ class BayesSampler(BaseSampler):
         study: optuna.Study,  # noqa: ARG002 - Optuna's interface
         trial: FrozenTrial,  # noqa: ARG002
     ) -> dict[str, BaseDistribution]:
-        """All that is searched: a proposal is one of whole configs."""
+        """The whole search space: proposals are whole configs."""
         return dict(self._distributions)
 
     def sample_relative(
@@ -62,7 +62,7 @@ class BayesSampler(BaseSampler):
         trial: FrozenTrial,
         search_space: dict[str, BaseDistribution],  # noqa: ARG002
     ) -> dict[str, Any]:
-        """The parameters of the next proposal; none for a trial whose parameters are known."""
+        """The parameters of the next proposal; none for a trial with given parameters."""
         if FIXED in trial.system_attrs or (proposal := self._propose()) is None:
             return {}
         return dict(self._parameters(proposal))
@@ -70,9 +70,9 @@ class BayesSampler(BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """One parameter at random, as of a study that nothing is proposed for."""
+        """One parameter at random."""
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
     def reseed_rng(self) -> None:
-        """Draws other numbers from now on, as in another process."""
+        """Draws different numbers from now on, as in another process."""
         self._random.reseed_rng()

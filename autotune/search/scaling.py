@@ -1,4 +1,4 @@
-"""How many ranks pay: the answer with fewer of them, each beside the one before."""
+"""Measures how many ranks pay off: the answer on 1, 2, 4 … ranks, each against the one before."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from autotune.results.result import Scaling, ScalingStep
 from autotune.search.stopping import Budget, Reserve
 
 SCALING = Reserve(share=0.12, most_seconds=90.0, burst_seconds=40.0)
-"""Where several ranks train: a duet for each power of two, whose ranks take some seconds to find each other. Chosen."""
+"""Time for a duet at each power of two, if several ranks train; ranks take seconds to connect. Not tuned."""
 
 
 def with_ranks(config: TrainConfig, ranks: int) -> TrainConfig | None:
-    """A config on another number of ranks with the same effective batch; None where that cannot be shared out.
+    """A config on another number of ranks with the same effective batch; None if that does not divide.
 
-    Micro-batches are as large as they were, or smaller: memory that held them holds these. Threads and workers, which
-    are those of one rank, share the same CPUs: all ranks together have as many as before.
+    Micro-batches are no larger than before, so they fit into memory. Threads and workers are counted per rank and share
+    the same CPUs: all ranks together keep their number.
     """
     if config.effective_batch % ranks:
         return None
@@ -37,19 +37,19 @@ def with_ranks(config: TrainConfig, ranks: int) -> TrainConfig | None:
 def fewer(config: TrainConfig) -> Iterator[TrainConfig]:
     """The config on 1, 2, 4 … ranks, up to its own number."""
     for ranks in sorted({*(2**power for power in range(int(math.log2(config.ranks)) + 1)), config.ranks}):
-        found = config if ranks == config.ranks else with_ranks(config, ranks)
-        if found is not None:
-            yield found
+        shared = config if ranks == config.ranks else with_ranks(config, ranks)
+        if shared is not None:
+            yield shared
 
 
 def scaling(answer: Point, runner: Runner, plan: BurstPlan, budget: Budget) -> Scaling | None:
-    """The answer's speed on 1, 2, 4 … ranks, chained from pair to pair; None where not two could be compared.
+    """The answer's speed on 1, 2, 4 … ranks, chained from pair to pair; None if no two could be compared.
 
     Args:
-        answer: What is trained with, on all ranks.
+        answer: The config to train with, on all ranks.
         runner: Runs bursts.
-        plan: Of a challenge.
-        budget: The wall clock.
+        plan: The plan of a challenge.
+        budget: The wall-clock budget.
     """
     plan = plan.model_copy(update={"fastest_wins": False})
     runner.close()
@@ -75,6 +75,6 @@ def scaling(answer: Point, runner: Runner, plan: BurstPlan, budget: Budget) -> S
         )
         if ran:
             before = point
-            runner.close()  # each pair is of fresh processes: the next partner is the one that ran last
+            runner.close()  # each pair plays in fresh processes; this point is the next partner
     runner.close()
     return Scaling(steps=tuple(steps)) if sum(step.speed is not None for step in steps) > 1 else None

@@ -1,6 +1,6 @@
-"""A study that several machines of one kind share: what the others have run, what they are running, and who confirms.
+"""A study that several machines of one kind share: what the others have run, what they run now, and which confirms.
 
-All of it is in the study itself, which a relational database keeps: trials, and a few of its own attributes.
+All of it is stored in the study itself, in a relational database: trials, and a few attributes.
 """
 
 from __future__ import annotations
@@ -18,53 +18,54 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 STALE_SECONDS = 300.0
-"""A trial that this machine has seen open for longer belongs to one that is gone: it keeps nobody from its point. Who
-confirms is gone when nothing new has come for as long. Clocks of two hosts may differ: each goes by its own."""
+"""A machine counts as gone if this one has seen its trial open for longer; the trial's point is free again. A machine
+that confirms counts as gone if nothing new has come for as long. Each machine goes by its own clock, since two may
+differ."""
 BEGINNING_SECONDS = 10.0
-"""Who begins opens a trial at once: without one for so long, somebody else begins. Chosen."""
+"""The machine that begins opens a trial at once; after this long without one, another begins. Not tuned."""
 ALIVE_SECONDS = 10.0
-"""Since the last trial of others: who confirms tells a round every few seconds, but for very slow workloads, in which
-two machines then confirm. Chosen."""
+"""Time since the last trial of others. A machine that confirms stores a round every few seconds; on very slow
+workloads a round takes longer, and then two machines confirm. Not tuned."""
 SETTLING_SECONDS = 0.5
-"""Between claiming and looking who has claimed last: a database has no test-and-set that Optuna would pass on."""
+"""Time between writing a claim and reading which machine holds it: Optuna offers no test-and-set of a database."""
 POLL_SECONDS = 0.5
 _BEGINNING, _CONFIRMING, _CONFIRMED = "beginning", "confirming", "confirmed"
 
 
 class Alone:
-    """The view of a study that is this machine's own: there are no others.
+    """The view of a study that no other machine shares.
 
     Attributes:
-        distributions: By which other machines draw, of each parameter the one that the study knew first.
+        distributions: The distributions that other machines draw from, for each parameter the study's first.
     """
 
     def __init__(self) -> None:
         self.distributions: dict[str, BaseDistribution] = {}
 
     def opened(self, _number: int) -> None:
-        """There is nobody to tell."""
+        """Does nothing: no other machine has to know."""
 
     def arrived(self) -> list[FrozenTrial]:
-        """No other machine tells anything."""
+        """No trials: there is no other machine."""
         return []
 
     def is_under_way(self, _parameters: Mapping[str, Any] | None) -> bool:
-        """No other machine runs anything."""
+        """False: no other machine runs anything."""
         return False
 
     def begins(self) -> bool:
-        """This machine always does."""
+        """True: this machine always runs the baseline."""
         return True
 
     def may_confirm(self, _is_enough: Callable[[], bool], _meanwhile: Callable[[], None]) -> bool:
-        """This machine always may."""
+        """True: this machine always confirms."""
         return True
 
     def confirmed(self) -> None:
-        """There is nobody to tell."""
+        """Does nothing: no other machine waits."""
 
     def is_over(self) -> bool:
-        """Nobody is waited for."""
+        """False: this machine never waits for another."""
         return False
 
 
@@ -72,9 +73,9 @@ class Shared(Alone):
     """One machine's view of a shared study.
 
     Args:
-        study: Which all of them have opened in one storage.
-        is_over: Whether this machine's time is, or somebody asked it to end: it waits for nobody then.
-        note: Told, once for each, what is waited for.
+        study: The study, which all machines have opened in one storage.
+        is_over: Returns whether this machine's time has run out, or a user has asked it to end; then it stops waiting.
+        note: Receives a note, once, about each thing that this machine waits for.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Shared(Alone):
         self._study = study
         self._is_over = is_over
         self._note = note
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
         self._name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._seen: set[int] = set()
         self._own: set[int] = set()
@@ -97,11 +98,11 @@ class Shared(Alone):
         self._heard = time.monotonic()
 
     def opened(self, number: int) -> None:
-        """This machine runs a trial itself."""
+        """Records that this machine runs a trial itself."""
         self._own.add(number)
 
     def arrived(self) -> list[FrozenTrial]:
-        """Trials that have ended since the last call, but for this machine's own, as they were begun."""
+        """Other machines' trials that have ended since the last call, in the order in which they began."""
         trials = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.RUNNING))
         new = [trial for trial in trials if trial.state is TrialState.COMPLETE and trial.number not in self._seen]
         self._seen.update(trial.number for trial in new)
@@ -116,31 +117,31 @@ class Shared(Alone):
         return theirs
 
     def is_under_way(self, parameters: Mapping[str, Any] | None) -> bool:
-        """Whether another machine was running a point, when `arrived` was called last."""
+        """Whether another machine was running a point at the last call of `arrived`."""
         return parameters is not None and dict(parameters) in self._running
 
     def begins(self) -> bool:
         """Whether this machine is the one that runs the baseline."""
         if not self._running and self._claims(_BEGINNING, BEGINNING_SECONDS):
             return True
-        self._tell("another machine of this study runs the baseline, and is waited for")
+        self._tell("another machine of this study runs the baseline; this one waits for it")
         return False
 
     def may_confirm(self, is_enough: Callable[[], bool], meanwhile: Callable[[], None]) -> bool:
-        """Whether this machine is the one that confirms; where another one does, waits until it has, or time is over.
+        """Whether this machine is the one that confirms; if another does, waits until it has, or time runs out.
 
-        Nobody does while others still search: what they find belongs to the finalists.
+        No machine confirms while others still search: their finds may become finalists.
 
         Args:
-            is_enough: Whether there is time to wait, and to confirm still: without it, only who is heard of is waited
-                for.
-            meanwhile: Called while it waits.
+            is_enough: Returns whether there is time to wait and still to confirm. Without it, this machine only waits
+                for one that still shows activity.
+            meanwhile: Called while this machine waits.
         """
         self._heard = time.monotonic()
         while not self._study.user_attrs.get(_CONFIRMED) and not self._is_over():
             if not self._running and self._claims(_CONFIRMING, STALE_SECONDS):
                 return True
-            self._tell("another machine of this study still searches, or confirms, and is waited for")
+            self._tell("another machine of this study still searches, or confirms; this one waits for it")
             if not is_enough() and time.monotonic() - self._heard > ALIVE_SECONDS:
                 return True
             time.sleep(POLL_SECONDS)
@@ -149,19 +150,19 @@ class Shared(Alone):
         return False
 
     def confirmed(self) -> None:
-        """Tells the others that the rounds are over."""
+        """Records, for the other machines, that the rounds are over."""
         self._study.set_user_attr(_CONFIRMED, True)
 
     def is_over(self) -> bool:
-        """Whether this machine waits for nobody any more."""
+        """Whether this machine has stopped waiting for others."""
         return self._is_over()
 
     def _claims(self, what: str, seconds: float) -> bool:
-        """Whether this machine has claimed something, as it does now where nobody has.
+        """Whether this machine holds the claim to a task; claims it now if no other machine has.
 
         Args:
-            what: To be done by one machine.
-            seconds: After which another machine's claim counts no more, where nothing was heard of any since.
+            what: The task, for one machine.
+            seconds: How long another machine's claim lasts without any sign of activity.
         """
         holder = self._study.user_attrs.get(what)
         if holder not in {None, self._name} and self._claim != (what, holder):
@@ -173,6 +174,6 @@ class Shared(Alone):
         return bool(holder == self._name)
 
     def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._noted:
+            self._noted.add(text)
             self._note(text)

@@ -1,7 +1,7 @@
-"""Ranks the points of a search: the first one is the incumbent, and each other one has a standard error beside it.
+"""Ranks the points of a search: the first is the incumbent, and each other has a standard error relative to it.
 
-The ranking is what the model believes after all pairs. A pair informs about all points that share a setting with it, so
-a lucky one does not come first.
+The ranking follows the model after all pairs. A pair informs about all points that share a setting with it, so a point
+does not come first by luck.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Standing:
-    """How a point stands.
+    """A point's place in the ranking.
 
     Attributes:
         point: The point.
-        score: By the objective, as the model believes it to be.
-        error: The standard error of the logarithm of its score beside the incumbent's.
+        score: Its score by the objective, as the model estimates it.
+        error: The standard error of the logarithm of its score over the incumbent's.
     """
 
     point: Point
@@ -35,7 +35,7 @@ class Standing:
 
 
 def standings(trials: Iterable[Trial], design: Design) -> list[Standing]:
-    """All points that ended well in the search, the best first: that is the incumbent."""
+    """All points that ended well in the search, best first; the first is the incumbent."""
     played = [trial for trial in trials if _counts(trial)]
     if not played:
         return []
@@ -45,15 +45,15 @@ def standings(trials: Iterable[Trial], design: Design) -> list[Standing]:
     gains = effects.beside(points, first.burst.point).mean
     best = points[int(gains.argmax())]
     errors = [math.hypot(error, PROCESS_SPREAD) for error in effects.beside(points, best).deviation]
-    found = [
+    ranking = [
         Standing(point, (first.score or 0.0) * math.exp(gain), 0.0 if point == best else error)
         for point, gain, error in zip(points, gains, errors, strict=True)
     ]
-    return sorted(found, key=lambda one: one.score, reverse=True)
+    return sorted(ranking, key=lambda standing: standing.score, reverse=True)
 
 
 def pairs_of(trials: Sequence[Trial]) -> list[tuple[Point, Pair]]:
-    """All pairs of the search. A burst without a partner is compared with the first one, which is less certain."""
+    """All pairs of the search. A burst without a partner is compared with the first burst, with less certainty."""
     played = [trial for trial in trials if _counts(trial)]
     return [
         (trial.burst.point, trial.pair or pair_apart(played[0].burst.point, trial.score / played[0].score))
@@ -63,10 +63,10 @@ def pairs_of(trials: Sequence[Trial]) -> list[tuple[Point, Pair]]:
 
 
 def _counts(trial: Trial) -> bool:
-    """Whether a trial shows the speed of its point in the search."""
+    """Whether a trial measures its point's speed in the search."""
     return trial.round is None and trial.score is not None and not (trial.pair is not None and trial.pair.too_few)
 
 
 def resource_cost(config: TrainConfig) -> tuple[bool, int]:
-    """What a config costs besides time and memory, most expensive first: compiling, workers."""
+    """A config's costs besides time and memory, most expensive first: compiling, workers."""
     return config.compile_mode is not None, config.num_workers

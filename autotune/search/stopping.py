@@ -1,4 +1,4 @@
-"""When to stop: the budget is a promise, and time for the confirmation is kept back from it."""
+"""Decides when to stop: divides the budget, and reserves time for the confirmation."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from autotune.search.rounds import MIN_DECIDED_ROUNDS
 from autotune.search.trials import Trial
 
 FINISHING_SECONDS = 2.0
-"""Kept for ending the last process, and for writing the result and its page. Chosen, with room for a slow disk."""
+"""Time to end the last process, and to write the result and its page. Not tuned; leaves room for a slow disk."""
 PREPARATION_SHARE, PREPARATION_MIN_SECONDS = 0.5, 4.0
-"""The share of the remaining budget for importing and checking, and its least seconds: large data sets open slowly. Not
-tuned."""
+"""The share of the remaining budget for importing and checking, and its least seconds, since large data sets open
+slowly. Not tuned."""
 CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
-"""Kept back for confirming. Chosen: less would leave short budgets too few rounds to decide."""
+"""The share of the budget for confirming, and its most seconds. Not tuned; less would leave short budgets too few
+rounds to decide."""
 PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS = 0.07, 20.0, 30.0
 """The share of the budget for profiling, its most seconds, and the shortest budget with a profile. Not tuned."""
 HOPELESS_BURSTS = 4
-"""A search in which nothing has worked ends after this many bursts in a row that fail alike. Not tuned."""
+"""A search without any success ends after this many equal failures in a row. Not tuned."""
 SEARCH_SECONDS, GPU_SEARCH_SECONDS = 0.35, 1.0
-"""Seconds for which a challenge times each side. The model learns from all pairs, so many short ones say more than few
-long ones. Replayed on five recorded surfaces with 24 seeds, the choice after the time of 15 bursts reached 0.978 of the
-best config in the mean with 0.35 s, 0.974 with 0.6 s and 0.965 with 1 s. The second value is for GPUs, whose turns are
-longer; it is not tuned."""
+"""Seconds for which a challenge times each side. The model learns from all pairs, so numerous short ones teach it more
+than a few long ones. In replays of five recorded surfaces with 24 seeds, the choice after the time of 15 bursts reached
+on average 0.978 of the best config with 0.35 s, 0.974 with 0.6 s and 0.965 with 1 s. The second value is for GPUs,
+whose turns are longer; it is not tuned."""
 EXPLAINING_SECONDS = 1.0
 """Seconds for which a side is timed outside the search: a part of training, evaluation, fewer ranks."""
 USUAL_BURST_SECONDS = 2.25
@@ -37,10 +38,9 @@ USUAL_BURST_SECONDS = 2.25
 FEWEST_BURSTS = 2 + 2 * MIN_DECIDED_ROUNDS
 """The fewest bursts of a search that can answer: the baseline, a candidate, and rounds of both."""
 SHORTEST_ROUND, LONGEST_ROUND, ROUND_SHARE = 0.5, 2.0, 1 / 27
-"""Seconds that a side trains in it; and that as a share of the time for all rounds, so that seven of two sides fit: one
-of 1 s took 3.7 s on two cores. Of few the interval is wide; but what is young is slow, so that the shortest claim too
-little (`bursts.duet.ROUND_WARMUP_SHARE`)."""
-
+"""Least and most seconds that a side trains in a round, and that time as a share of all rounds' time. Seven rounds of
+two sides fit: one with 1 s took 3.7 s on two cores. Few rounds give a wide interval; but young processes are slow, so
+that short rounds understate gains (`bursts.duet.ROUND_WARMUP_SHARE`)."""
 OLD_ENOUGH, MOST_SECONDS = 1.0, 4.0
 """Limits, in seconds, for rounds whose length follows from measurements: young processes are slow. Not tuned."""
 
@@ -49,9 +49,9 @@ class Budget:
     """A wall-clock budget.
 
     Args:
-        seconds: The whole of it.
-        clock: Monotonic seconds; replaced where time is the subject of a test, or is virtual.
-        started: When it began, on that clock; now when None.
+        seconds: The whole budget.
+        clock: Returns monotonic seconds; replaced in tests, and where time is virtual.
+        started: When it began, on that clock; None means now.
     """
 
     def __init__(
@@ -72,27 +72,27 @@ class Budget:
 
     @property
     def remaining(self) -> float:
-        """Seconds that bursts may still take, the finish kept back; never negative."""
+        """Seconds that bursts may still take, less those for finishing; never negative."""
         return max(0.0, self.seconds - FINISHING_SECONDS - self.elapsed)
 
     @property
     def preparing_seconds(self) -> float:
-        """Seconds that importing, or checking, the user's code may take: some even when a slow machine left none."""
+        """Seconds that importing or checking the user's code may take; some even if a slow machine left none."""
         return max(PREPARATION_MIN_SECONDS, PREPARATION_SHARE * self.remaining)
 
     @property
     def searching_seconds(self) -> float:
-        """Seconds that the search may still take: less what the confirmation needs; never negative."""
+        """Seconds that the search may still take, less those for the confirmation; never negative."""
         return max(0.0, self.confirming_seconds - self.rounds_seconds)
 
     @property
     def rounds_seconds(self) -> float:
-        """Seconds that are kept back for the confirmation."""
+        """Seconds reserved for the confirmation."""
         return min(CONFIRM_SHARE * self.seconds, CONFIRM_MAX_SECONDS)
 
     @property
     def confirming_seconds(self) -> float:
-        """Seconds that the confirmation may still take: what remains less what profiles need; never negative."""
+        """Seconds that the confirmation may still take, less those for profiles; never negative."""
         profiles = min(PROFILE_SHARE * self.seconds, PROFILE_MAX_SECONDS)
         return max(0.0, self.remaining - (profiles if self.seconds >= PROFILE_MIN_BUDGET_SECONDS else 0.0))
 
@@ -103,12 +103,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class Reserve:
-    """What is held back from a budget for a step after the confirmation.
+    """Time reserved from a budget for a step after the confirmation.
 
     Attributes:
-        share: Of the budget.
-        most_seconds: Of it.
-        burst_seconds: For a burst, where little else is known.
+        share: The share of the budget.
+        most_seconds: The most seconds to reserve.
+        burst_seconds: The deadline of a single burst.
     """
 
     share: float
@@ -116,7 +116,7 @@ class Reserve:
     burst_seconds: float
 
     def seconds(self, budget_seconds: float) -> float:
-        """What is held back of a budget."""
+        """Seconds to reserve from a budget."""
         return min(self.share * budget_seconds, self.most_seconds)
 
     def deadline(self, budget: Budget) -> float:
@@ -130,7 +130,7 @@ class Reserve:
 
 
 def plan_for(objective: Objective = SAMPLES_PER_SECOND, device: DeviceKind = "cpu") -> BurstPlan:
-    """How long a side trains in a challenge: longer for an objective that needs longer turns."""
+    """The plan of a challenge: sides train longer for an objective that needs longer turns."""
     usual = SEARCH_SECONDS if device == "cpu" else GPU_SEARCH_SECONDS
     return BurstPlan(
         measure_seconds=max(usual, LEAST_TURNS * (objective.turn_seconds or 0.0)),
@@ -140,38 +140,38 @@ def plan_for(objective: Objective = SAMPLES_PER_SECOND, device: DeviceKind = "cp
 
 
 def round_plan(plan: BurstPlan, rounds_seconds: float) -> BurstPlan:
-    """How long a side trains in a round that confirms, so that several fit.
+    """The plan of a confirmation round, short enough for several rounds to fit.
 
     Args:
-        plan: Of a challenge.
-        rounds_seconds: For all rounds.
+        plan: The plan of a challenge.
+        rounds_seconds: The time for all rounds.
     """
     return timed_for(plan, min(LONGEST_ROUND, max(SHORTEST_ROUND, ROUND_SHARE * rounds_seconds)))
 
 
 def timed_for(plan: BurstPlan, seconds: float) -> BurstPlan:
-    """A plan under which a side is timed for so long, or for as many turns as say something."""
+    """The same plan with each side timed for `seconds`, or for `LEAST_TURNS` turns if they take longer."""
     return plan.model_copy(update={"measure_seconds": max(seconds, LEAST_TURNS * (plan.turn_seconds or 0.0))})
 
 
 def confirming_plan(budget_seconds: float, objective: Objective = SAMPLES_PER_SECOND) -> BurstPlan:
-    """How long a side trains in the rounds that confirm, for a budget in seconds."""
+    """The plan of a confirmation round, for a budget in seconds."""
     return round_plan(plan_for(objective), Budget(budget_seconds).rounds_seconds)
 
 
 def sufficient_budget(prepared_seconds: float, start_seconds: float) -> float:
     """A budget that holds a small search: the baseline, a candidate, and the race of both.
 
-    By what was seen: `prepared_seconds` for all before the first burst, `start_seconds` before a burst's timed part.
+    It follows from measured times: `prepared_seconds` before the first burst, `start_seconds` before a burst is timed.
     """
     seconds = prepared_seconds + FINISHING_SECONDS + FEWEST_BURSTS * (start_seconds + USUAL_BURST_SECONDS)
     return 10.0 * math.ceil(seconds / 10)
 
 
 def all_fail_alike(trials: Sequence[Trial]) -> bool:
-    """Whether nothing has worked, and the last few bursts ended by one and the same mistake: the next would too.
+    """Whether nothing has worked and the last few bursts failed in the same way, as the next would.
 
-    Memory that runs out does not count: smaller batches may fit.
+    Running out of memory does not count: smaller batches may fit.
     """
     if len(trials) < HOPELESS_BURSTS or any(trial.burst.ok for trial in trials):
         return False

@@ -1,4 +1,4 @@
-"""Where trials are kept: a journal beside the result, or a relational database."""
+"""Opens the storage of trials: a journal beside the result, or a relational database."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from autotune.hardware import running, this_process
 from autotune.search.sampler import BayesSampler
 
 LOCK_SECONDS = 15.0
-"""A line is written in milliseconds: whoever holds the lock for so long is stuck."""
+"""Writing a line takes milliseconds: a process that holds the lock for longer than this is stuck."""
 JOINING_TRIES, JOINING_SECONDS = 5, 0.5
-"""Making the tables takes a tenth of a second. Chosen."""
+"""Creating the tables takes a tenth of a second. Not tuned."""
 HIDDEN = "***"
-"""In a password's place, as SQLAlchemy writes it."""
+"""Replaces a password, as in SQLAlchemy."""
 _FIRST_BYTES = b'{"op_code":'
 _CREATED, _PROCESS, _OBJECTIVE = "created", "process", "objective"
 
@@ -40,17 +40,17 @@ def open_study(
     resume: bool,
     join: bool = False,
 ) -> optuna.Study:
-    """A new study, or on `resume` the newest one with the same attributes, or on `join` the one of this name.
+    """A new study; with `resume`, the newest one with the same attributes; with `join`, the one of this name.
 
     Args:
-        name: Of a new study.
+        name: The name of a new study.
         storage: URL of a relational database; None for the journal.
-        journal: Its file.
+        journal: The journal's file.
         sampler: ``bayes``, ``tpe`` or ``random``.
-        seed: Of the sampler.
-        attributes: What a study must agree in to be resumed: the objective, the workload's fingerprint, …
+        seed: The sampler's seed.
+        attributes: Must be equal in a study to resume: the objective, the workload's fingerprint, …
         resume: Whether to continue an earlier study.
-        join: Whether other machines may have opened it, or may do so.
+        join: Whether other machines may share the study.
 
     Raises:
         UsageError: The storage cannot be opened, or there is nothing to resume.
@@ -82,7 +82,7 @@ def open_study(
 
 
 def beside(study: optuna.Study) -> optuna.Study:
-    """A new study in the storage of another one, with its attributes: the newest, which is resumed from then on."""
+    """A new study in the storage of another one, with its attributes. As the newest, it is the one to resume later."""
     name = f"{study.study_name}-{time.time_ns():x}"
     new = optuna.create_study(study_name=name, storage=study._storage, sampler=study.sampler, direction=study.direction)
     for key, value in (study.user_attrs | {_CREATED: time.time()}).items():
@@ -93,17 +93,17 @@ def beside(study: optuna.Study) -> optuna.Study:
 def open_database(url: str, *, join: bool = False) -> BaseStorage:
     """The storage in a database.
 
-    Where others may open it too, it is tried again: who makes the tables at the same time gets in each other's way.
+    With `join`, it tries again, because machines that create the tables at the same time disturb each other.
     """
     for _ in range(JOINING_TRIES if join else 0):
-        with contextlib.suppress(Exception):  # each database has errors of its own; the last try tells this one's
+        with contextlib.suppress(Exception):  # each database has its own errors; the last try raises them
             return RDBStorage(url)
         time.sleep(JOINING_SECONDS)
     return RDBStorage(url)
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file that a database's URL names; None where it is no file."""
+    """The file that a database's URL names; None if it names no file."""
     from sqlalchemy.engine import make_url
 
     try:
@@ -115,18 +115,18 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def _shown(url: str) -> str:
-    """A database's URL without its password, for screens and logs; of one that cannot be read, the scheme alone."""
+    """A database's URL without its password, for screens and logs; only the scheme of one that cannot be parsed."""
     from sqlalchemy.engine import make_url
 
     try:
         return make_url(url).render_as_string(hide_password=True)
-    except Exception:  # noqa: BLE001 - SQLAlchemy has its own errors for it, and passes on some of Python's
+    except Exception:  # noqa: BLE001 - SQLAlchemy raises its own errors, and some of Python's
         scheme, mark, _ = url.partition("://")
         return url if "@" not in url else f"{scheme}://…" if mark else HIDDEN
 
 
 def _without_password(text: str, url: str) -> str:
-    """What a database's driver says, which may repeat the URL, or its password in one spelling or another."""
+    """A database driver's message without the password, which it may repeat in several spellings."""
     from sqlalchemy.engine import make_url
 
     text = text.replace(url, _shown(url))
@@ -145,9 +145,9 @@ def make_sampler(name: str, seed: int) -> BaseSampler:
 
 
 class Journal(JournalFileBackend):
-    """A journal that repairs itself: half a line, left by a writer that was killed, would break the next one.
+    """A journal that repairs itself: half a line, left by a killed writer, would break the next one.
 
-    The system releases its lock when the holder dies, so that a killed run blocks no later one.
+    The system releases the lock when its holder dies, so a killed run blocks no later one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -158,14 +158,14 @@ class Journal(JournalFileBackend):
         self._path = path
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Appends lines after the last whole one."""
+        """Appends lines after the last whole line."""
         with self._file_lock:
             _drop_half_line(self._path)
             super().append_logs(logs)
 
 
 def _drop_half_line(journal: Path) -> None:
-    """Cuts a journal back to its last whole line; any other file is left as it is."""
+    """Cuts a journal back to its last whole line; leaves any other file as it is."""
     with journal.open("rb+") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
@@ -180,20 +180,22 @@ def _drop_half_line(journal: Path) -> None:
 
 
 def open_journal(path: Path) -> BaseStorage:
-    """The storage in a journal, made with its folder where there is none."""
+    """The storage in a journal; creates its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return JournalStorage(Journal(path))
 
 
 def _require_alike(study: optuna.Study, attributes: dict[str, Any], where: str) -> None:
-    """Makes sure that a study that others share is one of the same.
+    """Makes sure that a shared study has the same attributes.
 
     Raises:
-        UsageError: It is of another workload, objective or kind of machine.
+        UsageError: It has another workload, objective or kind of machine.
     """
-    known = study.user_attrs
+    theirs = study.user_attrs
     differing = [
-        f"{key} {known[key]} there, {value} here" for key, value in attributes.items() if value != known.get(key, value)
+        f"{key} {theirs[key]} there, {value} here"
+        for key, value in attributes.items()
+        if value != theirs.get(key, value)
     ]
     if differing:
         raise UsageError(
@@ -203,15 +205,15 @@ def _require_alike(study: optuna.Study, attributes: dict[str, Any], where: str) 
 
 def _resumable(storage: BaseStorage, attributes: dict[str, Any], where: str) -> str:
     """The name of the newest study with these attributes."""
-    wanted = attributes.get(_OBJECTIVE)
-    others = attributes.items() - {(_OBJECTIVE, wanted)}
+    objective = attributes.get(_OBJECTIVE)
+    others = attributes.items() - {(_OBJECTIVE, objective)}
     alike = [study for study in storage.get_all_studies() if others <= study.user_attrs.items()]
-    studies = [study for study in alike if study.user_attrs.get(_OBJECTIVE) == wanted]
+    studies = [study for study in alike if study.user_attrs.get(_OBJECTIVE) == objective]
     if not studies:
-        found = f"one that maximises {alike[-1].user_attrs.get(_OBJECTIVE)}" if alike else "none"
+        nearest_match = f"one that maximises {alike[-1].user_attrs.get(_OBJECTIVE)}" if alike else "none"
         raise UsageError(
             f"--resume: expected an earlier run of this workload and baseline on this machine in {where} that "
-            f"maximises {wanted}, got {found}; leave --resume out to start a new one"
+            f"maximises {objective}, got {nearest_match}; leave --resume out to start a new one"
         )
     newest = max(studies, key=lambda study: study.user_attrs.get(_CREATED, 0.0))
     if (busy := running(newest.user_attrs.get(_PROCESS))) not in {None, os.getpid()}:

@@ -1,9 +1,8 @@
-"""Every burst as a trial of one Optuna study, so that Optuna's own tools apply and a killed run resumes.
+"""Stores every burst as a trial of one Optuna study, so that Optuna's own tools apply and a killed run can resume.
 
-Ask and tell: what the search begins with is enqueued, the sampler proposes the rest, and every end, a failure too, is
-told.
-A failure is told as a finite, pessimistic value with a violated constraint: every sampler learns from it, whereas
-trials that FAIL are ignored and come again.
+It uses Optuna's ask-and-tell interface: the search enqueues its first points, the sampler proposes the rest, and every
+outcome goes back to the study, including failures. A failure is stored as a finite, pessimistic value with a violated
+constraint, so every sampler learns from it; samplers ignore trials with the state FAIL, and propose them again.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ class Trial:
         burst: What was run, and how it ended.
         stage: The part of the search that asked for it.
         reason: Why, in one sentence.
-        round: Which interleaved round of the confirmation it belongs to, if it does.
-        pair: How it did against the incumbent of its time; None without one, in a round, or where it failed.
-        chained: Beside an incumbent, their ratio times the incumbent's own score: so all scores are chained to the
-            first one, and the machine's speed of the moment cancels.
-        turn: Which challenge of the incumbent it took part in, with all that have the same number; None in a round.
-        resumed: Whether an earlier, interrupted run ran it, or another machine.
-        objective: What it is judged by.
+        round: The interleaved round of the confirmation that it belongs to, if any.
+        pair: The comparison with the incumbent of its time; None without one, in a round, or if it failed.
+        chained: Its ratio to the incumbent times the incumbent's score. This chains all scores to the first one, so the
+            machine's speed of the moment cancels out.
+        turn: The challenge of the incumbent that it took part in, with all of the same number; None in a round.
+        resumed: Whether an earlier, interrupted run or another machine ran it.
+        objective: The objective that scores it.
     """
 
     burst: Burst
@@ -69,7 +68,7 @@ class Trial:
 
     @property
     def score(self) -> float | None:
-        """By the objective, chained where it played a duet; None when it did not end well or lacks a figure."""
+        """The score by the objective, chained if it played a duet; None if it failed or lacks a figure."""
         measured = self.burst.measurement if self.burst.ok else None
         own = self.objective.score(measured) if measured is not None else None
         return own if own is None or self.chained is None else self.chained
@@ -78,15 +77,15 @@ class Trial:
 class TrialLog:
     """The study, and its trials as bursts.
 
-    A storage that fails (a full disk, a database gone) costs the trials' place in it and nothing else: the search goes
-    on with a copy in memory, and a person is told.
+    If the storage fails (a full disk, a lost database), the search continues with a copy in memory and notes that for
+    the user.
 
     Args:
         study: An Optuna study that maximises the objective.
-        space: What is searched.
-        note: Told what a person should know.
-        objective: By which trials are judged.
-        others: What other machines do in the same study, if they share it.
+        space: The search space.
+        note: Receives notes for the user.
+        objective: The objective that scores trials.
+        others: The view of other machines that share the study, if any.
     """
 
     def __init__(
@@ -107,45 +106,45 @@ class TrialLog:
         self._standings: tuple[int, list[Standing]] = 0, []
         self._note = note
         self._in_memory = False
-        self._told_of_compiler = False
+        self._compiler_noted = False
         self.trials: list[Trial] = []
         self._others = others or Alone()
         if others is not None:
             self.sync()
             return
-        known = study.get_trials(deepcopy=False)
-        earlier = [trial for frozen in known if (trial := _trial_from(frozen, objective)) is not None]
-        # What the budget of then cut off says nothing now.
+        stored = study.get_trials(deepcopy=False)
+        earlier = [trial for frozen in stored if (trial := _trial_from(frozen, objective)) is not None]
+        # A burst that an earlier budget cut off says nothing about this one.
         self.trials += [trial for trial in earlier if trial.burst.outcome is not Outcome.TIMEOUT]
-        if not all(takes(frozen, self.distributions) for frozen in known):
+        if not all(takes(frozen, self.distributions) for frozen in stored):
             try:
                 self._move_to(beside(study))
             except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
                 self._continue_in_memory(error)
             return
         # A killed run's open trials would repel the sampler for ever.
-        open_trials = [frozen.number for frozen in known if frozen.state is TrialState.RUNNING]
+        open_trials = [frozen.number for frozen in stored if frozen.state is TrialState.RUNNING]
         self._kept(lambda: [self.study.tell(number, state=TrialState.FAIL) for number in open_trials])
 
     def sync(self) -> None:
-        """Takes in what other machines have run meanwhile, where they share the study."""
+        """Adds the trials that other machines have run meanwhile, if they share the study."""
         self._kept(self._take_in)
 
     def _take_in(self) -> None:
         arrived = self._others.arrived()
         self._agree()
         theirs = [trial for frozen in arrived if (trial := _trial_from(frozen, self.objective)) is not None]
-        # What another machine's budget cut off may fit into this one's.
+        # A burst that another machine's budget cut off may fit into this one's.
         self.trials += [trial for trial in theirs if trial.burst.outcome is not Outcome.TIMEOUT]
 
     def _agree(self) -> None:
-        """Draws by the categories with which other machines have begun the study: it takes no others."""
+        """Adopts the categories that other machines began the study with: it accepts no others."""
         theirs = self._others.distributions
         if names := differing(theirs, self.distributions):
             self.distributions |= {name: theirs[name] for name in names}
             self._note(
-                f"the study was begun with other choices of {', '.join(names)}: what is not on offer here is left to "
-                "other machines, and what is not on offer there is tried without the sampler"
+                f"the study was begun with other choices of {', '.join(names)}: choices that this machine lacks are "
+                "left to other machines, and choices that the study lacks are tried without the sampler"
             )
 
     def elsewhere(self, point: Point) -> str | None:
@@ -153,8 +152,9 @@ class TrialLog:
         return "another machine is trying it" if self._others.is_under_way(self.parameters(point)) else None
 
     def move_to(self, space: Space) -> None:
-        """Goes on in a space that has more knobs, another start, or a knob that is held."""
-        new = {name: one for name, one in make_distributions(space).items() if name not in self.distributions}
+        """Continues in a space with more knobs, another baseline, or a held knob."""
+        made = make_distributions(space)
+        new = {name: made[name] for name in made if name not in self.distributions}
         self._offered |= new
         self.distributions |= new
         self._space = space
@@ -171,71 +171,71 @@ class TrialLog:
         round_number: int | None = None,
     ) -> Trial:
         """Runs a point that the search chose, as a trial."""
-        asked = self.ask(point)
+        open_trial = self.ask(point)
         burst, pair = measure()
-        return self.finish(asked, stage, reason, burst, pair, round_number=round_number)
+        return self.finish(open_trial, stage, reason, burst, pair, round_number=round_number)
 
     def ask(self, point: Point) -> optuna.Trial:
-        """Opens a trial of a point, to be ended by `finish`."""
+        """Opens a trial of a point; end it with `finish`."""
         return self._kept(lambda: self._ask(point))
 
-    def withdraw(self, asked: optuna.Trial) -> None:
+    def withdraw(self, open_trial: optuna.Trial) -> None:
         """Closes a trial whose point was not played: it may be proposed again."""
-        self._kept(lambda: self.study.tell(asked, state=TrialState.FAIL))
+        self._kept(lambda: self.study.tell(open_trial, state=TrialState.FAIL))
 
     def propose(self, refuse: Callable[[Point], str | None], tries: int) -> tuple[optuna.Trial, Point] | None:
-        """A new point from the sampler; what is refused or known is told to it and not run.
+        """Draws a new point from the sampler; answers known and refused ones without running them.
 
         Args:
-            refuse: Why a point must not run, or None.
-            tries: How many proposals to draw.
+            refuse: Returns why a point must not run, or None.
+            tries: The most proposals to draw.
 
         Returns:
-            The open trial, to be ended by `finish`, and its point; None when all proposals were known or refused.
+            The open trial, to end with `finish`, and its point; None if all proposals were known or refused.
         """
         return self._kept(lambda: self._propose(refuse, tries))
 
     def _propose(self, refuse: Callable[[Point], str | None], tries: int) -> tuple[optuna.Trial, Point] | None:
         for _ in range(tries):
-            asked = self._opened(self.study.ask(self.distributions))
-            if not all(holds(self._offered[name], value) for name, value in asked.params.items()):
-                self.study.tell(asked, state=TrialState.FAIL)  # of another machine's choices, which may run it
+            open_trial = self._opened(self.study.ask(self.distributions))
+            if not all(holds(self._offered[name], value) for name, value in open_trial.params.items()):
+                self.study.tell(open_trial, state=TrialState.FAIL)  # only other machines, which offer this, may run it
                 continue
-            point = self._point(asked.params)
-            known = next((t for t in self.trials if t.burst.point == point and t.round is None), None)
-            if known is not None:
-                self._tell(asked, known)
+            point = self._point(open_trial.params)
+            earlier = next((t for t in self.trials if t.burst.point == point and t.round is None), None)
+            if earlier is not None:
+                self._tell(open_trial, earlier)
             elif (why := refuse(point)) is not None:
-                asked.set_user_attr(_REASON, f"not run: {why}")
-                self._constrain(asked, Outcome.OOM)
-                self.study.tell(asked, 0.0)
+                open_trial.set_user_attr(_REASON, f"not run: {why}")
+                self._constrain(open_trial, Outcome.OOM)
+                self.study.tell(open_trial, 0.0)
             else:
-                return asked, point
+                return open_trial, point
         return None
 
     def measurement(self, point: Point, stage: str | None = None) -> Measurement | None:
-        """All that was measured of a point as one measurement; of one stage alone, if one is named."""
+        """All measurements of a point, pooled into one; only those of `stage`, if given."""
         trials = (trial for trial in self.trials if stage is None or trial.stage == stage)
-        known = [t.burst.measurement for t in trials if t.burst.point == point and t.burst.ok]
-        return pool([measurement for measurement in known if measurement]) if known else None
+        measurements = [t.burst.measurement for t in trials if t.burst.point == point and t.burst.ok]
+        return pool([measurement for measurement in measurements if measurement]) if measurements else None
 
     def may_confirm(self, is_enough: Callable[[], bool]) -> bool:
-        """Whether this machine confirms: another one does where they share the study, and then it is waited for.
+        """Whether this machine confirms; if another machine of the study does, waits for it.
 
         Args:
-            is_enough: Whether there is time to wait.
+            is_enough: Returns whether there is time to wait.
         """
         return self._kept(lambda: self._others.may_confirm(is_enough, self._take_in))
 
     def confirmed(self) -> None:
-        """Tells other machines that the rounds are over."""
+        """Records, for other machines, that the rounds are over."""
         self._kept(lambda: self._others.confirmed())  # noqa: PLW0108 - a storage that fails leaves others behind
 
     def await_first(self, is_enough: Callable[[], bool]) -> None:
-        """Waits for the first trial of a shared study, where another machine runs it: all are compared with it.
+        """Waits for the first trial of a shared study, if another machine runs it: all others are compared with it.
 
         Args:
-            is_enough: Whether there is time to wait.
+            is_enough: Returns whether there is time to wait.
         """
         while not self.trials and is_enough() and not self._kept(lambda: self._others.begins()):  # noqa: PLW0108
             if self._others.is_over():
@@ -244,35 +244,35 @@ class TrialLog:
             self.sync()
 
     def standings(self) -> list[Standing]:
-        """How all points stand that have ended well in the search, the incumbent first."""
+        """The ranking of all points that ended well in the search, the incumbent first."""
         if self._standings[0] != len(self.trials):
             self._standings = len(self.trials), standings(self.trials, self.design)
         return self._standings[1]
 
     def incumbent(self) -> Trial | None:
-        """The last trial of the point that is believed to be the best; None while nothing has ended well."""
+        """The last trial of the point believed to be the best; None while nothing has ended well."""
         best = next(iter(self.standings()), None)
         played = (trial for trial in reversed(self.trials) if trial.round is None and trial.score is not None)
         return next((trial for trial in played if best is not None and trial.burst.point == best.point), None)
 
     def _ask(self, point: Point) -> optuna.Trial:
         parameters = self.parameters(point)
-        if parameters is None:  # outside what is searched, e.g. a baseline under pins
+        if parameters is None:  # outside the search space, such as a baseline under pins
             return self._opened(self.study.ask())
         while True:
             self.study.enqueue_trial(parameters)
-            asked = self._opened(self.study.ask(self.distributions))
-            if asked.params == parameters or not isinstance(self._others, Shared):
-                return asked
-            self.study.tell(asked, state=TrialState.FAIL)  # another machine has taken what was meant for this one
+            open_trial = self._opened(self.study.ask(self.distributions))
+            if open_trial.params == parameters or not isinstance(self._others, Shared):
+                return open_trial
+            self.study.tell(open_trial, state=TrialState.FAIL)  # another machine has taken the enqueued parameters
 
-    def _opened(self, asked: optuna.Trial) -> optuna.Trial:
-        self._others.opened(asked.number)
-        return asked
+    def _opened(self, open_trial: optuna.Trial) -> optuna.Trial:
+        self._others.opened(open_trial.number)
+        return open_trial
 
     def finish(
         self,
-        asked: optuna.Trial,
+        open_trial: optuna.Trial,
         stage: str,
         reason: str,
         burst: Burst,
@@ -281,51 +281,51 @@ class TrialLog:
         round_number: int | None = None,
         turn: int | None = None,
     ) -> Trial:
-        """Ends a trial, as one that `propose` opened."""
+        """Ends a trial that `ask` or `propose` opened."""
         chained = self._chained(burst, pair)
         trial = Trial(burst, stage, reason, round_number, *chained, turn=turn, objective=self.objective)
-        self.trials.append(trial)  # first of all: what was measured must not be lost with its storage
+        self.trials.append(trial)  # first, so that a failing storage loses no measurement
         try:
-            self._store(asked, trial)
+            self._store(open_trial, trial)
         except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
             self._continue_in_memory(error)
-        self._tell_of_compiler(burst)
+        self._note_compiler(burst)
         return trial
 
     def _chained(self, burst: Burst, pair: Pair | None) -> tuple[Pair | None, float | None]:
-        """The pair by the objective, which is in proportion to the rate; and the score that follows from it."""
+        """The pair, scaled from rates to the objective, and the score that follows from it."""
         before = (trial for trial in reversed(self.trials) if trial.score is not None)
-        partner = next((one for one in before if pair is not None and one.burst.point == pair.partner), None)
+        partner = next((trial for trial in before if pair is not None and trial.burst.point == pair.partner), None)
         if pair is None or partner is None or partner.score is None:
             return pair, None
-        mine, theirs = (self._per_rate(one.measurement) for one in (burst, partner.burst))
+        mine, theirs = (self._per_rate(side.measurement) for side in (burst, partner.burst))
         if mine is None or theirs is None:
             return pair, None
         pair = pair.scaled(mine / theirs)
         return pair, pair.ratio * partner.score
 
     def _per_rate(self, measured: Measurement | None) -> float | None:
-        """The score of each sample per second."""
+        """The score per sample per second."""
         score = self.objective.score(measured) if measured is not None else None
         if score is None or measured is None or not measured.samples_per_second:
             return None
         return score / measured.samples_per_second
 
-    def _store(self, asked: optuna.Trial, trial: Trial) -> None:
-        asked.set_user_attr(_STAGE, trial.stage)
-        asked.set_user_attr(_REASON, trial.reason)
+    def _store(self, open_trial: optuna.Trial, trial: Trial) -> None:
+        open_trial.set_user_attr(_STAGE, trial.stage)
+        open_trial.set_user_attr(_REASON, trial.reason)
         if trial.round is not None:
-            asked.set_user_attr(_ROUND, trial.round)
+            open_trial.set_user_attr(_ROUND, trial.round)
         if trial.turn is not None:
-            asked.set_user_attr(_TURN, trial.turn)
+            open_trial.set_user_attr(_TURN, trial.turn)
         if trial.pair is not None:
-            asked.set_user_attr(_PAIR, trial.pair.model_dump(mode="json"))
-        asked.set_user_attr(_CHAINED, trial.chained)
-        asked.set_user_attr(_BURST, trial.burst.model_dump(mode="json"))
-        self._tell(asked, trial)
+            open_trial.set_user_attr(_PAIR, trial.pair.model_dump(mode="json"))
+        open_trial.set_user_attr(_CHAINED, trial.chained)
+        open_trial.set_user_attr(_BURST, trial.burst.model_dump(mode="json"))
+        self._tell(open_trial, trial)
 
     def _kept(self, action: Callable[[], Kept]) -> Kept:
-        """What an action on the study yields; when its storage fails, on the copy in memory."""
+        """The result of an action on the study; if its storage fails, of the action on the copy in memory."""
         try:
             return action()
         except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
@@ -333,10 +333,10 @@ class TrialLog:
             return action()
 
     def _continue_in_memory(self, error: Exception) -> None:
-        """Puts a copy in memory in the study's place.
+        """Replaces the study by a copy in memory.
 
         Raises:
-            Exception: The same error, when it was not the storage's.
+            Exception: The same error, if the storage did not cause it.
         """
         if self._in_memory:
             raise error
@@ -345,33 +345,33 @@ class TrialLog:
         self._move_to(optuna.create_study(sampler=self.study.sampler, direction="maximize"))
         self._note(
             f"the trials can no longer be stored ({type(error).__name__}: {error}): "
-            "the search goes on without, but --resume will not know of what follows"
+            "the search continues without storing them, and --resume cannot continue from later trials"
         )
 
     def _move_to(self, study: optuna.Study) -> None:
-        """Goes on in another study, with all that is known."""
+        """Continues in another study, with all trials so far."""
         self.study = study
         for trial in self.trials:
             self._store(self._ask(trial.burst.point), trial)
 
-    def _tell_of_compiler(self, burst: Burst) -> None:
-        """Says once that the compiler could not take the model whole: the remedy is worth more than any knob."""
-        told = compiler_text(burst.measurement) if burst.measurement is not None else None
-        if told is not None and not self._told_of_compiler:
-            self._told_of_compiler = True
-            self._note(told)
+    def _note_compiler(self, burst: Burst) -> None:
+        """Notes, once, that the compiler could not take the whole model: the remedy is worth more than any knob."""
+        text = compiler_text(burst.measurement) if burst.measurement is not None else None
+        if text is not None and not self._compiler_noted:
+            self._compiler_noted = True
+            self._note(text)
 
-    def _tell(self, asked: optuna.Trial, trial: Trial) -> None:
-        self._constrain(asked, trial.burst.outcome)
-        self.study.tell(asked, trial.score or 0.0)
+    def _tell(self, open_trial: optuna.Trial, trial: Trial) -> None:
+        self._constrain(open_trial, trial.burst.outcome)
+        self.study.tell(open_trial, trial.score or 0.0)
 
     @staticmethod
-    def _constrain(asked: optuna.Trial, outcome: Outcome) -> None:
-        asked.set_constraint("memory", 1.0 if outcome.is_memory else 0.0)
-        asked.set_constraint("runs", 0.0 if outcome is Outcome.OK or outcome.is_memory else 1.0)
+    def _constrain(open_trial: optuna.Trial, outcome: Outcome) -> None:
+        open_trial.set_constraint("memory", 1.0 if outcome.is_memory else 0.0)
+        open_trial.set_constraint("runs", 0.0 if outcome is Outcome.OK or outcome.is_memory else 1.0)
 
     def parameters(self, point: Point) -> dict[str, Scalar] | None:
-        """The study's parameters of a point; None when the point lies outside its distributions."""
+        """The study's parameters for a point; None if the point lies outside the distributions."""
         values: dict[str, Scalar] = {}
         for name, distribution in self.distributions.items():
             offered = self._offered[name]
@@ -388,7 +388,7 @@ class TrialLog:
         return values
 
     def _point(self, parameters: dict[str, Any]) -> Point:
-        """The point that the sampler means: numbers are moved to the nearest value on offer."""
+        """The point of some parameters; numbers move to the nearest value on offer."""
         knobs: dict[str, Scalar] = {}
         arguments: dict[str, Scalar] = {}
         for name, value in parameters.items():
@@ -403,7 +403,7 @@ class TrialLog:
 
 
 def _trial_from(frozen: FrozenTrial, objective: Objective) -> Trial | None:
-    """A finished trial of an earlier run; None for one that was never run."""
+    """A finished trial of an earlier run; None if it never ran."""
     attributes = frozen.user_attrs
     if frozen.state is not TrialState.COMPLETE or _BURST not in attributes:
         return None

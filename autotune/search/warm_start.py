@@ -1,4 +1,4 @@
-"""Other machines' results as the first candidates here: their configs, brought into what this machine allows."""
+"""Turns other machines' results into the first candidates here: their configs, adapted to this machine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from autotune.search.trials import Trial
 from autotune.wording import percent
 
 HELPED = 0.95
-"""A candidate helped when it was faster than the baseline, and reached this share of the answer's score at once."""
+"""A candidate helped if it was faster than the baseline and reached this share of the answer's score at once."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Another machine's config, from the result file `source`, as it can be tried here.
+    """Another machine's config, from the result file `source`, in a form that can be tried here.
 
-    Its `point` is None where nothing that comes close to it fits; `adapted` says what had to be changed.
+    Its `point` is None if nothing close to it fits; `adapted` lists what had to change.
     """
 
     source: str
@@ -34,12 +34,12 @@ class Candidate:
 
     @property
     def proposal(self) -> Proposal | None:
-        """What the search is asked to run, if anything."""
+        """The proposal for the search, if there is a point."""
         return Proposal(self.point, WARM, f"the best on {self.machine} ({self.source})") if self.point else None
 
 
 def read_results(paths: Iterable[Path]) -> list[tuple[str, Result]]:
-    """The results to start from, each with the name of its file; one that cannot be read is a `ResultFileError`."""
+    """The results to start from, each with the name of its file; raises `ResultFileError` for an unreadable one."""
     return [(str(path), read_result(path)) for path in paths]
 
 
@@ -52,39 +52,38 @@ def candidates(
     device: DeviceKind,
     memory_limit_bytes: int | None,
 ) -> list[Candidate]:
-    """What other machines' results, from `read_results`, suggest here, in their order.
+    """The candidates that other machines' results, from `read_results`, suggest here, in their order.
 
-    The space, the hardware, the workload's fingerprint, the device, and what a burst may take of its memory (None where
-    it is not known) are those of this machine.
+    All other arguments describe this machine; `memory_limit_bytes` is what a burst may take, None if not known.
     """
-    found = []
+    suggestions = []
     for source, result in results:
-        wanted = rescaled(result, hardware, device, memory_limit_bytes, batch_free=space.effective_batch is None)
-        offered = {knob: _offered(getattr(wanted, knob), choices) for knob, choices in space.choices.items()}
+        scaled = rescaled(result, hardware, device, memory_limit_bytes, batch_free=space.effective_batch is None)
+        offered = {knob: _offered(getattr(scaled, knob), choices) for knob, choices in space.choices.items()}
         config = space.fitting({knob: values[0] for knob, values in offered.items() if values})
         point, adapted = _brought_here(result, config, space) if config is not None else (None, ())
         same = result.workload.fingerprint == fingerprint
-        found.append(Candidate(source, result.machine, point, adapted, same))
-    return found
+        suggestions.append(Candidate(source, result.machine, point, adapted, same))
+    return suggestions
 
 
 def _brought_here(result: Result, config: TrainConfig, space: Space) -> tuple[Point, tuple[str, ...]]:
-    """A config of this machine with the arguments of build() that are explored here too, and what had to change."""
-    wanted = result.best.parameters
-    parameters = {name: value for name, value in wanted.items() if value in space.parameters.get(name, ())}
+    """A config of this machine with those arguments of build() that are explored here too, and what had to change."""
+    theirs = result.best.parameters
+    parameters = {name: value for name, value in theirs.items() if value in space.parameters.get(name, ())}
     changes = config.changes_from(result.best.config).items()
     adapted = [f"{knob}={format_scalar(now)} for {format_scalar(was)}" for knob, (was, now) in changes]
-    left_out = [f"without {name}={value}" for name, value in wanted.items() if name not in parameters]
+    left_out = [f"without {name}={value}" for name, value in theirs.items() if name not in parameters]
     return Point(config=config, parameters=parameters), (*adapted, *left_out)
 
 
 def rescaled(
     result: Result, hardware: Hardware, device: DeviceKind, memory_limit_bytes: int | None, *, batch_free: bool
 ) -> TrainConfig:
-    """The best config of another machine with its sizes in proportion to this one.
+    """The best config of another machine, with its sizes in proportion to this one.
 
-    Workers and threads keep their share of the CPU budget. On the same kind of device, the batch shrinks until what it
-    took there fits here; on a GPU, where the effective batch is free, it also grows with the memory.
+    Workers and threads keep their share of the CPU budget. On the same kind of device, the batch shrinks until the
+    memory that it took there fits here. On a GPU with a free effective batch, it also grows with the memory.
     """
     config = result.best.config
     share = hardware.cpu.budget / max(1, result.hardware.cpu.budget)
@@ -97,7 +96,7 @@ def rescaled(
     on_gpu = device != "cpu"
     if on_gpu == (result.constraints.device != "cpu") and memory_limit_bytes and taken:
         room = memory_limit_bytes / taken
-        # What is free of a host's memory differs from hour to hour: there is no proportion to grow by.
+        # The free memory of a host changes from hour to hour: there is no proportion to grow by.
         growth = memory_limit_bytes / there if on_gpu and batch_free and there else 1.0
         factor = room if room < 1 else max(1.0, min(room, growth))
         changes["batch_size"] = max(1, math.floor(factor * config.batch_size))
@@ -107,7 +106,7 @@ def rescaled(
 def records(
     tried: Sequence[Candidate], trials: Sequence[Trial], answer: Point, baseline: Point
 ) -> tuple[WarmStartRecord, ...]:
-    """What became of each candidate, and whether it helped the search to its answer."""
+    """The outcome of each candidate, and whether it helped the search to its answer."""
     return tuple(_record(candidate, trials, answer, baseline) for candidate in tried)
 
 
@@ -117,11 +116,11 @@ def _record(candidate: Candidate, trials: Sequence[Trial], answer: Point, baseli
     score = trial.score if trial is not None else None
     helped = False
     if point is None:
-        verdict = "nothing that comes close to it fits here"
+        verdict = "nothing close to it fits here"
     elif point == baseline:
         verdict = "it is the baseline here"
     elif trial is None:
-        verdict = "it was not run: memory or a constraint forbade it, or the search ended before"
+        verdict = "it was not run: memory or a constraint forbade it, or the search ended first"
     elif score is None:
         verdict = f"it {trial.burst.ending}"
     elif score <= _first_score(baseline, trials):
@@ -131,7 +130,7 @@ def _record(candidate: Candidate, trials: Sequence[Trial], answer: Point, baseli
     else:
         reached = min(1.0, score / (_first_score(answer, trials) or score))
         helped = point == answer or reached >= HELPED
-        verdict = f"it reached {percent(reached)} of what the answer reached, with burst {number}"
+        verdict = f"it reached {percent(reached)} of the answer's score, with burst {number}"
         if point == answer:
             verdict = "it is the answer"
     return WarmStartRecord(
@@ -146,16 +145,16 @@ def _record(candidate: Candidate, trials: Sequence[Trial], answer: Point, baseli
     )
 
 
-def _offered(wanted: Scalar, choices: Choices) -> list[Scalar]:
-    """The choice that comes nearest to a value: itself, else on a scale the nearest by ratio; none for other words."""
-    if wanted in choices.values:
-        return [wanted]
-    numbers = [value for value in choices.values if isinstance(value, int) and not isinstance(value, bool)]
-    if not isinstance(wanted, int) or isinstance(wanted, bool) or not numbers:
+def _offered(value: Scalar, choices: Choices) -> list[Scalar]:
+    """The choice nearest to a value: the value itself, or the nearest number by ratio; none for other words."""
+    if value in choices.values:
+        return [value]
+    numbers = [choice for choice in choices.values if isinstance(choice, int) and not isinstance(choice, bool)]
+    if not isinstance(value, int) or isinstance(value, bool) or not numbers:
         return []
-    return [min(numbers, key=lambda value: abs(math.log(max(value, 0.5) / max(wanted, 0.5))))]
+    return [min(numbers, key=lambda number: abs(math.log(max(number, 0.5) / max(value, 0.5))))]
 
 
 def _first_score(point: Point, trials: Sequence[Trial]) -> float:
-    """0 where none of the point's bursts ended well."""
+    """The score of a point's first burst that ended well; 0 if none did."""
     return next((trial.score for trial in trials if trial.burst.point == point and trial.score is not None), 0.0)

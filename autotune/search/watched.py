@@ -1,4 +1,4 @@
-"""What the proof has seen besides rates: what grows until there is none left, and whether this speed is normal here."""
+"""Checks what the proof shows besides rates: resources that run out, and whether this speed is normal here."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from autotune.measuring import Growth, Held, Measurement, SideName, slope
 from autotune.results.result import PeakShare, Side
 
 NOTABLE_SECONDS = 86_400.0
-"""What has enough left for this long and for an epoch is no news. Not tuned."""
+"""A resource that lasts for this long, and for an epoch, is not reported. Not tuned."""
 NOTABLE_CLOCK = 0.01
-"""Of the GPU's clock, lost in a minute. Not tuned."""
+"""The least share of the GPU's clock, lost in a minute, that is reported. Not tuned."""
 
 
 def growths(
     name: SideName, measured: Measurement | None, hardware: Hardware, device: DeviceKind, samples: int | None
 ) -> Iterator[Growth]:
-    """What grew in all processes of a side, and runs out within a day or an epoch; what runs out first comes first.
+    """Resources whose use grew in all processes of a side and that run out within a day or an epoch, soonest first.
 
     Args:
-        name: Of the side.
-        measured: In the rounds of the proof.
+        name: The side's name.
+        measured: Its measurement in the rounds of the proof.
         hardware: The machine.
-        device: That trains.
-        samples: Of an epoch; None: endless.
+        device: The device that trains.
+        samples: The samples of an epoch; None if endless.
     """
     if measured is None or not measured.looks:
         return
     epoch_seconds = samples / measured.samples_per_second if samples else None
     processes = 1 + max(look.process for look in measured.looks)
     passed = sum(block.samples for block in measured.blocks) / processes
-    found = []
+    growing = []
     for what, free in _free(measured, hardware, device).items():
         if (grown := slope(measured.looks, what, measured.samples_per_second)) is None:
             continue
@@ -47,12 +47,12 @@ def growths(
         else:
             limit = max(NOTABLE_SECONDS, epoch_seconds or 0.0)
             notable = growth.full_seconds is not None and growth.full_seconds <= limit
-        found += [growth] if notable else []
-    yield from sorted(found, key=lambda growth: growth.full_seconds or NOTABLE_SECONDS)
+        growing += [growth] if notable else []
+    yield from sorted(growing, key=lambda growth: growth.full_seconds or NOTABLE_SECONDS)
 
 
 def _free(measured: Measurement, hardware: Hardware, device: DeviceKind) -> dict[Held, float | None]:
-    """What is left of each, beyond what training took."""
+    """The free amount of each resource, beyond what training took."""
     files = max((look.open_files or 0 for look in measured.looks), default=0)
     limit, on_device = _file_limit(), None
     if device != "cpu" and measured.device_memory_bytes is not None:
@@ -65,12 +65,12 @@ def _free(measured: Measurement, hardware: Hardware, device: DeviceKind) -> dict
         "GPU memory": on_device,
         "GPU clock": None,
     }
-    return {what: max(0.0, left) if left is not None else None for what, left in free_now.items()}
+    return {what: max(0.0, amount) if amount is not None else None for what, amount in free_now.items()}
 
 
 def _file_limit() -> int | None:
-    """Files that a process may have open; None where that is not limited."""
-    with contextlib.suppress(ImportError):  # of Windows, which has no such limit
+    """The number of files that a process may have open; None if unlimited."""
+    with contextlib.suppress(ImportError):  # Windows has no such limit
         import resource
 
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -86,21 +86,21 @@ def peak_shares(
     facts: WorkloadFacts,
     ceilings: Mapping[str, float | None],
 ) -> Iterator[PeakShare]:
-    """How much of what this machine can do at most a side reaches, in each of its parts that was measured.
+    """The share of this machine's peaks that a side reaches, for each part that was measured.
 
     Args:
-        name: Of the side.
-        side: What was measured.
+        name: The side's name.
+        side: The side, with its measurement.
         hardware: The machine, with its measured peaks.
-        device: That trains.
-        facts: The workload.
+        device: The device that trains.
+        facts: The workload's facts.
         ceilings: Samples per second of each part alone.
     """
     peaks, config = hardware.peaks, side.config
     if side.measurement is None:
         return
     rate = side.measurement.samples_per_second
-    devices = 1 if device == "cpu" else config.ranks  # the peaks are those of one
+    devices = 1 if device == "cpu" else config.ranks  # peaks are per device
     if peaks is not None:
         fastest = peaks.matmul_flops_per_second.get(config.precision)
         if facts.flops_per_sample and fastest:

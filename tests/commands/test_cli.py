@@ -57,7 +57,7 @@ def test_a_baseline_that_does_not_fit_is_tuned_all_the_same(tmp_path: Path) -> N
     assert result.baseline.config.batch_size < 64
     assert result.baseline.config.effective_batch == result.best.config.effective_batch == 64
     assert result.baseline.measurement is not None
-    assert any("it trains, is tuned from there on" in note for note in result.search.notes)
+    assert any("it trains: tuning starts from there" in note for note in result.search.notes)
 
 
 @pytest.mark.slow

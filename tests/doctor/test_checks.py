@@ -142,7 +142,7 @@ def test_memory_that_runs_out_otherwise_is_named(monkeypatch: pytest.MonkeyPatch
     killed = Burst(point=point("small"), outcome=Outcome.CRASHED, reason="SIGKILL", seconds=1)
     with_runner(monkeypatch, FakeRunner(killed))
     (finding,) = failures(memory.running_out, cpu_machine())
-    assert "in the forward told as crashed: SIGKILL" in finding.found
+    assert "in the forward reported as crashed: SIGKILL" in finding.found
 
 
 def test_a_cap_that_does_not_hold_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

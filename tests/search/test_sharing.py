@@ -126,7 +126,7 @@ def test_a_machine_that_claims_to_begin_and_is_gone_is_not_waited_for(
     assert gone.begins()
     TrialLog(study, make_space(), others=other).await_first(lambda: True)
     assert study.user_attrs["beginning"].startswith(other._name)
-    assert told == ["another machine of this study runs the baseline, and is waited for"]
+    assert told == ["another machine of this study runs the baseline; this one waits for it"]
 
 
 def test_a_machine_that_begins_is_waited_for_while_its_trial_is_open(
