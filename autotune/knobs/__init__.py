@@ -5,7 +5,6 @@ A `TrainConfig` has a value for each knob. `build_space` makes the `Space` that 
 """
 
 from autotune.knobs.batch import divisors
-from autotune.knobs.circumstances import Choices
 from autotune.knobs.config import (
     KNOB_NAMES,
     Parameters,
@@ -19,6 +18,7 @@ from autotune.knobs.config import (
     unknown_knob,
 )
 from autotune.knobs.constraints import at_most, limit_of, share_of_rank
+from autotune.knobs.context import Choices
 from autotune.knobs.facts import ModelFacts, WorkloadFacts
 from autotune.knobs.ranks import exchanges_coarsely
 from autotune.knobs.registry import (

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 
 from autotune.hardware import Gpu
-from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar
+from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import Knob
 from autotune.recorder.precision import HALF
 
@@ -36,60 +36,64 @@ def spread(values: Iterable[int], most: int, keep: int | None = None) -> tuple[i
     return tuple(sorted(picked))
 
 
-def batch_sizes(of: Circumstances) -> tuple[int, ...]:
+def batch_sizes(context: SearchContext) -> tuple[int, ...]:
     """The batch sizes to try; one when it is fixed."""
-    own = of.start.batch_size
-    if "batch_size" in of.fixed:
+    own = context.start.batch_size
+    if "batch_size" in context.fixed:
         return (own,)
-    if of.rank_batch is not None:
-        fits = [value for value in divisors(of.rank_batch) if value == own or _in_data_set(value, of)]
-        if _is_whole(of) and not of.asked & {"batch_size", "accumulation_steps"}:
+    if context.rank_batch is not None:
+        fits = [value for value in divisors(context.rank_batch) if value == own or _in_data_set(value, context)]
+        if _is_whole(context) and not context.requested & {"batch_size", "accumulation_steps"}:
             return (own,)
-        floor = min(own, of.rank_batch) / _SMALLEST_SHARE
+        floor = min(own, context.rank_batch) / _SMALLEST_SHARE
         return spread([value for value in fits if value >= floor], _MOST_SIZES, own)
     grown = [own * 2**power for power in range(1, _LARGEST_GROWTH + 1)]
-    plausible = [value for value in grown if _in_data_set(value, of) and _in_memory(value, of)]
+    plausible = [value for value in grown if _in_data_set(value, context) and _in_memory(value, context)]
     return tuple(sorted({*(own // part for part in (4, 2, 1) if own % part == 0), *plausible}))
 
 
-def _candidates(of: Circumstances) -> Choices | str:
+def _candidates(context: SearchContext) -> Choices | str:
     """Divisors of the effective batch where it is held, else the baseline's times powers of two."""
-    if of.effective_batch is None:
+    if context.effective_batch is None:
         reason = "the baseline's times powers of two: the effective batch is free"
         nothing = "no other size fits into the data set and into memory"
     else:
-        reason = f"divisors of the effective batch of {of.effective_batch}, which stays as it is"
-        nothing = f"the effective batch of {of.effective_batch} has no other divisor that is worth trying"
-        if _is_whole(of):
+        reason = f"divisors of the effective batch of {context.effective_batch}, which stays as it is"
+        nothing = f"the effective batch of {context.effective_batch} has no other divisor that is worth trying"
+        if _is_whole(context):
             nothing = (
-                f"the effective batch of {of.effective_batch} is trained at once already, and smaller micro-batches "
+                f"the effective batch of {context.effective_batch} is trained at once already, and smaller micro-batches "
                 "only launch more kernels; --effective-batch free would try larger ones"
             )
-    return offer(batch_sizes(of), reason, nothing)
+    return offer(batch_sizes(context), reason, nothing)
 
 
-def _is_whole(of: Circumstances) -> bool:
+def _is_whole(context: SearchContext) -> bool:
     """Whether a GPU has room for the whole step at once: smaller micro-batches only launch more kernels."""
-    return isinstance(of.record, Gpu) and of.start.batch_size == of.rank_batch
+    return isinstance(context.record, Gpu) and context.start.batch_size == context.rank_batch
 
 
-def _in_data_set(value: int, of: Circumstances) -> bool:
+def _in_data_set(value: int, context: SearchContext) -> bool:
     """Whether the data set fills one such batch."""
-    return of.facts.samples is None or value <= of.facts.samples
+    return context.facts.samples is None or value <= context.facts.samples
 
 
-def _in_memory(value: int, of: Circumstances) -> bool:
+def _in_memory(value: int, context: SearchContext) -> bool:
     """Whether weights, optimizer and the bare input fit: a lower bound, the rest is for the memory model."""
-    total = of.record.memory_total_bytes if isinstance(of.record, Gpu) else of.hardware.memory.available_bytes
-    needed = of.facts.parameters * _TRAINING_BYTES_PER_PARAMETER + value * of.room.sample_bytes
+    total = (
+        context.record.memory_total_bytes
+        if isinstance(context.record, Gpu)
+        else context.hardware.memory.available_bytes
+    )
+    needed = context.facts.parameters * _TRAINING_BYTES_PER_PARAMETER + value * context.room.sample_bytes
     return total is None or needed <= total
 
 
-def _preferred(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+def _preferred(context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
     """In half precision, with half the bytes an activation, twice the batch should fit on a GPU."""
-    if of.device == "cpu" or picked.get("precision", of.start.precision) not in HALF:
+    if context.device == "cpu" or picked.get("precision", context.start.precision) not in HALF:
         return ()
-    return tuple(value for value in batch_sizes(of) if value >= 2 * of.start.batch_size)[:1]
+    return tuple(value for value in batch_sizes(context) if value >= 2 * context.start.batch_size)[:1]
 
 
 KNOBS = (

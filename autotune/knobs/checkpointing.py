@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from autotune.knobs.circumstances import Choices, Circumstances
+from autotune.knobs.context import Choices, SearchContext
 from autotune.knobs.knob import Knob
 from autotune.recorder.wrapping import checkpoint_blocks, checkpointed
 
 
-def _candidates(of: Circumstances) -> Choices | str:
+def _candidates(context: SearchContext) -> Choices | str:
     """Where memory may bind: a free batch can grow into what is saved. Else it is kept for when memory runs out."""
-    possible = _when_short(of)
-    if isinstance(possible, str) or of.seeks_memory_by("checkpointing"):
+    possible = _when_short(context)
+    if isinstance(possible, str) or context.seeks_memory_by("checkpointing"):
         return possible
     return "it buys memory with time, and the batch is held: it is tried should the baseline run out of memory"
 
 
-def _when_short(of: Circumstances) -> Choices | str:
+def _when_short(context: SearchContext) -> Choices | str:
     """Blocks that may be computed twice."""
-    if not of.facts.recomputable_blocks:
+    if not context.facts.recomputable_blocks:
         return "no blocks repeat in the model that could be computed again (those with BatchNorm could not)"
     return Choices(("none", "blocks"), "blocks that are computed again in backward leave room for larger batches")
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 
 from autotune.errors import ConfigError
 from autotune.knobs.batch import divisors, spread
-from autotune.knobs.circumstances import LoaderRoom
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, check_values, unknown_knob
+from autotune.knobs.context import LoaderRoom
 from autotune.knobs.facts import WorkloadFacts
 
 AT_MOST = "<="
@@ -29,12 +29,12 @@ def limit_of(pin: Scalar) -> int | None:
 
 def check_constraints(
     pinned: Mapping[str, Scalar],
-    asked: Collection[str],
+    requested: Collection[str],
     effective_batch: int | None,
     explored: Mapping[str, tuple[Scalar, ...]],
 ) -> None:
     """Refuses constraints that are out of range, or that contradict each other."""
-    if unknown := sorted({*pinned, *asked} - set(KNOB_NAMES)):
+    if unknown := sorted({*pinned, *requested} - set(KNOB_NAMES)):
         raise ConfigError(unknown_knob(unknown[0]))
     check_values(pinned)
     workers = pinned.get("num_workers")

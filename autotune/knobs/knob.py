@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.hardware import DeviceKind
-from autotune.knobs.circumstances import Choices, Circumstances
 from autotune.knobs.config import Scalar, TrainConfig
+from autotune.knobs.context import Choices, SearchContext
 from autotune.recorder.undo import Undo
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class ByLeave:
 WhileTraining = Literal["neutral"] | ByLeave | None
 """What another value does to a training that runs. neutral: the same samples in the same order, the same mathematics up
 to rounding · by leave: it learns something else, and says what · None: such a training cannot take another value."""
-Rule = Callable[[Circumstances], Choices | str]
-Preference = Callable[[Circumstances, Mapping[str, Scalar]], tuple[Scalar, ...]]
+Rule = Callable[[SearchContext], Choices | str]
+Preference = Callable[[SearchContext, Mapping[str, Scalar]], tuple[Scalar, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +136,9 @@ class Knob:
         functions = (self.on_process, self.on_model, self.on_optimizer, self.outside)
         return self.on_copies or any(way is not None for way in (*arguments, *functions))
 
-    def preferred(self, of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    def preferred(self, context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
         """Values for the first guess, best first."""
-        return self.prefers(of, picked) if callable(self.prefers) else self.prefers
+        return self.prefers(context, picked) if callable(self.prefers) else self.prefers
 
     def is_idle(self, value: Scalar, device: DeviceKind) -> bool:
         """Whether a value was chosen that has no effect on a kind of device."""

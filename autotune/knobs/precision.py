@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar, TrainConfig
+from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
 from autotune.recorder.precision import HALF, matmul_precision, set_tf32
 from autotune.recorder.telling import multiply_in_fp8
@@ -22,15 +22,15 @@ _FP8_CAPABILITY = (8, 9)
 """Of compute: `torch._scaled_mm` has products of FP8 from Ada and Hopper on."""
 
 
-def _candidates(of: Circumstances) -> Choices | str:
+def _candidates(context: SearchContext) -> Choices | str:
     """What the device computes faster than fp32."""
-    values = of.record.precisions
-    return offer(values, of.record.precision_reason, of.record.precision_reason, own=of.start.precision)
+    values = context.record.precisions
+    return offer(values, context.record.precision_reason, context.record.precision_reason, own=context.start.precision)
 
 
-def _preferred(of: Circumstances, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+def _preferred(context: SearchContext, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
     """None where calling operators is most of the work: autocast calls more of them still."""
-    return () if of.overhead_bound else (*HALF, "tf32")
+    return () if context.overhead_bound else (*HALF, "tf32")
 
 
 def _reads(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch.device) -> Scalar | None:
@@ -43,13 +43,13 @@ def _reads(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch
     return "tf32" if newer or matmul_precision() in {"high", "medium"} else "fp32"
 
 
-def _fp8(of: Circumstances) -> Choices | str:
+def _fp8(context: SearchContext) -> Choices | str:
     """Linear layers in FP8, for who has allowed it."""
-    if not of.allow_numerics and not of.start.fp8_linear:
+    if not context.allow_numerics and not context.start.fp8_linear:
         return "FP8 rounds more coarsely than half precision; if that is fine, --allow-numerics searches it"
-    if of.device != "cuda" or (of.capability or (0, 0)) < _FP8_CAPABILITY:
+    if context.device != "cuda" or (context.capability or (0, 0)) < _FP8_CAPABILITY:
         return "products of FP8 need an NVIDIA GPU of compute capability 8.9 or more"
-    if not of.facts.has_torchao:
+    if not context.facts.has_torchao:
         return "linear layers in FP8 need torchao, which is not installed: pip install torchao"
     return Choices((False, True), "products of FP8 are up to twice as fast as those of bf16, where they are large")
 

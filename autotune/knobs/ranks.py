@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from autotune.hardware import DeviceKind
-from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import TrainConfig
+from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import Knob
 
 WORTH_SHARE = 0.02
@@ -25,68 +25,68 @@ _BY_ENVIRONMENT = "NCCL reads it when the ranks meet: set the variable of this n
 _WITHOUT_WORD = "your own `DistributedDataParallel` is made with it"
 
 
-def _too_little(of: Circumstances) -> str | None:
+def _too_little(context: SearchContext) -> str | None:
     """Why there is nothing to gain from how gradients are exchanged, or None."""
-    if of.start.ranks == 1:
+    if context.start.ranks == 1:
         return "a single process trains, and exchanges nothing; --nproc-per-node starts several"
-    share = of.facts.communication_fraction
+    share = context.facts.communication_fraction
     if share is not None and share < WORTH_SHARE:
         return f"exchanging gradients takes {share:.1%} of a step: there is too little to gain"
     return None
 
 
-def _strategies(of: Circumstances) -> Choices | str:
+def _strategies(context: SearchContext) -> Choices | str:
     """Where memory may bind: a free batch can grow into what is saved. Else it is kept for when memory runs out."""
-    possible = _when_short(of)
-    if isinstance(possible, str) or of.seeks_memory_by("strategy"):
+    possible = _when_short(context)
+    if isinstance(possible, str) or context.seeks_memory_by("strategy"):
         return possible
     return "splitting the model saves memory, and the batch is held: it is tried should the baseline run out of memory"
 
 
-def _when_short(of: Circumstances) -> Choices | str:
+def _when_short(context: SearchContext) -> Choices | str:
     """A model that may be split among ranks."""
-    if of.start.ranks == 1:
+    if context.start.ranks == 1:
         return "a single process trains; --nproc-per-node starts several"
     return Choices(("ddp", "fsdp"), "each rank keeps a part of weights, gradients and states, and gathers the rest")
 
 
-def _reshards(of: Circumstances) -> Choices | str:
+def _reshards(context: SearchContext) -> Choices | str:
     """Whether gathered weights are kept from forward to backward."""
-    if (nothing := _splits(of)) is not None:
+    if (nothing := _splits(context)) is not None:
         return nothing
     return Choices((True, False), "weights that stay gathered until backward are exchanged once less, and take memory")
 
 
-def _splits(of: Circumstances) -> str | None:
+def _splits(context: SearchContext) -> str | None:
     """Why weights are gathered in none of the configs that are searched, or None."""
-    if of.start.strategy != "fsdp" and isinstance(_strategies(of), str):
+    if context.start.strategy != "fsdp" and isinstance(_strategies(context), str):
         return "the model is not split among ranks: there is nothing to gather"
     return None
 
 
-def _gathers(of: Circumstances) -> Choices | str:
+def _gathers(context: SearchContext) -> Choices | str:
     """What weights are gathered in."""
-    if (nothing := _splits(of)) is not None:
+    if (nothing := _splits(context)) is not None:
         return nothing
-    if "bf16" not in of.record.precisions:
+    if "bf16" not in context.record.precisions:
         return "weights are gathered in what they are computed with, and this device has no instructions for bf16"
     return Choices(("fp32", "bf16"), "where training computes in bf16, weights that are gathered so are half the bytes")
 
 
-def _prefetches(of: Circumstances) -> Choices | str:
+def _prefetches(context: SearchContext) -> Choices | str:
     """How many blocks are gathered ahead."""
-    if of.device not in _STREAMS:
+    if context.device not in _STREAMS:
         return "blocks are gathered beside the one that computes on streams, which this device has none of"
-    if (nothing := _splits(of)) is not None:
+    if (nothing := _splits(context)) is not None:
         return nothing
     return Choices((0, 1, 2), "blocks that are gathered ahead are there when they are to compute, and take memory")
 
 
-def _exchanges(of: Circumstances) -> Choices | str:
+def _exchanges(context: SearchContext) -> Choices | str:
     """Gradients in bf16, for who has allowed it."""
-    if (nothing := _too_little(of)) is not None:
+    if (nothing := _too_little(context)) is not None:
         return nothing
-    if not of.allow_numerics and of.start.exchange_dtype == "fp32":
+    if not context.allow_numerics and context.start.exchange_dtype == "fp32":
         return "gradients are rounded to bf16 before they are added up; if that is fine, --allow-numerics searches it"
     return Choices(("fp32", "bf16"), "gradients in bf16 are half as many bytes to exchange")
 
@@ -96,11 +96,11 @@ def exchanges_coarsely(config: TrainConfig) -> bool:
     return "bf16" in {config.exchange_dtype, config.fsdp_param_dtype}
 
 
-def _buckets(of: Circumstances) -> Choices | str:
+def _buckets(context: SearchContext) -> Choices | str:
     """Sizes of what is exchanged at once, up to one that holds all gradients."""
-    if (nothing := _too_little(of)) is not None:
+    if (nothing := _too_little(context)) is not None:
         return nothing
-    own, all_of_it = of.start.ddp_bucket_cap_mb, 4 * of.facts.parameters / 2**20
+    own, all_of_it = context.start.ddp_bucket_cap_mb, 4 * context.facts.parameters / 2**20
     sizes = [size for size in _BUCKETS if size < all_of_it or size == 1]
     if all_of_it > 25:  # else torch's own bucket holds all, as any larger one would
         sizes = list(_BUCKETS)
@@ -108,52 +108,52 @@ def _buckets(of: Circumstances) -> Choices | str:
     return offer((None, *sizes), reason, own=own)
 
 
-def _views(of: Circumstances) -> Choices | str:
+def _views(context: SearchContext) -> Choices | str:
     """Whether gradients are copied out of the buckets."""
-    if (nothing := _too_little(of)) is not None:
+    if (nothing := _too_little(context)) is not None:
         return nothing
     return Choices((False, True), "gradients that lie in the buckets are not copied back, and take memory once")
 
 
-def _little_for_nccl(of: Circumstances) -> str | None:
+def _little_for_nccl(context: SearchContext) -> str | None:
     """Why NCCL has nothing to be told, or None."""
-    if of.device not in _STREAMS:
+    if context.device not in _STREAMS:
         return "NCCL exchanges gradients between GPUs only"
-    return _too_little(of)
+    return _too_little(context)
 
 
-def _algorithms(of: Circumstances) -> Choices | str:
+def _algorithms(context: SearchContext) -> Choices | str:
     """The way around all ranks."""
-    if (nothing := _little_for_nccl(of)) is not None:
+    if (nothing := _little_for_nccl(context)) is not None:
         return nothing
-    if of.start.ranks < _TREE_RANKS:
+    if context.start.ranks < _TREE_RANKS:
         return "two ranks are a ring and a tree alike"
     return offer(
-        (None, "Ring", "Tree"), "a ring moves most bytes a second, a tree starts sooner", own=of.start.nccl_algo
+        (None, "Ring", "Tree"), "a ring moves most bytes a second, a tree starts sooner", own=context.start.nccl_algo
     )
 
 
-def _ctas(of: Circumstances) -> Choices | str:
+def _ctas(context: SearchContext) -> Choices | str:
     """How much of the GPU exchanging may take from computing."""
-    if (nothing := _little_for_nccl(of)) is not None:
+    if (nothing := _little_for_nccl(context)) is not None:
         return nothing
     reason = "gradients are exchanged by multiprocessors that backward computes on meanwhile: fewer leave it more"
-    return offer((None, *_CTAS), reason, own=of.start.nccl_max_ctas)
+    return offer((None, *_CTAS), reason, own=context.start.nccl_max_ctas)
 
 
-def _buffers(of: Circumstances) -> Choices | str:
+def _buffers(context: SearchContext) -> Choices | str:
     """Bytes under way between two ranks."""
-    if (nothing := _little_for_nccl(of)) is not None:
+    if (nothing := _little_for_nccl(context)) is not None:
         return nothing
     reason = "larger buffers keep slow links busy and take memory, smaller ones stay in the cache"
-    return offer((None, *_BUFFER_BYTES), reason, own=of.start.nccl_buffsize)
+    return offer((None, *_BUFFER_BYTES), reason, own=context.start.nccl_buffsize)
 
 
-def _static(of: Circumstances) -> Choices | str:
+def _static(context: SearchContext) -> Choices | str:
     """Whether DDP may rely on each step using the same parameters."""
-    if (nothing := _too_little(of)) is not None:
+    if (nothing := _too_little(context)) is not None:
         return nothing
-    if not of.facts.fixed_shapes and "static_graph" not in of.asked:
+    if not context.facts.fixed_shapes and "static_graph" not in context.requested:
         return "shapes vary from batch to batch, and what a step uses may vary with them; name it with --only if not"
     return Choices((False, True), "DDP learns from the first step which gradients come when, and looks no more")
 

@@ -13,9 +13,9 @@ from itertools import product
 
 from autotune.errors import ConfigError
 from autotune.hardware import Cpu, DeviceKind, Hardware
-from autotune.knobs.circumstances import Choices, Circumstances, LoaderRoom, offer
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, make_config
 from autotune.knobs.constraints import accumulation_of, check_constraints, limit_of, searched_knobs, start_config
+from autotune.knobs.context import Choices, LoaderRoom, SearchContext, offer
 from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.knob import Rule
 from autotune.knobs.loader import is_costly
@@ -184,10 +184,10 @@ def build_space(
         ConfigError: When a knob is unknown, a value out of range, the device not there, or the constraints contradict
             each other; the message says how to resolve it.
     """
-    asked = frozenset(only or ())
+    requested = frozenset(only or ())
     limits = {knob: most for knob, pin in pinned.items() if (most := limit_of(pin)) is not None}
     pinned = {knob: pin for knob, pin in pinned.items() if knob not in limits}
-    check_constraints(pinned, {*asked, *limits}, effective_batch, explored)
+    check_constraints(pinned, {*requested, *limits}, effective_batch, explored)
     record = hardware.device(device)
     if isinstance(record, Cpu) != (device == "cpu"):
         raise ConfigError(f"expected a device of this machine, got {device!r}; use --device cpu")
@@ -205,7 +205,7 @@ def build_space(
     # Where workers are searched, nothing starts above what is searched.
     highest = {**limits, "num_workers": worker_limit} if "num_workers" in searched else limits
     start = start_config(facts, room, effective_batch, pinned, highest, batch_free="batch_size" in searched)
-    of = Circumstances(
+    context = SearchContext(
         hardware=hardware,
         facts=facts,
         device=device,
@@ -215,18 +215,18 @@ def build_space(
         worker_limit=worker_limit,
         effective_batch=effective_batch,
         budget_seconds=budget_seconds,
-        asked=asked,
+        requested=requested,
         fixed=frozenset(KNOB_NAMES) - searched,
         allow_numerics=allow_numerics,
     )
     order = by_priority(device)
-    if is_costly(of):
+    if is_costly(context):
         order = tuple(dict.fromkeys(("num_workers", *order)))
     rules = {knob: rule for knob in order if knob in searched and (rule := KNOBS[knob].candidates)}
     when_short = {knob: rule for knob in rules if (rule := KNOBS[knob].when_short)}
 
     def sound(knob: str, rule: Rule) -> Choices | str:
-        return _sound(knob, held.get(knob, rule(of)), unsound, limits.get(knob))
+        return _sound(knob, held.get(knob, rule(context)), unsound, limits.get(knob))
 
     found = {knob: sound(knob, rule) for knob, rule in rules.items()}
     short = {knob: sound(knob, rule) for knob, rule in when_short.items()}
@@ -237,13 +237,13 @@ def build_space(
         choices=choices,
         reserve={k: choice for k, choice in short.items() if isinstance(choice, Choices) and k not in choices},
         parameters={name: tuple(values) for name, values in explored.items()},
-        skipped=_skipped(found, pinned, of),
+        skipped=_skipped(found, pinned, context),
         effective_batch=effective_batch,
         pinned=dict(pinned),
         limits=limits,
         room=room,
-        preferred=_preferred(of, choices),
-        overhead_bound=of.overhead_bound,
+        preferred=_preferred(context, choices),
+        overhead_bound=context.overhead_bound,
         device=device,
         held=frozenset(held),
     )
@@ -294,15 +294,17 @@ def _check_room(space: Space) -> None:
         )
 
 
-def _skipped(found: Mapping[str, Choices | str], pinned: Mapping[str, Scalar], of: Circumstances) -> dict[str, str]:
+def _skipped(
+    found: Mapping[str, Choices | str], pinned: Mapping[str, Scalar], context: SearchContext
+) -> dict[str, str]:
     """Why a knob is neither searched nor pinned."""
     reasons = {knob: found.get(knob, "it is not among the knobs that --only names") for knob in KNOB_NAMES}
     reasons |= {knob: f"it is set rather than searched: {KNOBS[knob].when}" for knob in (*following("ranks"), "ranks")}
     skipped = {knob: why for knob, why in reasons.items() if knob not in pinned and not isinstance(why, Choices)}
-    if of.effective_batch is not None:
+    if context.effective_batch is not None:
         if "accumulation_steps" in skipped:
             skipped["accumulation_steps"] = (
-                f"it follows from batch_size, since the effective batch is held at {of.effective_batch}"
+                f"it follows from batch_size, since the effective batch is held at {context.effective_batch}"
             )
         if "batch_size" in skipped and "accumulation_steps" in pinned:
             skipped["batch_size"] = "it follows from accumulation_steps, which is pinned"
@@ -311,11 +313,11 @@ def _skipped(found: Mapping[str, Choices | str], pinned: Mapping[str, Scalar], o
     return skipped
 
 
-def _preferred(of: Circumstances, choices: Mapping[str, Choices]) -> dict[str, Scalar]:
+def _preferred(context: SearchContext, choices: Mapping[str, Choices]) -> dict[str, Scalar]:
     """The value of each knob that should help on this machine."""
     picked: dict[str, Scalar] = {}
     for name, knob in KNOBS.items():
-        if name in choices and (value := choices[name].first(knob.preferred(of, picked))) is not None:
+        if name in choices and (value := choices[name].first(knob.preferred(context, picked))) is not None:
             picked[name] = value
     return {knob: picked[knob] for knob in choices if knob in picked}
 

@@ -87,7 +87,7 @@ class LoaderRoom:
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class SearchContext:
     """What the rules look at.
 
     Attributes:
@@ -100,7 +100,7 @@ class Circumstances:
         worker_limit: Most workers that are allowed.
         effective_batch: Samples of an optimizer step; None when free.
         budget_seconds: Time of the whole search.
-        asked: Knobs that the person asked for by name.
+        requested: Knobs that the person asked for by name.
         fixed: Knobs that hold their value of `start`.
         allow_numerics: Whether products in FP8 and gradients exchanged in bf16 may be searched.
     """
@@ -114,7 +114,7 @@ class Circumstances:
     worker_limit: int
     effective_batch: int | None
     budget_seconds: float
-    asked: frozenset[str]
+    requested: frozenset[str]
     fixed: frozenset[str]
     allow_numerics: bool = False
 
@@ -149,4 +149,4 @@ class Circumstances:
     def seeks_memory_by(self, knob: str) -> bool:
         """Whether a knob that buys memory is searched: a batch can grow into it, or somebody wants the knob."""
         own = getattr(self.start, knob) != TrainConfig.model_fields[knob].default
-        return self.batch_grows or own or knob in self.asked
+        return self.batch_grows or own or knob in self.requested
