@@ -1,7 +1,7 @@
-"""Every knob, once: its values here, what it changes, how torch is told.
+"""Knobs: their values on this machine, what they change, and how they are applied to torch.
 
-A `TrainConfig` has a value for each knob. `build_space` makes the `Space` that is searched, from the machine, from
-`WorkloadFacts`, and from what the person asked for; it says why each value is tried, and why a knob is not.
+A `TrainConfig` has a value for each knob. `build_space` builds the search `Space` from the machine, `WorkloadFacts` and
+the user's options. It says why each value is tried, and why a knob is not searched.
 """
 
 from autotune.knobs.batch import divisors

@@ -1,4 +1,4 @@
-"""The knob of which kernel computes scaled dot-product attention: sdpa_backend."""
+"""The knob that picks the kernel of scaled dot-product attention: sdpa_backend."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KNOBS = (
         candidates=_candidates, priority={"gpu": 70}, guide=120, conflict=_conflict,
         affects={"memory", "arithmetic", "compiled code"}, on_process=restrict_attention,
         reads=lambda *_: attention_allowed(),
-        trials={one: {"cuda", "rocm"} for one in ("flash_attention", "cudnn_attention", "efficient_attention")},
+        trials={kernel: {"cuda", "rocm"} for kernel in ("flash_attention", "cudnn_attention", "efficient_attention")},
         without_word="set for the process when training starts",
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The knob of how images lie in memory: memory_format."""
+"""The knob for the memory layout of images: memory_format."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from autotune.recorder.layout import lay_out, layout_of
 
 
 def _candidates(context: SearchContext) -> Choices | str:
-    """Layout of images."""
+    """Memory layouts of images."""
     if not context.facts.has_images:
         return "no 4-D tensors occur, so there is nothing to lay out as channels_last"
     return Choices(("contiguous", "channels_last"), "convolutions on images are often faster in channels_last")
 
 
 def _preferred(context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
-    """Without tensor cores, convolutions of a GPU are often slower in channels_last."""
+    """Without tensor cores, convolutions on a GPU are often slower in channels_last."""
     tensor_cores = picked.get("precision", context.start.precision) != "fp32"
     return ("channels_last",) if context.device == "cpu" or tensor_cores else ()
 

@@ -1,4 +1,4 @@
-"""The knobs of how batches are loaded, and brought to the device."""
+"""The knobs for loading batches and copying them to the device."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ _MOST_COUNTS = 8
 _COUNTS = (0, 1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _PREFETCH_FACTORS = (2, 4, 8)
 _CHEAP_BATCH_SECONDS, _COSTLY_BATCH_SECONDS = 0.001, 0.02
-"""Fetching a whole batch in less than the first is cheaper than taking it from a worker; above the second, data loading
-is likely to be what training waits for."""
+"""Fetching a batch in less than the first is cheaper than receiving it from a worker. Above the second, training
+probably waits for data."""
 _SPARE, _FASTER = 1.3, 2.0
-"""What feeds a GPU at its pace of today is not enough: the first keeps a queue, the second is for what the other first
-guesses make faster (both chosen)."""
+"""Workers load this much faster than the GPU trains today. The first factor keeps a queue; the second leaves room for
+faster steps by the other first guesses. Not tuned."""
 _PLACED_SHARE = 0.2
-"""Of the memory that is free, for the whole data set: the sides of a duet have a copy each. Chosen."""
+"""Share of the free memory for the whole data set: each side of a duet has its own copy. Not tuned."""
 _READING_SHARE = 0.02
-"""Of the budget, for reading the whole data set: each process that trains with it does so again. Chosen: a search that
-ends in it starts about a dozen."""
+"""Share of the budget for reading the whole data set. Each process that trains with it reads it again, and a search
+that ends in it starts about a dozen. Not tuned."""
 _OWN_MEMORY: Set[DeviceKind] = frozenset({"cuda", "rocm"})
 _MADE_WITH_IT = "the train loader is made with it"
 
 
 def is_costly(context: SearchContext) -> bool:
-    """Whether data loading is likely to be what training waits for."""
+    """Whether training probably waits for data."""
     return context.batch_seconds >= _COSTLY_BATCH_SECONDS
 
 
 def _placements(context: SearchContext) -> Choices | str:
-    """Where samples that are always the same may lie, collated once."""
+    """Places for a data set that is collated once, since its samples are always the same."""
     facts, memory = context.facts, context.hardware.memory.available_bytes
     needed, samples = facts.placeable_bytes, facts.samples
     if needed is None or samples is None:
-        return f"the data set cannot be collated once: {facts.unplaceable_reason or 'nobody has looked at its samples'}"
+        return f"the data set cannot be collated once: {facts.unplaceable_reason or 'its samples were not examined'}"
     if "num_workers" in context.fixed and context.start.num_workers:
-        return f"{context.start.num_workers} workers are asked for, and a data set that is collated once leaves them no work"
+        return f"a data set that is collated once leaves the {context.start.num_workers} requested workers no work"
     reading = samples * facts.sample_seconds
     if reading > _READING_SHARE * context.budget_seconds:
         return (
-            f"reading the whole data set takes about {format_seconds(reading)}, and each burst would have to; with "
+            f"reading the whole data set takes about {format_seconds(reading)}, and each burst would read it; with "
             f"--budget {math.ceil(reading / _READING_SHARE / 60)}m it would be tried"
         )
     values: list[Scalar] = ["loader"]
@@ -61,7 +61,7 @@ def _placements(context: SearchContext) -> Choices | str:
 
 
 def worker_counts(context: SearchContext) -> tuple[int, ...]:
-    """The numbers of workers to try; one when it is fixed."""
+    """The numbers of workers to try; a fixed one stays alone."""
     held = "num_workers" in context.fixed or isinstance(_workers(context), str)
     return (context.start.num_workers,) if held else _worker_counts(context)
 
@@ -99,9 +99,9 @@ def _worker_counts(context: SearchContext) -> tuple[int, ...]:
 
 
 def _preferred_workers(context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
-    """Beside a GPU as many as feed it; on the CPU, where training needs the same cores, few or none.
+    """Beside a GPU, as many as feed it; on the CPU, where training needs the same cores, few or none.
 
-    A GPU whose pace is not known gets half of the CPUs, or all of a few.
+    A GPU of unknown pace gets half of the CPUs, or all of them if they are few.
     """
     cheap = context.batch_seconds < _CHEAP_BATCH_SECONDS
     if picked.get("data_placement", "loader") != "loader":
@@ -121,7 +121,7 @@ def _preferred_workers(context: SearchContext, picked: Mapping[str, Scalar]) -> 
 
 
 def _fits(context: SearchContext, workers: int, prefetch: int) -> bool:
-    """Whether these workers fit at least with the smallest batch."""
+    """Whether these workers' batches fit, at least with the smallest batch size."""
     smallest = TrainConfig(batch_size=min(batch_sizes(context)), num_workers=workers, prefetch_factor=prefetch)
     return context.room.shortage(smallest) is None
 
@@ -137,8 +137,8 @@ def _prefetching(context: SearchContext) -> Choices | str:
     working = [count for count in worker_counts(context) if count > 0]
     if not working:
         return "without workers nothing is prefetched"
-    wanted = sorted({*_PREFETCH_FACTORS, context.start.prefetch_factor or 2})
-    values = [value for value in wanted if _fits(context, min(working), value)]
+    factors = sorted({*_PREFETCH_FACTORS, context.start.prefetch_factor or 2})
+    values = [value for value in factors if _fits(context, min(working), value)]
     limits = [format_bytes(context.room.ram_bytes) + " of memory"]
     if context.room.shm_bytes is not None:
         limits.append(format_bytes(context.room.shm_bytes) + " of /dev/shm")
@@ -154,7 +154,7 @@ def _persistence(context: SearchContext) -> Choices | str:
 
 
 def _ordering(context: SearchContext) -> Choices | str:
-    """Whether batches keep their order; searched only where the baseline gives that up already, or the user asks."""
+    """Whether batches keep their order; searched only if the baseline gives it up already, or the user asks."""
     if context.start.dataloader_in_order and "dataloader_in_order" not in context.requested:
         return "out of order, no two runs train alike; if that is fine, ask with --only or pin it to false"
     if max(worker_counts(context)) == 0:
@@ -165,14 +165,14 @@ def _ordering(context: SearchContext) -> Choices | str:
 
 
 def _pinning(context: SearchContext) -> Choices | str:
-    """Page-locked host memory for copies to the device."""
+    """Whether batches lie in page-locked host memory for copies to the device."""
     if context.device not in _OWN_MEMORY:
         return f"on {context.device} batches are not copied to other memory"
     return Choices((False, True), "copies from page-locked memory are faster, and can overlap with computing")
 
 
 def _asynchrony(context: SearchContext) -> Choices | str:
-    """Copies that do not wait."""
+    """Whether copies return at once."""
     if isinstance(pinning := _pinning(context), str):
         return pinning
     if "pin_memory" in context.fixed and not context.start.pin_memory:
@@ -181,7 +181,7 @@ def _asynchrony(context: SearchContext) -> Choices | str:
 
 
 def _side_stream(context: SearchContext) -> Choices | str:
-    """Copies beside computing."""
+    """Whether copies run in a stream of their own."""
     if isinstance(asynchrony := _asynchrony(context), str):
         return asynchrony
     return Choices((False, True), "a copy in a stream of its own need not wait for what the device computes")
@@ -191,14 +191,14 @@ KNOBS = (
     Knob(
         name="data_placement", scope="loader",
         when="map-style data, the same samples each time, of one shape, that fit into memory",
-        why="a data set that is read and collated once need not be again in each epoch: batches are selected from it",
+        why="a data set that is collated once is not read again in each epoch: batches are selected from it",
         candidates=_placements, prefers=("device", "collated"), priority={"gpu": 35, "cpu": 45}, guide=25,
         part="loader", affects={"memory", "host memory"},
         without_word="the train loader selects its batches from the collated set",
     ),
     Knob(
         name="num_workers", scope="loader", while_training="neutral",
-        why="processes load data beside training, which else waits for it",
+        why="processes load data beside training, which otherwise waits for it",
         when="within the CPUs, what a pin allows, memory and /dev/shm; for iterable data where the baseline has some",
         candidates=_workers, prefers=_preferred_workers, priority={"gpu": 40, "cpu": 50}, guide=30, scale="linear",
         part="loader", affects={"host memory", "waiting batches", "cores"}, dataloader_argument="num_workers",
@@ -237,17 +237,17 @@ KNOBS = (
     ),
     Knob(
         name="non_blocking", scope="live", while_training="neutral", when="with pin_memory",
-        why="copies from page-locked memory overlap with computing when nobody waits for them",
+        why="copies from page-locked memory overlap with computing when nothing waits for them",
         candidates=_asynchrony, prefers=(True,), priority={"gpu": 90}, guide=70, devices=_OWN_MEMORY, part="loader",
         on_copies=True,
         words={"transformers": ("accelerator_config",), "accelerate": ("dataloader_config",)},
-        without_word="no copy from pinned memory is ever waited for; a warning says so where that was not tuned",
+        without_word="copies from pinned memory never block there; a warning says so if that was not tuned",
     ),
     Knob(
         name="device_prefetch", scope="live", when="with pin_memory, in your own loop", goes_with="pin_memory",
-        why="a batch is copied in a stream of its own while the device still computes, and takes no time of its own",
+        why="a batch is copied in a stream of its own while the device computes, and takes no extra time",
         candidates=_side_stream, priority={"gpu": 95}, guide=75, devices=_OWN_MEMORY, part="loader",
-        affects={"memory"},  # the next batch is there while this one is trained on
+        affects={"memory"},  # the next batch is on the device while this one is trained on
         without_word="it copies batches itself; a warning says that this is not in effect",
     ),
 )  # fmt: skip

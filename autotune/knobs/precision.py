@@ -1,4 +1,4 @@
-"""The knobs of what computes in fewer bits: precision, fp8_linear."""
+"""The knobs that compute in fewer bits: precision, fp8_linear."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 _FP8_CAPABILITY = (8, 9)
-"""Of compute: `torch._scaled_mm` has products of FP8 from Ada and Hopper on."""
+"""The lowest compute capability with FP8 products in `torch._scaled_mm` (Ada and Hopper)."""
 
 
 def _candidates(context: SearchContext) -> Choices | str:
-    """What the device computes faster than fp32."""
+    """Types in which the device computes faster than in fp32."""
     values = context.record.precisions
     return offer(values, context.record.precision_reason, context.record.precision_reason, own=context.start.precision)
 
 
 def _preferred(context: SearchContext, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
-    """None where calling operators is most of the work: autocast calls more of them still."""
+    """None where operator overhead dominates: autocast calls even more operators."""
     return () if context.overhead_bound else (*HALF, "tf32")
 
 
 def _reads(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch.device) -> Scalar | None:
-    """TF32 where it is allowed for matrix products, by either interface; half precision leaves nothing to read."""
+    """TF32 if either interface allows it for matrix products; half precision cannot be read."""
     import torch
 
     if device.type != "cuda":
@@ -44,7 +44,7 @@ def _reads(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch
 
 
 def _fp8(context: SearchContext) -> Choices | str:
-    """Linear layers in FP8, for who has allowed it."""
+    """Whether linear layers compute in FP8, if the user allows it."""
     if not context.allow_numerics and not context.start.fp8_linear:
         return "FP8 rounds more coarsely than half precision; if that is fine, --allow-numerics searches it"
     if context.device != "cuda" or (context.capability or (0, 0)) < _FP8_CAPABILITY:

@@ -1,4 +1,4 @@
-"""The knobs of the whole process: threads, memory allocator, cuDNN's own search."""
+"""The knobs of the whole process: threads, memory allocator, cuDNN's search."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _allocator(_model: nn.Module | None, _optimizer: Optimizer | None, device: t
 
 
 def _allocators(context: SearchContext) -> Choices | str:
-    """How memory is taken from the system."""
+    """How memory is allocated."""
     if context.device == "cuda":
         return Choices(("default", "tuned"), "expandable segments waste less memory, so that larger batches fit")
     if context.device != "cpu":
@@ -50,13 +50,13 @@ def _threads(context: SearchContext) -> Choices | str:
         return "torch already uses the one CPU that is usable"
     counts = {max(1, cpu.budget * quarters // 4) for quarters in (1, 2, 3, 4)}
     if context.start.num_threads is None and cpu.physical_cores == cpu.budget:
-        counts.discard(cpu.budget)  # that is what torch does by itself
+        counts.discard(cpu.budget)  # torch uses them all by default
     values: list[Scalar] = [context.start.num_threads, *sorted(counts - {context.start.num_threads})]
-    return offer(values, f"of {cpu.budget} usable CPUs some may be better left to the workers")
+    return offer(values, f"some of the {cpu.budget} usable CPUs may be better left to the workers")
 
 
 def _preferred_threads(context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
-    """One where each operation is tiny, else what workers leave: threads that wait for them take twice as long."""
+    """One if operations are tiny, else the cores that workers leave: waiting threads take twice as long."""
     if context.overhead_bound:
         return (1,)
     workers = int(picked.get("num_workers") or 0)
@@ -64,7 +64,7 @@ def _preferred_threads(context: SearchContext, picked: Mapping[str, Scalar]) -> 
 
 
 def _cudnn_search(context: SearchContext) -> Choices | str:
-    """The search of cuDNN itself for the fastest convolution."""
+    """Whether cuDNN searches for its fastest convolution."""
     if context.device != "cuda":
         return "cuDNN runs on NVIDIA GPUs only"
     if not context.facts.fixed_shapes:
@@ -89,7 +89,7 @@ KNOBS = (
         name="num_threads", scope="live", while_training="neutral", when="two CPUs or more",
         why="with fewer threads of an operation, workers have cores of their own, and tiny operations do not wait",
         candidates=_threads, prefers=_preferred_threads, priority={"cpu": 60}, guide=130, scale="linear",
-        part="both",  # workers want the cores that computing has
+        part="both",  # workers compete with computing for cores
         affects={"host memory", "compiled code", "cores"}, devices={"cpu"},
         on_process=set_threads, reads=_threads_now, without_word=_BEFORE_TRAINING,
     ),

@@ -31,7 +31,7 @@ def test_a_cpu_may_collate_once_and_a_gpu_may_keep_it() -> None:
     ("facts", "reason"),
     [
         ({"placeable_bytes": None, "unplaceable_reason": "its samples differ"}, "its samples differ"),
-        ({"placeable_bytes": None}, "nobody has looked"),
+        ({"placeable_bytes": None}, "not examined"),
         ({"placeable_bytes": 10**15}, "of the memory that is free"),
         ({"sample_seconds": 0.01}, "--budget 417m"),  # 50,000 samples take 500 s, a fiftieth of 25,000
         ({"samples": None}, "cannot be collated once"),

@@ -57,8 +57,8 @@ def make_context(device: DeviceKind) -> SearchContext:
     return SearchContext(
         hardware=hardware, facts=facts, device=device, record=record, start=facts.baseline,
         room=LoaderRoom.of(hardware.memory, facts), worker_limit=hardware.cpu.budget, effective_batch=64,
-        budget_seconds=600.0, requested=frozenset({"dataloader_in_order", "checkpointing", "strategy"}), fixed=frozenset(),
-        allow_numerics=True,
+        budget_seconds=600.0, requested=frozenset({"dataloader_in_order", "checkpointing", "strategy"}),
+        fixed=frozenset(), allow_numerics=True,
     )  # fmt: skip
 
 
