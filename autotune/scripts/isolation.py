@@ -86,7 +86,7 @@ class ScriptIsolation(Isolation):
         Raises:
             WorkloadError: It does not train, or in a way that cannot be changed from outside.
             IsolationError: It could not be started.
-            UsageError: This machine cannot protect files, and the script must not write to any.
+            UsageError: This machine cannot protect files, and the user lets the script write to none.
             Interrupted: See `interrupt`.
         """
         if self._seen is not None:

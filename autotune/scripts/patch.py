@@ -1,4 +1,4 @@
-"""Writes a result's changes into the script that it was measured with, as new contents of the script's files.
+"""The changes that a result makes in its script, as new contents of the script's files.
 
 Each setting is written where the script makes it: in the recorded call, an option's default, a framework's argument. If
 one of them has no such place, one line at the script's top applies all settings, and nothing else is edited.

@@ -14,7 +14,7 @@ TORCHS_PORT = 29500
 _PORTS = ("--master-port", "--master_port", "--main-process-port", "--main_process_port")
 _ENDPOINTS = ("--rdzv-endpoint", "--rdzv_endpoint")
 _LAST = ("done", "result", "trained")
-"""The last events of a rank."""
+"""Each of these ends the events of a rank."""
 _OF_TORCHRUN = "PET_MASTER_PORT"
 """The variable from which `torchrun` takes its port if the command has none."""
 
