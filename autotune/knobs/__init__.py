@@ -1,11 +1,10 @@
-"""Every knob, once: its values here, what it changes, how torch is told.
+"""Knobs: their values on this machine, what they change, and how they are applied to torch.
 
-A `TrainConfig` has a value for each knob. `build_space` makes the `Space` that is searched, from the machine, from
-`WorkloadFacts`, and from what the person asked for; it says why each value is tried, and why a knob is not.
+A `TrainConfig` has a value for each knob. `build_space` builds the search `Space` from the machine, `WorkloadFacts` and
+the user's options. It says why each value is tried, and why a knob is not searched.
 """
 
 from autotune.knobs.batch import divisors
-from autotune.knobs.circumstances import Choices
 from autotune.knobs.config import (
     KNOB_NAMES,
     Parameters,
@@ -19,6 +18,7 @@ from autotune.knobs.config import (
     unknown_knob,
 )
 from autotune.knobs.constraints import at_most, limit_of, share_of_rank
+from autotune.knobs.context import Choices
 from autotune.knobs.facts import ModelFacts, WorkloadFacts
 from autotune.knobs.ranks import exchanges_coarsely
 from autotune.knobs.registry import (

@@ -1,9 +1,9 @@
-"""The knob of which kernel computes scaled dot-product attention: sdpa_backend."""
+"""The knob that picks the kernel of scaled dot-product attention: sdpa_backend."""
 
 from __future__ import annotations
 
-from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar, TrainConfig
+from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import Knob
 from autotune.recorder.precision import HALF
 from autotune.recorder.telling import attention_allowed, restrict_attention
@@ -11,19 +11,19 @@ from autotune.recorder.telling import attention_allowed, restrict_attention
 _HALF_ONLY = ("flash_attention", "cudnn_attention")
 
 
-def _candidates(of: Circumstances) -> Choices | str:
+def _candidates(context: SearchContext) -> Choices | str:
     """Kernels for attention."""
-    if not of.facts.has_attention:
+    if not context.facts.has_attention:
         return "the model computes no scaled dot-product attention"
-    if of.device not in {"cuda", "rocm"}:
-        return f"attention has only one implementation for {of.device}"
-    half = {*HALF} & {*of.record.precisions, of.start.precision}
+    if context.device not in {"cuda", "rocm"}:
+        return f"attention has only one implementation for {context.device}"
+    half = {*HALF} & {*context.record.precisions, context.start.precision}
     values: list[Scalar] = ["default", "efficient_attention"]
-    if half and (of.device == "rocm" or (of.capability or (0, 0)) >= (8, 0)):
+    if half and (context.device == "rocm" or (context.capability or (0, 0)) >= (8, 0)):
         values.append("flash_attention")
-        if of.device == "cuda":
+        if context.device == "cuda":
             values.append("cudnn_attention")
-    return offer(values, "which kernel of attention is fastest depends on its shapes", own=of.start.sdpa_backend)
+    return offer(values, "which kernel of attention is fastest depends on its shapes", own=context.start.sdpa_backend)
 
 
 def _conflict(config: TrainConfig) -> str | None:
@@ -40,7 +40,7 @@ KNOBS = (
         candidates=_candidates, priority={"gpu": 70}, guide=120, conflict=_conflict,
         affects={"memory", "arithmetic", "compiled code"}, on_process=restrict_attention,
         reads=lambda *_: attention_allowed(),
-        trials={one: {"cuda", "rocm"} for one in ("flash_attention", "cudnn_attention", "efficient_attention")},
+        trials={kernel: {"cuda", "rocm"} for kernel in ("flash_attention", "cudnn_attention", "efficient_attention")},
         without_word="set for the process when training starts",
     ),
 )  # fmt: skip

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 
 from autotune.hardware import Gpu
-from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar
+from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import Knob
 from autotune.recorder.precision import HALF
 
-_MOST_SIZES = 10  # chosen: a search tries two or three of them, neighbours first
-_SMALLEST_SHARE = 16  # batches below this share of the baseline's are not tried: launching them costs more
+_MOST_SIZES = 10  # not tuned: a search tries two or three of them, neighbours first
+_SMALLEST_SHARE = 16  # batches below this share of the baseline's are not tried: their launches cost too much
 _LARGEST_GROWTH = 6  # doublings of the baseline's batch, where the effective batch is free
 _TRAINING_BYTES_PER_PARAMETER = 16  # fp32 weight, gradient, and the two moments of Adam
 
@@ -24,72 +24,76 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def spread(values: Iterable[int], most: int, keep: int | None = None) -> tuple[int, ...]:
-    """At most this many of the values, evenly by rank; both ends stay, and `keep` where it is among them."""
+    """At most `most` of the values, spread evenly by rank. Keeps both ends, and `keep` if it is among them."""
     ordered = sorted(set(values))
     if len(ordered) <= most:
         return tuple(ordered)
     picked = {ordered[round(rank * (len(ordered) - 1) / (most - 1))] for rank in range(most)}
     if keep in ordered and keep not in picked:
-        wanted = keep
-        picked.remove(min(sorted(picked)[1:-1], key=lambda value: abs(math.log(value / wanted))))
-        picked.add(wanted)
+        kept = keep
+        picked.remove(min(sorted(picked)[1:-1], key=lambda value: abs(math.log(value / kept))))
+        picked.add(kept)
     return tuple(sorted(picked))
 
 
-def batch_sizes(of: Circumstances) -> tuple[int, ...]:
-    """The batch sizes to try; one when it is fixed."""
-    own = of.start.batch_size
-    if "batch_size" in of.fixed:
+def batch_sizes(context: SearchContext) -> tuple[int, ...]:
+    """The batch sizes to try; a fixed one stays alone."""
+    own = context.start.batch_size
+    if "batch_size" in context.fixed:
         return (own,)
-    if of.rank_batch is not None:
-        fits = [value for value in divisors(of.rank_batch) if value == own or _in_data_set(value, of)]
-        if _is_whole(of) and not of.asked & {"batch_size", "accumulation_steps"}:
+    if context.rank_batch is not None:
+        fits = [value for value in divisors(context.rank_batch) if value == own or _in_data_set(value, context)]
+        if _is_whole(context) and not context.requested & {"batch_size", "accumulation_steps"}:
             return (own,)
-        floor = min(own, of.rank_batch) / _SMALLEST_SHARE
+        floor = min(own, context.rank_batch) / _SMALLEST_SHARE
         return spread([value for value in fits if value >= floor], _MOST_SIZES, own)
     grown = [own * 2**power for power in range(1, _LARGEST_GROWTH + 1)]
-    plausible = [value for value in grown if _in_data_set(value, of) and _in_memory(value, of)]
+    plausible = [value for value in grown if _in_data_set(value, context) and _in_memory(value, context)]
     return tuple(sorted({*(own // part for part in (4, 2, 1) if own % part == 0), *plausible}))
 
 
-def _candidates(of: Circumstances) -> Choices | str:
-    """Divisors of the effective batch where it is held, else the baseline's times powers of two."""
-    if of.effective_batch is None:
+def _candidates(context: SearchContext) -> Choices | str:
+    """Divisors of a fixed effective batch; otherwise the baseline's batch size times powers of two."""
+    if context.effective_batch is None:
         reason = "the baseline's times powers of two: the effective batch is free"
         nothing = "no other size fits into the data set and into memory"
     else:
-        reason = f"divisors of the effective batch of {of.effective_batch}, which stays as it is"
-        nothing = f"the effective batch of {of.effective_batch} has no other divisor that is worth trying"
-        if _is_whole(of):
+        reason = f"divisors of the effective batch of {context.effective_batch}, which stays as it is"
+        nothing = f"the effective batch of {context.effective_batch} has no other divisor that is worth trying"
+        if _is_whole(context):
             nothing = (
-                f"the effective batch of {of.effective_batch} is trained at once already, and smaller micro-batches "
-                "only launch more kernels; --effective-batch free would try larger ones"
+                f"the effective batch of {context.effective_batch} is trained at once already, and smaller "
+                "micro-batches only launch more kernels; --effective-batch free would try larger ones"
             )
-    return offer(batch_sizes(of), reason, nothing)
+    return offer(batch_sizes(context), reason, nothing)
 
 
-def _is_whole(of: Circumstances) -> bool:
-    """Whether a GPU has room for the whole step at once: smaller micro-batches only launch more kernels."""
-    return isinstance(of.record, Gpu) and of.start.batch_size == of.rank_batch
+def _is_whole(context: SearchContext) -> bool:
+    """Whether a GPU trains each step in one micro-batch: smaller ones would only launch more kernels."""
+    return isinstance(context.record, Gpu) and context.start.batch_size == context.rank_batch
 
 
-def _in_data_set(value: int, of: Circumstances) -> bool:
-    """Whether the data set fills one such batch."""
-    return of.facts.samples is None or value <= of.facts.samples
+def _in_data_set(value: int, context: SearchContext) -> bool:
+    """Whether the data set fills a batch of this size."""
+    return context.facts.samples is None or value <= context.facts.samples
 
 
-def _in_memory(value: int, of: Circumstances) -> bool:
-    """Whether weights, optimizer and the bare input fit: a lower bound, the rest is for the memory model."""
-    total = of.record.memory_total_bytes if isinstance(of.record, Gpu) else of.hardware.memory.available_bytes
-    needed = of.facts.parameters * _TRAINING_BYTES_PER_PARAMETER + value * of.room.sample_bytes
+def _in_memory(value: int, context: SearchContext) -> bool:
+    """Whether weights, optimizer states and the input fit. It is a lower bound; the memory model checks the rest."""
+    total = (
+        context.record.memory_total_bytes
+        if isinstance(context.record, Gpu)
+        else context.hardware.memory.available_bytes
+    )
+    needed = context.facts.parameters * _TRAINING_BYTES_PER_PARAMETER + value * context.room.sample_bytes
     return total is None or needed <= total
 
 
-def _preferred(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
-    """In half precision, with half the bytes an activation, twice the batch should fit on a GPU."""
-    if of.device == "cpu" or picked.get("precision", of.start.precision) not in HALF:
+def _preferred(context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    """In half precision, activations take half the bytes, so that twice the batch should fit on a GPU."""
+    if context.device == "cpu" or picked.get("precision", context.start.precision) not in HALF:
         return ()
-    return tuple(value for value in batch_sizes(of) if value >= 2 * of.start.batch_size)[:1]
+    return tuple(value for value in batch_sizes(context) if value >= 2 * context.start.batch_size)[:1]
 
 
 KNOBS = (
@@ -97,14 +101,14 @@ KNOBS = (
         name="batch_size", scope="loader", when="divisors of the effective batch, or any with `--effective-batch free`",
         why="larger micro-batches use a device better until it is full; smaller ones stay in the CPU's caches",
         candidates=_candidates, prefers=_preferred, priority={"gpu": 20, "cpu": 30}, guide=80, scale="logarithmic",
-        part="both",  # a batch is what is loaded at once
+        part="both",  # the loader works in batches too
         affects={"arithmetic", "compiled code", "waiting batches"},  # BatchNorm sees the micro-batch
         dataloader_argument="batch_size", words={"transformers": "per_device_train_batch_size"},
         without_word="the train loader is made with it",
     ),
     Knob(
         name="accumulation_steps", scope="loader", when="follows from batch_size",
-        why="the effective batch, and so what is learned, stays as it is whatever fits into memory at once",
+        why="the effective batch, and with it what is learned, stays the same however little fits into memory at once",
         candidates=None, goes_with="batch_size", affects={"waiting batches"},
         words={
             "lightning": "accumulate_grad_batches", "transformers": "gradient_accumulation_steps",

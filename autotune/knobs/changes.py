@@ -1,4 +1,4 @@
-"""What a config changes in a training, in the words of the recorder."""
+"""What a config changes in a training, in the recorder's format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autotune.knobs.registry import KNOBS, loader_arguments, variables
 
 
 def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
-    """What differs from the script as it is; the knobs name the functions that change it."""
+    """The changes from the baseline to a config; knobs name the functions that make them."""
     changed = [KNOBS[name] for name in config.changes_from(baseline)]
     arguments = loader_arguments(config)
     names = [knob.dataloader_argument for knob in changed if knob.dataloader_argument is not None]
@@ -44,7 +44,7 @@ def words_of(knobs: Mapping[str, Scalar]) -> str:
 
 
 def in_words(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
-    """A candidate as the recorder plays it."""
+    """A candidate in the recorder's format."""
     changes = changes_of(config, baseline)
     knobs = {knob: now for knob, (_, now) in config.changes_from(baseline).items()}
     return {

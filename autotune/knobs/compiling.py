@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from autotune.hardware import Gpu
-from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar
+from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
 from autotune.recorder.compiled import CODE_DEPENDS_ON, GRAPHED, compile_model, compiled_mode
 from autotune.units import format_seconds
@@ -13,63 +13,63 @@ _INDUCTOR_BUDGET_SECONDS = 180.0
 _BUDGET_SECONDS = {
     "cudagraphs": 60.0, "blocks": 90.0, "max-autotune-no-cudagraphs": 1200.0, "max-autotune": 1200.0,
 }  # fmt: skip
-"""With a shorter budget nothing is compiled in this mode: by what compiling takes, of which the first needs seconds;
-the last two search for minutes."""
+"""The shortest search budget with which a mode is tried. It depends on how long the mode compiles: the first takes
+seconds, the last two search for minutes."""
 _OUTSIDE = 0.05
-"""Of the loss that must go past the model for compiling it with the loss to be worth another compile: all of it hidden,
-a step is a twentieth faster, of which a duet sees two fifths (two per cent). Chosen."""
+"""Least share of the loss outside the model's call for which the two are compiled together. Hiding this much makes a
+step 5 % faster; a duet detects 2 %. Not tuned."""
 _PROMISING = 0.5
-"""Where compiling promises most of all, a budget of this share will do."""
+"""Where operator overhead dominates, compiling promises most, and this share of the shortest budget is enough."""
 _MAX_AUTOTUNE = ("max-autotune-no-cudagraphs", "max-autotune")
 _MAX_AUTOTUNE_PROCESSORS = 68
 """On GPUs with fewer multiprocessors torch searches no matrix products (`torch._inductor.utils.is_big_gpu`)."""
 
 
-def _candidates(of: Circumstances) -> Choices | str:
-    """Modes of torch.compile that can break even within the budget."""
-    if of.device == "mps":
+def _candidates(context: SearchContext) -> Choices | str:
+    """Modes of torch.compile that can pay off within the budget."""
+    if context.device == "mps":
         return "torch.compile is still experimental on MPS"
-    possible = _possible(of)
-    modes: list[Scalar] = [mode for mode in possible if of.budget_seconds >= _least_budget(mode, of)]
+    possible = _possible(context)
+    modes: list[Scalar] = [mode for mode in possible if context.budget_seconds >= _least_budget(mode, context)]
     if not modes:
-        least = min(_least_budget(mode, of) for mode in possible)
+        least = min(_least_budget(mode, context) for mode in possible)
         return (
-            f"compiling takes 8 to 60 s each time and cannot break even within {format_seconds(of.budget_seconds)}; "
-            f"give a budget of {format_seconds(least)} or more"
+            "compiling takes 8 to 60 s each time and cannot break even within "
+            f"{format_seconds(context.budget_seconds)}; give a budget of {format_seconds(least)} or more"
         )
-    return offer([None, *modes], _reason(of), own=of.start.compile_mode)
+    return offer([None, *modes], _reason(context), own=context.start.compile_mode)
 
 
-def _possible(of: Circumstances) -> list[str]:
-    """Modes that have an effect of their own here."""
+def _possible(context: SearchContext) -> list[str]:
+    """Modes that differ from the others on this device and workload."""
     modes = ["default"]
-    if of.device != "cpu":
-        searches = _processors(of) >= _MAX_AUTOTUNE_PROCESSORS
+    if context.device != "cpu":
+        searches = _processors(context) >= _MAX_AUTOTUNE_PROCESSORS
         modes += ["reduce-overhead", *(_MAX_AUTOTUNE if searches else ())]
-        modes += ["cudagraphs"] if of.device == "cuda" else []
-    if of.facts.repeated_blocks:
+        modes += ["cudagraphs"] if context.device == "cuda" else []
+    if context.facts.repeated_blocks:
         modes.append("blocks")
-    if of.facts.outside_fraction >= _OUTSIDE and of.start.ranks == 1:  # DDP's buckets end graphs of the model itself
+    if context.facts.outside_fraction >= _OUTSIDE and context.start.ranks == 1:  # DDP breaks the graph at its buckets
         modes.append("loss")
-    return modes if of.facts.fixed_shapes else [mode for mode in modes if mode not in GRAPHED]
+    return modes if context.facts.fixed_shapes else [mode for mode in modes if mode not in GRAPHED]
 
 
-def _least_budget(mode: str, of: Circumstances) -> float:
+def _least_budget(mode: str, context: SearchContext) -> float:
     least = _BUDGET_SECONDS.get(mode, _INDUCTOR_BUDGET_SECONDS)
-    return _PROMISING * least if of.overhead_bound and mode not in _MAX_AUTOTUNE else least
+    return _PROMISING * least if context.overhead_bound and mode not in _MAX_AUTOTUNE else least
 
 
-def _reason(of: Circumstances) -> str:
-    if of.device == "cpu":
-        return "on the CPU the default mode fuses what eager mode does apart"
-    if not of.facts.fixed_shapes:
+def _reason(context: SearchContext) -> str:
+    if context.device == "cpu":
+        return "on the CPU the default mode fuses operators that eager mode runs one by one"
+    if not context.facts.fixed_shapes:
         return "compiling fuses kernels; modes with CUDA graphs are left out, since shapes vary from batch to batch"
     return "compiling fuses kernels, and CUDA graphs take away launch costs"
 
 
-def _processors(of: Circumstances) -> int:
-    """Multiprocessors of the GPU; 0 where that is not known."""
-    return (of.record.sm_count or 0) if isinstance(of.record, Gpu) else 0
+def _processors(context: SearchContext) -> int:
+    """Multiprocessors of the GPU; 0 if unknown."""
+    return (context.record.sm_count or 0) if isinstance(context.record, Gpu) else 0
 
 
 KNOBS = (

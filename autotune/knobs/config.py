@@ -1,4 +1,4 @@
-"""TrainConfig: one point of the space that is searched, in the words of torch itself."""
+"""TrainConfig: one point of the search space, in torch's own terms."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ Count = Annotated[int, BeforeValidator(_not_a_bool), Field(le=2**31 - 1)]
 class TrainConfig(BaseModel):
     """How to train: a value for every knob. The defaults are PyTorch's own.
 
-    A config is canonical: what has no effect is set to its default, so that two configs that train alike
-    are equal (without workers there is no prefetching and nothing persists; without pinned memory a
-    copy to the device cannot be asynchronous; one rank has nobody to exchange gradients with).
+    A config is canonical: a value without effect is reset to its default, so that two configs that train alike are
+    equal. Without workers, nothing is prefetched and nothing persists. Without pinned memory, a copy to the device
+    cannot be asynchronous. A single rank exchanges no gradients.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,15 +68,15 @@ class TrainConfig(BaseModel):
         default="loader", description="collated: the whole data set, once; device: and kept there"
     )
     num_workers: Count = Field(default=0, ge=0, description="DataLoader processes; 0: in the training process")
-    prefetch_factor: Count | None = Field(default=None, ge=1, description="batches a worker; None: torch's 2")
+    prefetch_factor: Count | None = Field(default=None, ge=1, description="batches per worker; None: torch's 2")
     pin_memory: bool = False
     persistent_workers: bool = False
     dataloader_in_order: bool = Field(default=True, description="false: a batch that is ready need not wait for others")
     non_blocking: bool = False
-    device_prefetch: bool = Field(default=False, description="copies on a stream of their own, beside computing")
+    device_prefetch: bool = Field(default=False, description="copies on a separate stream while computing")
     num_threads: Count | None = Field(default=None, ge=1, description="CPU intra-op; None: torch's own")
     allocator: Allocator = "default"
-    ranks: Count = Field(default=1, ge=1, description="processes that train together, one a device")
+    ranks: Count = Field(default=1, ge=1, description="processes that train together, one per device")
     strategy: Strategy = Field(
         default="ddp", description="fsdp: weights, gradients and the optimizer's states are split among the ranks"
     )
@@ -94,24 +94,24 @@ class TrainConfig(BaseModel):
         default="fp32", description="what gradients are cast to before they are exchanged"
     )
     ddp_bucket_cap_mb: Count | None = Field(
-        default=None, ge=1, description="MiB of gradients a bucket; None: torch's 25"
+        default=None, ge=1, description="MiB of gradients per bucket; None: torch's 25"
     )
     gradient_as_bucket_view: bool = Field(default=False, description="gradients lie in DDP's buckets")
     static_graph: bool = Field(default=False, description="promises DDP that each step uses the same parameters")
     nccl_max_ctas: Count | None = Field(
-        default=None, ge=1, le=64, description="thread blocks that NCCL may take of a GPU; None: as it finds best"
+        default=None, ge=1, le=64, description="thread blocks of a GPU that NCCL may take; None: its own choice"
     )
     nccl_algo: NcclAlgorithm | None = Field(
-        default=None, description="how NCCL adds up what all ranks have; None: as it finds best"
+        default=None, description="how NCCL sums gradients over all ranks; None: its own choice"
     )
     nccl_buffsize: Count | None = Field(
         default=None, ge=1, description="bytes of NCCL's buffer between two ranks; None: its own 4 MiB"
     )
-    find_unused_parameters: bool = Field(default=False, description="DDP looks which parameters a step leaves out")
+    find_unused_parameters: bool = Field(default=False, description="DDP searches for parameters a step leaves out")
 
     @model_validator(mode="after")
     def _canonical(self) -> TrainConfig:
-        """Resets what has no effect in combination with the rest (validated values: "0" is 0 here)."""
+        """Resets values that have no effect beside the others. Values are validated by now: "0" is 0."""
         resets: dict[str, Scalar] = {}
         if self.data_placement != "loader":  # there is nothing left to load
             resets["num_workers"] = 0
@@ -119,11 +119,11 @@ class TrainConfig(BaseModel):
             resets |= {"prefetch_factor": None, "persistent_workers": False, "dataloader_in_order": True}
         elif self.prefetch_factor is None:
             resets["prefetch_factor"] = 2
-        if self.data_placement == "device":  # nor to copy
+        if self.data_placement == "device":  # there is nothing left to copy
             resets["pin_memory"] = False
         if not self.pin_memory or "pin_memory" in resets:
             resets |= {"non_blocking": False, "device_prefetch": False}
-        elif self.device_prefetch:  # which waits for no copy
+        elif self.device_prefetch:  # it waits for no copy
             resets["non_blocking"] = True
         if self.ranks == 1:
             resets |= {"strategy": "ddp", "exchange_dtype": "fp32"}
@@ -132,10 +132,10 @@ class TrainConfig(BaseModel):
             resets |= {"reshard_after_forward": True, "fsdp_param_dtype": "fp32", "fsdp_prefetch": 0}
         elif self.precision != "bf16":
             resets["fsdp_param_dtype"] = "fp32"
-        if self.ranks == 1 or self.strategy == "fsdp":  # which has nothing of these
+        if self.ranks == 1 or self.strategy == "fsdp":  # FSDP has none of these
             resets |= {"ddp_bucket_cap_mb": None, "gradient_as_bucket_view": False}
             resets |= {"static_graph": False, "find_unused_parameters": False}
-        self.__dict__.update(resets)  # the model is frozen, and nobody has seen it yet
+        self.__dict__.update(resets)  # the model is frozen, but not yet in use
         return self
 
     @property
@@ -173,11 +173,11 @@ _ENABLING_OF: dict[str, dict[str, Scalar]] = {
     "fsdp_param_dtype": {"strategy": "fsdp", "precision": "bf16"},
     "fsdp_prefetch": {"strategy": "fsdp"},
 }
-"""With these each knob has an effect: a value that is typed is validated beside them, so that none is swallowed."""
+"""Values that give each knob an effect. Typed values are validated beside them, so that none is silently reset."""
 
 
 def unknown_knob(name: str) -> str:
-    """What is said of a name that no knob has."""
+    """The message for a name that is not a knob."""
     return f"{name!r} is not a knob; the knobs are {', '.join(KNOB_NAMES)}"
 
 
@@ -194,7 +194,7 @@ def make_config(values: dict[str, Any]) -> TrainConfig:
 
 
 def check_values(values: Mapping[str, Scalar]) -> TrainConfig:
-    """A config of some values alone, none of them without effect.
+    """A config in which each of these values has an effect.
 
     Raises:
         ConfigError: As in `make_config`.
@@ -219,7 +219,7 @@ def parse_knob(knob: str, text: str) -> Scalar:
 
 
 def allowed_words(knob: str) -> list[str]:
-    """The words that a knob takes, as they are typed; empty where it takes numbers, or true and false."""
+    """The words that a knob accepts; empty if it takes numbers or booleans."""
     annotation = TrainConfig.model_fields[knob].annotation
     parts = (annotation, *get_args(annotation))
     words = [str(value) for part in parts for value in get_args(part) if isinstance(value, str)]
@@ -235,7 +235,7 @@ def parse_scalar(text: str) -> Scalar:
     with contextlib.suppress(ValueError):
         return int(stripped)
     with contextlib.suppress(ValueError):
-        if math.isfinite(number := float(stripped)):  # else a word: a result file cannot hold it as a number
+        if math.isfinite(number := float(stripped)):  # a result file cannot hold others as numbers
             return number
     return stripped
 
@@ -246,7 +246,7 @@ def format_scalar(value: Scalar) -> str:
 
 
 def _explain(error: ValidationError) -> str:
-    """The first mistake of a validation, in one sentence."""
+    """The first validation error, in one sentence."""
     first = error.errors()[0]
     knob = str(first["loc"][0]) if first["loc"] else "config"
     if first["type"] == "extra_forbidden":

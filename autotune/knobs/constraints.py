@@ -1,6 +1,6 @@
-"""Brings what a person asked for into one start: pins, which hold a knob or limit it, and the effective batch.
+"""Applies the user's constraints to the start config: pins, which fix or limit a knob, and the effective batch.
 
-What contradicts is refused here, before anything runs, with the way out in the message.
+Contradictions are refused before anything runs; the message says how to resolve them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping
 
 from autotune.errors import ConfigError
 from autotune.knobs.batch import divisors, spread
-from autotune.knobs.circumstances import LoaderRoom
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, check_values, unknown_knob
+from autotune.knobs.context import LoaderRoom
 from autotune.knobs.facts import WorkloadFacts
 
 AT_MOST = "<="
-"""What a pin begins with that limits a number: ``num_workers<=4``."""
+"""The prefix of a pin that limits a number: ``num_workers<=4``."""
 
 
 def at_most(number: int) -> str:
@@ -23,18 +23,18 @@ def at_most(number: int) -> str:
 
 
 def limit_of(pin: Scalar) -> int | None:
-    """The number that a pin limits its knob to; None for one that holds the knob."""
+    """The number that a pin limits its knob to; None for a pin that fixes the knob."""
     return int(pin.removeprefix(AT_MOST)) if isinstance(pin, str) and pin.startswith(AT_MOST) else None
 
 
 def check_constraints(
     pinned: Mapping[str, Scalar],
-    asked: Collection[str],
+    requested: Collection[str],
     effective_batch: int | None,
     explored: Mapping[str, tuple[Scalar, ...]],
 ) -> None:
     """Refuses constraints that are out of range, or that contradict each other."""
-    if unknown := sorted({*pinned, *asked} - set(KNOB_NAMES)):
+    if unknown := sorted({*pinned, *requested} - set(KNOB_NAMES)):
         raise ConfigError(unknown_knob(unknown[0]))
     check_values(pinned)
     workers = pinned.get("num_workers")
@@ -43,7 +43,7 @@ def check_constraints(
             f"data_placement={pinned['data_placement']} and num_workers={workers} are pinned, but a data set that is "
             "collated once leaves workers nothing to load; pin only one"
         )
-    if effective_batch is not None and not 1 <= effective_batch < 2**31:  # more takes minutes to find the divisors of
+    if effective_batch is not None and not 1 <= effective_batch < 2**31:  # finding more divisors takes minutes
         raise ConfigError(f"the effective batch {effective_batch} cannot be used: expected 1 to {2**31 - 1}")
     if knobs := sorted(explored.keys() & set(KNOB_NAMES)):
         raise ConfigError(
@@ -55,7 +55,7 @@ def check_constraints(
 
 
 def searched_knobs(pinned: Mapping[str, Scalar], only: Collection[str] | None, effective_batch: int | None) -> set[str]:
-    """The knobs that may be searched; batch and accumulation are one choice, under the name of the batch."""
+    """The knobs that may be searched. Batch size and accumulation are one choice, named batch_size."""
     searched = (set(KNOB_NAMES) if only is None else set(only)) - pinned.keys()
     if "accumulation_steps" in searched:
         searched |= {"batch_size"} - pinned.keys()
@@ -132,7 +132,7 @@ def start_config(
     *,
     batch_free: bool,
 ) -> TrainConfig:
-    """The baseline with the constraints applied, its loader made smaller where its batches would not fit."""
+    """The baseline with the constraints applied, and with a smaller loader if its batches would not fit."""
     own = facts.baseline.replace(**pinned)
     beyond = {knob: most for knob, most in limits.items() if _is_beyond(own, knob, most)}
     baseline = own.replace(**beyond)
@@ -155,10 +155,10 @@ def _is_beyond(config: TrainConfig, knob: str, most: int) -> bool:
 
 
 def _smaller_loader(config: TrainConfig, pinned: Mapping[str, Scalar]) -> TrainConfig | None:
-    """The config with fewer batches waiting: less prefetching first, then fewer workers; None at the pins."""
+    """The config with fewer waiting batches: less prefetching first, then fewer workers; None if pins forbid it."""
     workers, prefetch = config.num_workers, config.prefetch_factor or 1
     fewer_workers = "num_workers" not in pinned and workers > 0
-    # One batch ahead is left to the last worker, or to workers that are pinned.
+    # The last worker, or pinned workers, may prefetch as little as one batch.
     if "prefetch_factor" not in pinned and prefetch > (2 if fewer_workers and workers > 1 else 1):
         return config.replace(prefetch_factor=prefetch - 1)
     return config.replace(num_workers=workers - 1) if fewer_workers else None

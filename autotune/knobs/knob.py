@@ -1,4 +1,4 @@
-"""Knob: all that the package knows of one way to train faster, in one declaration.
+"""Knob: everything that the package knows about one way to train faster, in one declaration.
 
 Each family's file declares its knobs, and `autotune.knobs.registry` answers questions about all of them. To add one,
 add its field to `TrainConfig` and its declaration to a family.
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.hardware import DeviceKind
-from autotune.knobs.circumstances import Choices, Circumstances
 from autotune.knobs.config import Scalar, TrainConfig
+from autotune.knobs.context import Choices, SearchContext
 from autotune.recorder.undo import Undo
 
 if TYPE_CHECKING:
@@ -20,13 +20,20 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-Effect = Literal["memory", "host memory", "arithmetic", "compiled code", "waiting batches", "cores"]
-"""memory, host memory: what a step takes of the device's memory, on the CPU of the host's too · arithmetic: how results
-are rounded · compiled code: what Inductor writes · waiting batches: how much waits in the loader · cores: how many CPUs
-are used."""
-Scope = Literal["live", "loader", "compiled", "process"]
-"""How a training process that is alive takes another value of a knob. live: in place, between two steps · loader: by
-another loader · compiled: by other compiled code, which is kept · process: not at all, only a new process has it."""
+Effect = Literal[
+    "memory",  # the memory of a step on every device
+    "host memory",  # the memory of a step on the CPU
+    "arithmetic",  # how results are rounded
+    "compiled code",  # the code that Inductor writes
+    "waiting batches",  # how much waits in the loader
+    "cores",  # how many CPUs are used
+]
+Scope = Literal[
+    "live",  # a training process changes the knob in place, between two steps
+    "loader",  # with another loader
+    "compiled",  # with other compiled code, which is kept
+    "process",  # not at all: only a new process takes another value
+]
 Framework = Literal["lightning", "fabric", "transformers", "accelerate"]
 FRAMEWORKS: tuple[Framework, ...] = ("lightning", "fabric", "transformers", "accelerate")
 EVERYWHERE: frozenset[DeviceKind] = frozenset({"cpu", "cuda", "rocm", "mps"})
@@ -34,7 +41,7 @@ EVERYWHERE: frozenset[DeviceKind] = frozenset({"cpu", "cuda", "rocm", "mps"})
 
 @dataclass(frozen=True)
 class ByLeave:
-    """A training that runs can take another value of the knob, but then learns something else.
+    """A running training can take another value of the knob, but then learns something else.
 
     Attributes:
         changes: What changes about the learning, in one sentence.
@@ -44,52 +51,52 @@ class ByLeave:
 
 
 WhileTraining = Literal["neutral"] | ByLeave | None
-"""What another value does to a training that runs. neutral: the same samples in the same order, the same mathematics up
-to rounding · by leave: it learns something else, and says what · None: such a training cannot take another value."""
-Rule = Callable[[Circumstances], Choices | str]
-Preference = Callable[[Circumstances, Mapping[str, Scalar]], tuple[Scalar, ...]]
+"""What another value does to a running training. Neutral: same samples in the same order, same mathematics but for
+rounding. `ByLeave`: it learns something else. None: a running training cannot take another value."""
+Rule = Callable[[SearchContext], Choices | str]
+Preference = Callable[[SearchContext, Mapping[str, Scalar]], tuple[Scalar, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """One declaration.
+    """The declaration of one knob.
 
     Attributes:
-        name: Of its field in `TrainConfig`.
-        scope: How a training process that is alive takes another value (`benchmarks.host_history` measures it).
+        name: The name of its field in `TrainConfig`.
+        scope: How a live training process takes another value (`benchmarks.host_history` measures it).
         why: What it may gain, in one sentence.
-        when: Where it is searched, besides its devices; in a few words.
-        while_training: What another value does to a training that runs.
-        candidates: The values that are worth trying, or the sentence that says why it is not searched. None: it has no
-            choice of its own, and follows from the knob that it goes with.
-        when_short: The same once memory has run out, for a knob that buys memory with time.
-        prefers: Values for the first guess, best first: the first that is offered is taken. A function is given what
-            was picked of the knobs declared before.
-        priority: Its place by expected effect beside a ``gpu``, and on the ``cpu`` alone: 10 is tried first.
-        guide: Its place in the order in which tuning guides change knobs, which the ablation follows.
-        part: Of training, what it makes faster.
+        when: Where it is searched, apart from its devices; in a few words.
+        while_training: What another value does to a running training.
+        candidates: Returns the values worth trying, or a sentence that says why the knob is not searched. None: the
+            knob has no choice of its own, and follows from `goes_with`.
+        when_short: The same once memory has run out, for a knob that saves memory at the cost of time.
+        prefers: Values for the first guess, best first; the first one on offer is taken. A function also receives the
+            values picked for the knobs declared before.
+        priority: Its rank by expected effect beside a ``gpu``, and on the ``cpu`` alone: 10 is tried first.
+        guide: Its rank in the order in which tuning guides change knobs, which the ablation follows.
+        part: The part of training that it speeds up.
         affects: What else depends on it.
-        scale: On which its values lie; None: they are categories.
-        goes_with: The knob without which it means nothing.
-        devices: Where it has an effect.
-        devices_of: Where some of its values have one, if not on all of them.
-        conflict: Why a config cannot run with the value it has, or None.
+        scale: The scale of its values; None: they are categories.
+        goes_with: The knob without which it has no effect.
+        devices: The devices on which it has an effect.
+        devices_of: The devices on which a single value has an effect, where they are not all of these.
+        conflict: Why a config cannot run with its value, or None.
         dataloader_argument: The keyword argument of ``DataLoader`` that takes its value.
         ddp_argument: The keyword argument of ``DistributedDataParallel`` that takes its value.
-        variable: The variable of the environment that takes its value, unless that is None: read when ranks meet.
-        words: A framework's own keyword argument that takes its value; several, or a tuple of one, where the value is
-            translated by `autotune.integrations`.
-        without_word: How it comes into effect under a framework that has no word for it.
-        on_process: Tells torch what holds for the whole process, whatever it was told before; returns its undo.
-        on_model: Changes a model that is on its device; given the whole config, whose other knobs may matter.
-        looks_at: Those knobs.
+        variable: The environment variable that takes its value, unless that is None; read when ranks meet.
+        words: A framework's own keyword argument that takes its value. A tuple: the arguments into which
+            `autotune.integrations` translates the value.
+        without_word: How it takes effect under a framework that has no argument for it.
+        on_process: Sets the value for the whole process, whatever was set before; returns an undo.
+        on_model: Changes a model that is on its device. It receives the whole config, since other knobs may matter.
+        looks_at: Those other knobs.
         on_optimizer: Changes an optimizer.
-        reads: The value that is in force in a process, for a model and its optimizer; None where it cannot be read. A
-            word that is no value of it says what is there instead.
-        starts_as_read: Whether the user's module may have told torch a value before, which is then its baseline's.
-        outside: Changes a model of a script that cannot be asked to do it itself.
-        trials: The values that `autotune doctor` compares with eager fp32, each with the devices where it does.
-        on_copies: Whether it is in how a script's batches are copied to the device, which is changed from outside.
+        reads: Returns the value in force for a model and its optimizer; None if it cannot be read. A word that is not a
+            value of this knob says what is there instead.
+        starts_as_read: Whether the user's module may have set a value before, which is then the baseline's.
+        outside: Changes a script's model from outside.
+        trials: The values that `autotune doctor` compares with eager fp32, each with the devices on which it does.
+        on_copies: Whether it changes how a script's batches are copied to the device, which is patched from outside.
     """
 
     name: str
@@ -131,15 +138,15 @@ class Knob:
 
     @property
     def is_outside(self) -> bool:
-        """Whether it can be changed in a script that knows nothing of it."""
+        """Whether it can be changed in an unmodified script."""
         arguments = (self.dataloader_argument, self.ddp_argument, self.variable)
         functions = (self.on_process, self.on_model, self.on_optimizer, self.outside)
         return self.on_copies or any(way is not None for way in (*arguments, *functions))
 
-    def preferred(self, of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    def preferred(self, context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
         """Values for the first guess, best first."""
-        return self.prefers(of, picked) if callable(self.prefers) else self.prefers
+        return self.prefers(context, picked) if callable(self.prefers) else self.prefers
 
     def is_idle(self, value: Scalar, device: DeviceKind) -> bool:
-        """Whether a value was chosen that has no effect on a kind of device."""
+        """Whether a value that is not the default has no effect on a kind of device."""
         return value != self.default and device not in self.devices_of.get(value, self.devices)

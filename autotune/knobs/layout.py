@@ -1,26 +1,26 @@
-"""The knob of how images lie in memory: memory_format."""
+"""The knob for the memory layout of images: memory_format."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autotune.knobs.circumstances import Choices, Circumstances
 from autotune.knobs.config import Scalar
+from autotune.knobs.context import Choices, SearchContext
 from autotune.knobs.knob import EVERYWHERE, Knob
 from autotune.recorder.layout import lay_out, layout_of
 
 
-def _candidates(of: Circumstances) -> Choices | str:
-    """Layout of images."""
-    if not of.facts.has_images:
+def _candidates(context: SearchContext) -> Choices | str:
+    """Memory layouts of images."""
+    if not context.facts.has_images:
         return "no 4-D tensors occur, so there is nothing to lay out as channels_last"
     return Choices(("contiguous", "channels_last"), "convolutions on images are often faster in channels_last")
 
 
-def _preferred(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
-    """Without tensor cores, convolutions of a GPU are often slower in channels_last."""
-    tensor_cores = picked.get("precision", of.start.precision) != "fp32"
-    return ("channels_last",) if of.device == "cpu" or tensor_cores else ()
+def _preferred(context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    """Without tensor cores, convolutions on a GPU are often slower in channels_last."""
+    tensor_cores = picked.get("precision", context.start.precision) != "fp32"
+    return ("channels_last",) if context.device == "cpu" or tensor_cores else ()
 
 
 KNOBS = (

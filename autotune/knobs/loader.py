@@ -1,4 +1,4 @@
-"""The knobs of how batches are loaded, and brought to the device."""
+"""The knobs for loading batches and copying them to the device."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Set
 
 from autotune.hardware import DeviceKind, Gpu
 from autotune.knobs.batch import batch_sizes, spread
-from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar, TrainConfig
+from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import ByLeave, Knob
 from autotune.units import format_bytes, format_seconds
 
@@ -16,43 +16,43 @@ _MOST_COUNTS = 8
 _COUNTS = (0, 1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _PREFETCH_FACTORS = (2, 4, 8)
 _CHEAP_BATCH_SECONDS, _COSTLY_BATCH_SECONDS = 0.001, 0.02
-"""Fetching a whole batch in less than the first is cheaper than taking it from a worker; above the second, data loading
-is likely to be what training waits for."""
+"""Fetching a batch in less than the first is cheaper than receiving it from a worker. Above the second, training
+probably waits for data."""
 _SPARE, _FASTER = 1.3, 2.0
-"""What feeds a GPU at its pace of today is not enough: the first keeps a queue, the second is for what the other first
-guesses make faster (both chosen)."""
+"""Workers load this much faster than the GPU trains today. The first factor keeps a queue; the second leaves room for
+faster steps by the other first guesses. Not tuned."""
 _PLACED_SHARE = 0.2
-"""Of the memory that is free, for the whole data set: the sides of a duet have a copy each. Chosen."""
+"""Share of the free memory for the whole data set: each side of a duet has its own copy. Not tuned."""
 _READING_SHARE = 0.02
-"""Of the budget, for reading the whole data set: each process that trains with it does so again. Chosen: a search that
-ends in it starts about a dozen."""
+"""Share of the budget for reading the whole data set. Each process that trains with it reads it again, and a search
+that ends in it starts about a dozen. Not tuned."""
 _OWN_MEMORY: Set[DeviceKind] = frozenset({"cuda", "rocm"})
 _MADE_WITH_IT = "the train loader is made with it"
 
 
-def is_costly(of: Circumstances) -> bool:
-    """Whether data loading is likely to be what training waits for."""
-    return of.batch_seconds >= _COSTLY_BATCH_SECONDS
+def is_costly(context: SearchContext) -> bool:
+    """Whether training probably waits for data."""
+    return context.batch_seconds >= _COSTLY_BATCH_SECONDS
 
 
-def _placements(of: Circumstances) -> Choices | str:
-    """Where samples that are always the same may lie, collated once."""
-    facts, memory = of.facts, of.hardware.memory.available_bytes
+def _placements(context: SearchContext) -> Choices | str:
+    """Places for a data set that is collated once, since its samples are always the same."""
+    facts, memory = context.facts, context.hardware.memory.available_bytes
     needed, samples = facts.placeable_bytes, facts.samples
     if needed is None or samples is None:
-        return f"the data set cannot be collated once: {facts.unplaceable_reason or 'nobody has looked at its samples'}"
-    if "num_workers" in of.fixed and of.start.num_workers:
-        return f"{of.start.num_workers} workers are asked for, and a data set that is collated once leaves them no work"
+        return f"the data set cannot be collated once: {facts.unplaceable_reason or 'its samples were not examined'}"
+    if "num_workers" in context.fixed and context.start.num_workers:
+        return f"a data set that is collated once leaves the {context.start.num_workers} requested workers no work"
     reading = samples * facts.sample_seconds
-    if reading > _READING_SHARE * of.budget_seconds:
+    if reading > _READING_SHARE * context.budget_seconds:
         return (
-            f"reading the whole data set takes about {format_seconds(reading)}, and each burst would have to; with "
+            f"reading the whole data set takes about {format_seconds(reading)}, and each burst would read it; with "
             f"--budget {math.ceil(reading / _READING_SHARE / 60)}m it would be tried"
         )
     values: list[Scalar] = ["loader"]
     if needed <= _PLACED_SHARE * memory:
         values.append("collated")
-    free = of.record.free_bytes or of.record.memory_total_bytes if isinstance(of.record, Gpu) else None
+    free = context.record.free_bytes or context.record.memory_total_bytes if isinstance(context.record, Gpu) else None
     if free is not None and needed <= _PLACED_SHARE * free:
         values.append("device")
     size = f"the whole data set takes {format_bytes(needed)}"
@@ -60,123 +60,129 @@ def _placements(of: Circumstances) -> Choices | str:
     return offer(values, reason, f"{size}, more than {_PLACED_SHARE:.0%} of the memory that is free")
 
 
-def worker_counts(of: Circumstances) -> tuple[int, ...]:
-    """The numbers of workers to try; one when it is fixed."""
-    held = "num_workers" in of.fixed or isinstance(_workers(of), str)
-    return (of.start.num_workers,) if held else _worker_counts(of)
+def worker_counts(context: SearchContext) -> tuple[int, ...]:
+    """The numbers of workers to try; a fixed one stays alone."""
+    held = "num_workers" in context.fixed or isinstance(_workers(context), str)
+    return (context.start.num_workers,) if held else _worker_counts(context)
 
 
-def _workers(of: Circumstances) -> Choices | str:
+def _workers(context: SearchContext) -> Choices | str:
     """Processes that load data, within the CPU budget, the worker limit, and the shared memory."""
-    if of.facts.samples is None and of.facts.baseline.num_workers == 0 and "num_workers" not in of.asked:
+    if (
+        context.facts.samples is None
+        and context.facts.baseline.num_workers == 0
+        and "num_workers" not in context.requested
+    ):
         return (
             "an iterable data set repeats its samples in every worker unless it shards them itself; "
             "if it does, name num_workers with --only, or give the baseline workers"
         )
-    cpu = of.hardware.cpu
+    cpu = context.hardware.cpu
     why = cpu.budget_reason or f"{cpu.budget} CPUs are usable"
-    limit = f"at most {of.worker_limit} ({'as asked' if of.worker_limit < cpu.budget else why})"
-    if of.worker_limit == 0:
+    limit = f"at most {context.worker_limit} ({'as asked' if context.worker_limit < cpu.budget else why})"
+    if context.worker_limit == 0:
         return "no workers are allowed, as asked"
-    if of.start.data_placement != "loader" and "data_placement" in of.fixed:
+    if context.start.data_placement != "loader" and "data_placement" in context.fixed:
         return "the data set is collated once, so that workers have nothing to load"
-    if not _fits(of, 1, _least_prefetch(of)):
+    if not _fits(context, 1, _least_prefetch(context)):
         return "not even one worker's batches fit into shared memory; enlarge it (docker run --shm-size)"
-    return offer(_worker_counts(of), f"workers load data beside training; {limit}", limit)
+    return offer(_worker_counts(context), f"workers load data beside training; {limit}", limit)
 
 
-def _worker_counts(of: Circumstances) -> tuple[int, ...]:
-    ladder = {*_COUNTS, of.worker_limit, of.start.num_workers}
-    prefetch = _least_prefetch(of)
-    counts = [count for count in ladder if count <= of.worker_limit and (count == 0 or _fits(of, count, prefetch))]
-    return spread(counts, _MOST_COUNTS, of.start.num_workers)
+def _worker_counts(context: SearchContext) -> tuple[int, ...]:
+    ladder = {*_COUNTS, context.worker_limit, context.start.num_workers}
+    prefetch = _least_prefetch(context)
+    counts = [
+        count for count in ladder if count <= context.worker_limit and (count == 0 or _fits(context, count, prefetch))
+    ]
+    return spread(counts, _MOST_COUNTS, context.start.num_workers)
 
 
-def _preferred_workers(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
-    """Beside a GPU as many as feed it; on the CPU, where training needs the same cores, few or none.
+def _preferred_workers(context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    """Beside a GPU, as many as feed it; on the CPU, where training needs the same cores, few or none.
 
-    A GPU whose pace is not known gets half of the CPUs, or all of a few.
+    A GPU of unknown pace gets half of the CPUs, or all of them if they are few.
     """
-    cheap = of.batch_seconds < _CHEAP_BATCH_SECONDS
+    cheap = context.batch_seconds < _CHEAP_BATCH_SECONDS
     if picked.get("data_placement", "loader") != "loader":
         return (0,)
-    if of.device != "cpu" and cheap:
-        most = of.start.num_workers
-    elif of.device != "cpu" and of.facts.step_seconds is not None:
-        needed = math.ceil(_SPARE * _FASTER * of.batch_seconds / of.facts.step_seconds)
-        return tuple(sorted(worker_counts(of), key=lambda count: (count < needed, abs(count - needed))))
-    elif of.device != "cpu":
-        most = min(of.worker_limit, max(6, of.worker_limit // 2))
+    if context.device != "cpu" and cheap:
+        most = context.start.num_workers
+    elif context.device != "cpu" and context.facts.step_seconds is not None:
+        needed = math.ceil(_SPARE * _FASTER * context.batch_seconds / context.facts.step_seconds)
+        return tuple(sorted(worker_counts(context), key=lambda count: (count < needed, abs(count - needed))))
+    elif context.device != "cpu":
+        most = min(context.worker_limit, max(6, context.worker_limit // 2))
     elif cheap:
         most = 0
     else:
-        most = max(1, of.worker_limit // 2) if is_costly(of) else of.start.num_workers
-    return tuple(count for count in reversed(worker_counts(of)) if count <= most)
+        most = max(1, context.worker_limit // 2) if is_costly(context) else context.start.num_workers
+    return tuple(count for count in reversed(worker_counts(context)) if count <= most)
 
 
-def _fits(of: Circumstances, workers: int, prefetch: int) -> bool:
-    """Whether these workers fit at least with the smallest batch."""
-    smallest = TrainConfig(batch_size=min(batch_sizes(of)), num_workers=workers, prefetch_factor=prefetch)
-    return of.room.shortage(smallest) is None
+def _fits(context: SearchContext, workers: int, prefetch: int) -> bool:
+    """Whether these workers' batches fit, at least with the smallest batch size."""
+    smallest = TrainConfig(batch_size=min(batch_sizes(context)), num_workers=workers, prefetch_factor=prefetch)
+    return context.room.shortage(smallest) is None
 
 
-def _least_prefetch(of: Circumstances) -> int:
+def _least_prefetch(context: SearchContext) -> int:
     """The smallest prefetch factor that a candidate may have."""
-    own = of.start.prefetch_factor or _PREFETCH_FACTORS[0]
-    return own if "prefetch_factor" in of.fixed else min(own, _PREFETCH_FACTORS[0])
+    own = context.start.prefetch_factor or _PREFETCH_FACTORS[0]
+    return own if "prefetch_factor" in context.fixed else min(own, _PREFETCH_FACTORS[0])
 
 
-def _prefetching(of: Circumstances) -> Choices | str:
+def _prefetching(context: SearchContext) -> Choices | str:
     """Batches that each worker prepares ahead."""
-    working = [count for count in worker_counts(of) if count > 0]
+    working = [count for count in worker_counts(context) if count > 0]
     if not working:
         return "without workers nothing is prefetched"
-    wanted = sorted({*_PREFETCH_FACTORS, of.start.prefetch_factor or 2})
-    values = [value for value in wanted if _fits(of, min(working), value)]
-    limits = [format_bytes(of.room.ram_bytes) + " of memory"]
-    if of.room.shm_bytes is not None:
-        limits.append(format_bytes(of.room.shm_bytes) + " of /dev/shm")
+    factors = sorted({*_PREFETCH_FACTORS, context.start.prefetch_factor or 2})
+    values = [value for value in factors if _fits(context, min(working), value)]
+    limits = [format_bytes(context.room.ram_bytes) + " of memory"]
+    if context.room.shm_bytes is not None:
+        limits.append(format_bytes(context.room.shm_bytes) + " of /dev/shm")
     room = f"the batches that wait must fit into {' and '.join(limits)}"
     return offer(values, f"more of them bridge slow samples; {room}", room)
 
 
-def _persistence(of: Circumstances) -> Choices | str:
+def _persistence(context: SearchContext) -> Choices | str:
     """Whether workers outlive the epoch."""
-    if max(worker_counts(of)) == 0:
+    if max(worker_counts(context)) == 0:
         return "without workers none can persist"
     return Choices((False, True), "workers that persist need not be started again each epoch")
 
 
-def _ordering(of: Circumstances) -> Choices | str:
-    """Whether batches keep their order; searched only where the baseline gives that up already, or the user asks."""
-    if of.start.dataloader_in_order and "dataloader_in_order" not in of.asked:
+def _ordering(context: SearchContext) -> Choices | str:
+    """Whether batches keep their order; searched only if the baseline gives it up already, or the user asks."""
+    if context.start.dataloader_in_order and "dataloader_in_order" not in context.requested:
         return "out of order, no two runs train alike; if that is fine, ask with --only or pin it to false"
-    if max(worker_counts(of)) == 0:
+    if max(worker_counts(context)) == 0:
         return "without workers batches come in order"
-    if of.facts.samples is None:
+    if context.facts.samples is None:
         return "the samples of an iterable data set may have an order that matters"
     return Choices((True, False), "a slow batch holds up no other, but no two runs get batches in the same order")
 
 
-def _pinning(of: Circumstances) -> Choices | str:
-    """Page-locked host memory for copies to the device."""
-    if of.device not in _OWN_MEMORY:
-        return f"on {of.device} batches are not copied to other memory"
+def _pinning(context: SearchContext) -> Choices | str:
+    """Whether batches lie in page-locked host memory for copies to the device."""
+    if context.device not in _OWN_MEMORY:
+        return f"on {context.device} batches are not copied to other memory"
     return Choices((False, True), "copies from page-locked memory are faster, and can overlap with computing")
 
 
-def _asynchrony(of: Circumstances) -> Choices | str:
-    """Copies that do not wait."""
-    if isinstance(pinning := _pinning(of), str):
+def _asynchrony(context: SearchContext) -> Choices | str:
+    """Whether copies return at once."""
+    if isinstance(pinning := _pinning(context), str):
         return pinning
-    if "pin_memory" in of.fixed and not of.start.pin_memory:
+    if "pin_memory" in context.fixed and not context.start.pin_memory:
         return "copies can only overlap from pinned memory, and pin_memory is held at false"
     return Choices((False, True), "copies from page-locked memory can overlap with computing")
 
 
-def _side_stream(of: Circumstances) -> Choices | str:
-    """Copies beside computing."""
-    if isinstance(asynchrony := _asynchrony(of), str):
+def _side_stream(context: SearchContext) -> Choices | str:
+    """Whether copies run in a stream of their own."""
+    if isinstance(asynchrony := _asynchrony(context), str):
         return asynchrony
     return Choices((False, True), "a copy in a stream of its own need not wait for what the device computes")
 
@@ -185,14 +191,14 @@ KNOBS = (
     Knob(
         name="data_placement", scope="loader",
         when="map-style data, the same samples each time, of one shape, that fit into memory",
-        why="a data set that is read and collated once need not be again in each epoch: batches are selected from it",
+        why="a data set that is collated once is not read again in each epoch: batches are selected from it",
         candidates=_placements, prefers=("device", "collated"), priority={"gpu": 35, "cpu": 45}, guide=25,
         part="loader", affects={"memory", "host memory"},
         without_word="the train loader selects its batches from the collated set",
     ),
     Knob(
         name="num_workers", scope="loader", while_training="neutral",
-        why="processes load data beside training, which else waits for it",
+        why="processes load data beside training, which otherwise waits for it",
         when="within the CPUs, what a pin allows, memory and /dev/shm; for iterable data where the baseline has some",
         candidates=_workers, prefers=_preferred_workers, priority={"gpu": 40, "cpu": 50}, guide=30, scale="linear",
         part="loader", affects={"host memory", "waiting batches", "cores"}, dataloader_argument="num_workers",
@@ -231,17 +237,17 @@ KNOBS = (
     ),
     Knob(
         name="non_blocking", scope="live", while_training="neutral", when="with pin_memory",
-        why="copies from page-locked memory overlap with computing when nobody waits for them",
+        why="copies from page-locked memory overlap with computing when nothing waits for them",
         candidates=_asynchrony, prefers=(True,), priority={"gpu": 90}, guide=70, devices=_OWN_MEMORY, part="loader",
         on_copies=True,
         words={"transformers": ("accelerator_config",), "accelerate": ("dataloader_config",)},
-        without_word="no copy from pinned memory is ever waited for; a warning says so where that was not tuned",
+        without_word="copies from pinned memory never block there; a warning says so if that was not tuned",
     ),
     Knob(
         name="device_prefetch", scope="live", when="with pin_memory, in your own loop", goes_with="pin_memory",
-        why="a batch is copied in a stream of its own while the device still computes, and takes no time of its own",
+        why="a batch is copied in a stream of its own while the device computes, and takes no extra time",
         candidates=_side_stream, priority={"gpu": 95}, guide=75, devices=_OWN_MEMORY, part="loader",
-        affects={"memory"},  # the next batch is there while this one is trained on
+        affects={"memory"},  # the next batch is on the device while this one is trained on
         without_word="it copies batches itself; a warning says that this is not in effect",
     ),
 )  # fmt: skip

@@ -1,23 +1,25 @@
-"""The knob of how an optimizer steps: optimizer_impl."""
+"""The knob for the implementation of the optimizer: optimizer_impl."""
 
 from __future__ import annotations
 
 from typing import get_args
 
-from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import OptimizerImpl
+from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, Knob
 from autotune.recorder.telling import form_of, switch_optimizer
 
 
-def _candidates(of: Circumstances) -> Choices | str:
+def _candidates(context: SearchContext) -> Choices | str:
     """Implementations that this optimizer accepts."""
-    # On CUDA, torch takes the foreach form by itself.
-    own_choice = {"foreach"} if of.device == "cuda" else set()
-    offered = {"default", *of.facts.optimizer_impls} - own_choice
-    known = [value for value in get_args(OptimizerImpl) if value in offered]
+    # On CUDA, torch uses foreach by default.
+    own_choice = {"foreach"} if context.device == "cuda" else set()
+    offered = {"default", *context.facts.optimizer_impls} - own_choice
+    implementations = [value for value in get_args(OptimizerImpl) if value in offered]
     reason = "one kernel for all parameters saves launches and passes over memory"
-    return offer(known, reason, "this optimizer has only one implementation", own=of.start.optimizer_impl)
+    return offer(
+        implementations, reason, "this optimizer has only one implementation", own=context.start.optimizer_impl
+    )
 
 
 KNOBS = (

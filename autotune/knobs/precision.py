@@ -1,11 +1,11 @@
-"""The knobs of what computes in fewer bits: precision, fp8_linear."""
+"""The knobs that compute in fewer bits: precision, fp8_linear."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar, TrainConfig
+from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
 from autotune.recorder.precision import HALF, matmul_precision, set_tf32
 from autotune.recorder.telling import multiply_in_fp8
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 _FP8_CAPABILITY = (8, 9)
-"""Of compute: `torch._scaled_mm` has products of FP8 from Ada and Hopper on."""
+"""The lowest compute capability with FP8 products in `torch._scaled_mm` (Ada and Hopper)."""
 
 
-def _candidates(of: Circumstances) -> Choices | str:
-    """What the device computes faster than fp32."""
-    values = of.record.precisions
-    return offer(values, of.record.precision_reason, of.record.precision_reason, own=of.start.precision)
+def _candidates(context: SearchContext) -> Choices | str:
+    """Types in which the device computes faster than in fp32."""
+    values = context.record.precisions
+    return offer(values, context.record.precision_reason, context.record.precision_reason, own=context.start.precision)
 
 
-def _preferred(of: Circumstances, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
-    """None where calling operators is most of the work: autocast calls more of them still."""
-    return () if of.overhead_bound else (*HALF, "tf32")
+def _preferred(context: SearchContext, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    """None where operator overhead dominates: autocast calls even more operators."""
+    return () if context.overhead_bound else (*HALF, "tf32")
 
 
 def _reads(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch.device) -> Scalar | None:
-    """TF32 where it is allowed for matrix products, by either interface; half precision leaves nothing to read."""
+    """TF32 if either interface allows it for matrix products; half precision cannot be read."""
     import torch
 
     if device.type != "cuda":
@@ -43,13 +43,13 @@ def _reads(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch
     return "tf32" if newer or matmul_precision() in {"high", "medium"} else "fp32"
 
 
-def _fp8(of: Circumstances) -> Choices | str:
-    """Linear layers in FP8, for who has allowed it."""
-    if not of.allow_numerics and not of.start.fp8_linear:
+def _fp8(context: SearchContext) -> Choices | str:
+    """Whether linear layers compute in FP8, if the user allows it."""
+    if not context.allow_numerics and not context.start.fp8_linear:
         return "FP8 rounds more coarsely than half precision; if that is fine, --allow-numerics searches it"
-    if of.device != "cuda" or (of.capability or (0, 0)) < _FP8_CAPABILITY:
+    if context.device != "cuda" or (context.capability or (0, 0)) < _FP8_CAPABILITY:
         return "products of FP8 need an NVIDIA GPU of compute capability 8.9 or more"
-    if not of.facts.has_torchao:
+    if not context.facts.has_torchao:
         return "linear layers in FP8 need torchao, which is not installed: pip install torchao"
     return Choices((False, True), "products of FP8 are up to twice as fast as those of bf16, where they are large")
 

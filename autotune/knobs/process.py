@@ -1,12 +1,12 @@
-"""The knobs of the whole process: threads, memory allocator, cuDNN's own search."""
+"""The knobs of the whole process: threads, memory allocator, cuDNN's search."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar
+from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import Knob
 from autotune.recorder.telling import asked_of_allocator, let_cudnn_search, set_allocator, set_threads
 
@@ -25,49 +25,49 @@ def _allocator(_model: nn.Module | None, _optimizer: Optimizer | None, device: t
     return "tuned" if "expandable_segments:true" in settings else None
 
 
-def _allocators(of: Circumstances) -> Choices | str:
-    """How memory is taken from the system."""
-    if of.device == "cuda":
+def _allocators(context: SearchContext) -> Choices | str:
+    """How memory is allocated."""
+    if context.device == "cuda":
         return Choices(("default", "tuned"), "expandable segments waste less memory, so that larger batches fit")
-    if of.device != "cpu":
-        return f"the allocator of {of.device} has nothing to tune"
-    system = of.hardware.software.os.lower()
+    if context.device != "cpu":
+        return f"the allocator of {context.device} has nothing to tune"
+    system = context.hardware.software.os.lower()
     if "linux" not in system and "glibc" not in system:
         return "only glibc's allocator on Linux can be tuned"
     return Choices(("default", "tuned"), "keeping large blocks saves a system call and page faults for each tensor")
 
 
-def _preferred_allocator(of: Circumstances, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
-    return ("tuned",) if of.device == "cpu" else ()
+def _preferred_allocator(context: SearchContext, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    return ("tuned",) if context.device == "cpu" else ()
 
 
-def _threads(of: Circumstances) -> Choices | str:
+def _threads(context: SearchContext) -> Choices | str:
     """Threads of one operation on the CPU, where workers want cores as well."""
-    if of.device != "cpu":
+    if context.device != "cpu":
         return "training runs on a GPU, so the CPU's threads matter little"
-    cpu = of.hardware.cpu
+    cpu = context.hardware.cpu
     if cpu.budget == 1:
         return "torch already uses the one CPU that is usable"
     counts = {max(1, cpu.budget * quarters // 4) for quarters in (1, 2, 3, 4)}
-    if of.start.num_threads is None and cpu.physical_cores == cpu.budget:
-        counts.discard(cpu.budget)  # that is what torch does by itself
-    values: list[Scalar] = [of.start.num_threads, *sorted(counts - {of.start.num_threads})]
-    return offer(values, f"of {cpu.budget} usable CPUs some may be better left to the workers")
+    if context.start.num_threads is None and cpu.physical_cores == cpu.budget:
+        counts.discard(cpu.budget)  # torch uses them all by default
+    values: list[Scalar] = [context.start.num_threads, *sorted(counts - {context.start.num_threads})]
+    return offer(values, f"some of the {cpu.budget} usable CPUs may be better left to the workers")
 
 
-def _preferred_threads(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
-    """One where each operation is tiny, else what workers leave: threads that wait for them take twice as long."""
-    if of.overhead_bound:
+def _preferred_threads(context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    """One if operations are tiny, else the cores that workers leave: waiting threads take twice as long."""
+    if context.overhead_bound:
         return (1,)
     workers = int(picked.get("num_workers") or 0)
-    return (max(1, of.hardware.cpu.budget - workers),) if workers else ()
+    return (max(1, context.hardware.cpu.budget - workers),) if workers else ()
 
 
-def _cudnn_search(of: Circumstances) -> Choices | str:
-    """The search of cuDNN itself for the fastest convolution."""
-    if of.device != "cuda":
+def _cudnn_search(context: SearchContext) -> Choices | str:
+    """Whether cuDNN searches for its fastest convolution."""
+    if context.device != "cuda":
         return "cuDNN runs on NVIDIA GPUs only"
-    if not of.facts.fixed_shapes:
+    if not context.facts.fixed_shapes:
         return "shapes vary from batch to batch, and cuDNN would search again for each"
     return Choices((False, True), "shapes are fixed, so cuDNN searches its algorithms once")
 
@@ -89,7 +89,7 @@ KNOBS = (
         name="num_threads", scope="live", while_training="neutral", when="two CPUs or more",
         why="with fewer threads of an operation, workers have cores of their own, and tiny operations do not wait",
         candidates=_threads, prefers=_preferred_threads, priority={"cpu": 60}, guide=130, scale="linear",
-        part="both",  # workers want the cores that computing has
+        part="both",  # workers compete with computing for cores
         affects={"host memory", "compiled code", "cores"}, devices={"cpu"},
         on_process=set_threads, reads=_threads_now, without_word=_BEFORE_TRAINING,
     ),

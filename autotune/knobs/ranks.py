@@ -3,157 +3,159 @@
 from __future__ import annotations
 
 from autotune.hardware import DeviceKind
-from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import TrainConfig
+from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import Knob
 
 WORTH_SHARE = 0.02
-"""Of a step that exchanging gradients takes, below which nothing is searched: hiding all of it would gain less than
-what a duet settles on, two per cent (`autotune.measuring.pairs`)."""
+"""Nothing is searched if exchanging gradients takes less than this share of a step: hiding all of it would gain less
+than the 2 % that a duet detects (`autotune.measuring.pairs`)."""
 _BUCKETS = (1, 5, 100)
 """MiB beside torch's 25: small ones start the exchange earlier, a large one exchanges all at once. Li et al. (*PyTorch
 Distributed*, VLDB 2020) tried 0 to 50 MB, and found the best among the small or the large depending on the network."""
 _STREAMS: frozenset[DeviceKind] = frozenset({"cuda", "rocm"})
 _TREE_RANKS = 3
-"""From so many on a tree is another shape than a ring: two ranks send each other the same either way."""
+"""The fewest ranks for which a tree differs from a ring: two ranks exchange the same either way."""
 _CTAS = (2, 4, 8, 16)
-"""Thread blocks for NCCL, each on a multiprocessor that computing would have: powers of two up to what it takes itself
-on one machine (2 to 32 channels, by the links it finds)."""
+"""Thread blocks for NCCL, each on a multiprocessor that computing then lacks: powers of two in the range that NCCL
+itself takes on one machine (2 to 32 channels, depending on the links)."""
 _BUFFER_BYTES = (2**20, 2**23, 2**24)
-"""Beside NCCL's own 4 MiB, each way between two ranks: powers of two, as its documentation recommends."""
+"""Sizes beside NCCL's own 4 MiB, per direction between two ranks: powers of two, as its documentation recommends."""
 _BY_ENVIRONMENT = "NCCL reads it when the ranks meet: set the variable of this name, in capitals, before training"
 _WITHOUT_WORD = "your own `DistributedDataParallel` is made with it"
 
 
-def _too_little(of: Circumstances) -> str | None:
+def _too_little(context: SearchContext) -> str | None:
     """Why there is nothing to gain from how gradients are exchanged, or None."""
-    if of.start.ranks == 1:
+    if context.start.ranks == 1:
         return "a single process trains, and exchanges nothing; --nproc-per-node starts several"
-    share = of.facts.communication_fraction
+    share = context.facts.communication_fraction
     if share is not None and share < WORTH_SHARE:
         return f"exchanging gradients takes {share:.1%} of a step: there is too little to gain"
     return None
 
 
-def _strategies(of: Circumstances) -> Choices | str:
-    """Where memory may bind: a free batch can grow into what is saved. Else it is kept for when memory runs out."""
-    possible = _when_short(of)
-    if isinstance(possible, str) or of.seeks_memory_by("strategy"):
+def _strategies(context: SearchContext) -> Choices | str:
+    """Searched where a larger batch can use the memory that it saves; otherwise tried only if memory runs out."""
+    possible = _when_short(context)
+    if isinstance(possible, str) or context.seeks_memory_by("strategy"):
         return possible
-    return "splitting the model saves memory, and the batch is held: it is tried should the baseline run out of memory"
+    return (
+        "splitting the model saves memory, and the batch is fixed: it is tried only if the baseline runs out of memory"
+    )
 
 
-def _when_short(of: Circumstances) -> Choices | str:
-    """A model that may be split among ranks."""
-    if of.start.ranks == 1:
+def _when_short(context: SearchContext) -> Choices | str:
+    """Whether the model is split among ranks."""
+    if context.start.ranks == 1:
         return "a single process trains; --nproc-per-node starts several"
     return Choices(("ddp", "fsdp"), "each rank keeps a part of weights, gradients and states, and gathers the rest")
 
 
-def _reshards(of: Circumstances) -> Choices | str:
+def _reshards(context: SearchContext) -> Choices | str:
     """Whether gathered weights are kept from forward to backward."""
-    if (nothing := _splits(of)) is not None:
+    if (nothing := _splits(context)) is not None:
         return nothing
-    return Choices((True, False), "weights that stay gathered until backward are exchanged once less, and take memory")
+    return Choices((True, False), "weights that stay gathered until backward save one exchange, and take memory")
 
 
-def _splits(of: Circumstances) -> str | None:
-    """Why weights are gathered in none of the configs that are searched, or None."""
-    if of.start.strategy != "fsdp" and isinstance(_strategies(of), str):
+def _splits(context: SearchContext) -> str | None:
+    """Why no config in the search gathers weights, or None."""
+    if context.start.strategy != "fsdp" and isinstance(_strategies(context), str):
         return "the model is not split among ranks: there is nothing to gather"
     return None
 
 
-def _gathers(of: Circumstances) -> Choices | str:
-    """What weights are gathered in."""
-    if (nothing := _splits(of)) is not None:
+def _gathers(context: SearchContext) -> Choices | str:
+    """The type in which weights are gathered."""
+    if (nothing := _splits(context)) is not None:
         return nothing
-    if "bf16" not in of.record.precisions:
-        return "weights are gathered in what they are computed with, and this device has no instructions for bf16"
-    return Choices(("fp32", "bf16"), "where training computes in bf16, weights that are gathered so are half the bytes")
+    if "bf16" not in context.record.precisions:
+        return "weights are gathered in the type they compute in, and this device has no instructions for bf16"
+    return Choices(("fp32", "bf16"), "where training computes in bf16, weights gathered in bf16 are half the bytes")
 
 
-def _prefetches(of: Circumstances) -> Choices | str:
+def _prefetches(context: SearchContext) -> Choices | str:
     """How many blocks are gathered ahead."""
-    if of.device not in _STREAMS:
-        return "blocks are gathered beside the one that computes on streams, which this device has none of"
-    if (nothing := _splits(of)) is not None:
+    if context.device not in _STREAMS:
+        return "blocks are gathered ahead on separate streams, and this device has none"
+    if (nothing := _splits(context)) is not None:
         return nothing
-    return Choices((0, 1, 2), "blocks that are gathered ahead are there when they are to compute, and take memory")
+    return Choices((0, 1, 2), "blocks that are gathered ahead are ready when their turn comes, and take memory")
 
 
-def _exchanges(of: Circumstances) -> Choices | str:
-    """Gradients in bf16, for who has allowed it."""
-    if (nothing := _too_little(of)) is not None:
+def _exchanges(context: SearchContext) -> Choices | str:
+    """Whether gradients are exchanged in bf16, if the user allows it."""
+    if (nothing := _too_little(context)) is not None:
         return nothing
-    if not of.allow_numerics and of.start.exchange_dtype == "fp32":
+    if not context.allow_numerics and context.start.exchange_dtype == "fp32":
         return "gradients are rounded to bf16 before they are added up; if that is fine, --allow-numerics searches it"
     return Choices(("fp32", "bf16"), "gradients in bf16 are half as many bytes to exchange")
 
 
 def exchanges_coarsely(config: TrainConfig) -> bool:
-    """Whether what ranks exchange is rounded: only ranks that train together can show whether that is sound."""
+    """Whether ranks exchange rounded values: only ranks that train together can show whether that is sound."""
     return "bf16" in {config.exchange_dtype, config.fsdp_param_dtype}
 
 
-def _buckets(of: Circumstances) -> Choices | str:
-    """Sizes of what is exchanged at once, up to one that holds all gradients."""
-    if (nothing := _too_little(of)) is not None:
+def _buckets(context: SearchContext) -> Choices | str:
+    """Bucket sizes, up to one that holds all gradients."""
+    if (nothing := _too_little(context)) is not None:
         return nothing
-    own, all_of_it = of.start.ddp_bucket_cap_mb, 4 * of.facts.parameters / 2**20
+    own, all_of_it = context.start.ddp_bucket_cap_mb, 4 * context.facts.parameters / 2**20
     sizes = [size for size in _BUCKETS if size < all_of_it or size == 1]
-    if all_of_it > 25:  # else torch's own bucket holds all, as any larger one would
+    if all_of_it > 25:  # otherwise torch's own bucket already holds all
         sizes = list(_BUCKETS)
     reason = "smaller buckets are exchanged earlier, beside the backward pass; larger ones cost fewer exchanges"
     return offer((None, *sizes), reason, own=own)
 
 
-def _views(of: Circumstances) -> Choices | str:
+def _views(context: SearchContext) -> Choices | str:
     """Whether gradients are copied out of the buckets."""
-    if (nothing := _too_little(of)) is not None:
+    if (nothing := _too_little(context)) is not None:
         return nothing
     return Choices((False, True), "gradients that lie in the buckets are not copied back, and take memory once")
 
 
-def _little_for_nccl(of: Circumstances) -> str | None:
-    """Why NCCL has nothing to be told, or None."""
-    if of.device not in _STREAMS:
+def _little_for_nccl(context: SearchContext) -> str | None:
+    """Why there is nothing to tune in NCCL, or None."""
+    if context.device not in _STREAMS:
         return "NCCL exchanges gradients between GPUs only"
-    return _too_little(of)
+    return _too_little(context)
 
 
-def _algorithms(of: Circumstances) -> Choices | str:
-    """The way around all ranks."""
-    if (nothing := _little_for_nccl(of)) is not None:
+def _algorithms(context: SearchContext) -> Choices | str:
+    """How NCCL sums over all ranks."""
+    if (nothing := _little_for_nccl(context)) is not None:
         return nothing
-    if of.start.ranks < _TREE_RANKS:
-        return "two ranks are a ring and a tree alike"
+    if context.start.ranks < _TREE_RANKS:
+        return "for two ranks, a ring and a tree are alike"
     return offer(
-        (None, "Ring", "Tree"), "a ring moves most bytes a second, a tree starts sooner", own=of.start.nccl_algo
+        (None, "Ring", "Tree"), "a ring moves most bytes a second, a tree starts sooner", own=context.start.nccl_algo
     )
 
 
-def _ctas(of: Circumstances) -> Choices | str:
+def _ctas(context: SearchContext) -> Choices | str:
     """How much of the GPU exchanging may take from computing."""
-    if (nothing := _little_for_nccl(of)) is not None:
+    if (nothing := _little_for_nccl(context)) is not None:
         return nothing
-    reason = "gradients are exchanged by multiprocessors that backward computes on meanwhile: fewer leave it more"
-    return offer((None, *_CTAS), reason, own=of.start.nccl_max_ctas)
+    reason = "NCCL exchanges gradients on multiprocessors that backward needs: fewer for NCCL leave it more"
+    return offer((None, *_CTAS), reason, own=context.start.nccl_max_ctas)
 
 
-def _buffers(of: Circumstances) -> Choices | str:
-    """Bytes under way between two ranks."""
-    if (nothing := _little_for_nccl(of)) is not None:
+def _buffers(context: SearchContext) -> Choices | str:
+    """Bytes in flight between two ranks."""
+    if (nothing := _little_for_nccl(context)) is not None:
         return nothing
     reason = "larger buffers keep slow links busy and take memory, smaller ones stay in the cache"
-    return offer((None, *_BUFFER_BYTES), reason, own=of.start.nccl_buffsize)
+    return offer((None, *_BUFFER_BYTES), reason, own=context.start.nccl_buffsize)
 
 
-def _static(of: Circumstances) -> Choices | str:
+def _static(context: SearchContext) -> Choices | str:
     """Whether DDP may rely on each step using the same parameters."""
-    if (nothing := _too_little(of)) is not None:
+    if (nothing := _too_little(context)) is not None:
         return nothing
-    if not of.facts.fixed_shapes and "static_graph" not in of.asked:
+    if not context.facts.fixed_shapes and "static_graph" not in context.requested:
         return "shapes vary from batch to batch, and what a step uses may vary with them; name it with --only if not"
     return Choices((False, True), "DDP learns from the first step which gradients come when, and looks no more")
 
@@ -162,8 +164,8 @@ KNOBS = (
     Knob(
         name="ranks", scope="process", when="as many as `--nproc-per-node` says",
         why="processes that train together: each its own micro-batches, all the same weights",
-        candidates=None, goes_with="accumulation_steps",  # with the batch they make up the effective one
-        affects={"memory", "host memory"},  # on the CPU that of all of them
+        candidates=None, goes_with="accumulation_steps",  # with the batch size, they make up the effective batch
+        affects={"memory", "host memory"},  # on the CPU, of all ranks
         words={"lightning": ("devices",), "fabric": ("devices",)},
         without_word="`torchrun --nproc-per-node` starts as many",
     ),
@@ -177,7 +179,7 @@ KNOBS = (
     ),
     Knob(
         name="reshard_after_forward", scope="process", when="the model is split among ranks",
-        why="what stays gathered between forward and backward is exchanged once less",
+        why="weights that stay gathered between forward and backward save one exchange",
         candidates=_reshards, goes_with="strategy", priority={"gpu": 119, "cpu": 89}, guide=143,
         affects={"memory", "host memory"}, without_word="an argument of the framework's own FSDP",
     ),
@@ -190,20 +192,20 @@ KNOBS = (
     ),
     Knob(
         name="fsdp_prefetch", scope="process", when="the model is split among ranks",
-        why="blocks that are gathered ahead are there when they are to compute (untested: it needs GPUs)",
+        why="blocks that are gathered ahead are ready when their turn comes (untested: it needs GPUs)",
         candidates=_prefetches, goes_with="strategy", priority={"gpu": 121}, guide=147, scale="linear",
         devices=_STREAMS, affects={"memory"}, without_word="an argument of the framework's own FSDP",
     ),
     Knob(
         name="exchange_dtype", scope="process",
-        when="several ranks that exchange notably much, only with `--allow-numerics`",
+        when="several ranks that exchange a lot, only with `--allow-numerics`",
         why="gradients that are cast to bf16 before they are exchanged are half as many bytes",
         candidates=_exchanges, goes_with="ranks", priority={"gpu": 113, "cpu": 83}, guide=145,
         affects={"memory", "arithmetic"},
         without_word="register torch's `bf16_compress_hook` on the model that it wraps",
     ),
     Knob(
-        name="ddp_bucket_cap_mb", scope="process", when="several ranks that exchange notably much",
+        name="ddp_bucket_cap_mb", scope="process", when="several ranks that exchange a lot",
         why="smaller buckets are exchanged beside the backward pass, larger ones in fewer exchanges",
         candidates=_buckets, goes_with="ranks", priority={"gpu": 114, "cpu": 84}, guide=146, scale="logarithmic",
         affects={"memory", "compiled code"},  # a bucket's end is a graph break
@@ -213,7 +215,7 @@ KNOBS = (
         without_word=_WITHOUT_WORD,
     ),
     Knob(
-        name="gradient_as_bucket_view", scope="process", when="several ranks that exchange notably much",
+        name="gradient_as_bucket_view", scope="process", when="several ranks that exchange a lot",
         why="gradients that lie in DDP's buckets are not copied back, and take memory once instead of twice",
         candidates=_views, goes_with="ranks", prefers=(True,), priority={"gpu": 112, "cpu": 82}, guide=144,
         affects={"memory"}, ddp_argument="gradient_as_bucket_view",
@@ -221,7 +223,7 @@ KNOBS = (
         without_word=_WITHOUT_WORD,
     ),
     Knob(
-        name="static_graph", scope="process", when="several ranks that exchange notably much, and shapes are fixed",
+        name="static_graph", scope="process", when="several ranks that exchange a lot, and shapes are fixed",
         why="DDP learns from the first step which gradients come when, and looks for unused parameters no more",
         candidates=_static, goes_with="ranks", priority={"gpu": 116, "cpu": 86}, guide=148,
         ddp_argument="static_graph",
@@ -230,19 +232,19 @@ KNOBS = (
         without_word=_WITHOUT_WORD,
     ),
     Knob(
-        name="nccl_max_ctas", scope="process", when="several ranks that exchange notably much",
+        name="nccl_max_ctas", scope="process", when="several ranks that exchange a lot",
         why="exchanging takes fewer multiprocessors from computing (untested: it needs several GPUs)",
         candidates=_ctas, goes_with="ranks", priority={"gpu": 122}, guide=149, scale="logarithmic", devices=_STREAMS,
         variable="NCCL_MAX_CTAS", without_word=_BY_ENVIRONMENT,
     ),
     Knob(
-        name="nccl_algo", scope="process", when="three ranks or more that exchange notably much",
+        name="nccl_algo", scope="process", when="three ranks or more that exchange a lot",
         why="a ring or a tree, where NCCL has guessed wrong (untested: it needs several GPUs)",
         candidates=_algorithms, goes_with="ranks", priority={"gpu": 123}, guide=150, devices=_STREAMS,
         variable="NCCL_ALGO", without_word=_BY_ENVIRONMENT,
     ),
     Knob(
-        name="nccl_buffsize", scope="process", when="several ranks that exchange notably much",
+        name="nccl_buffsize", scope="process", when="several ranks that exchange a lot",
         why="larger buffers keep slow links busy (untested: it needs several GPUs)",
         candidates=_buffers, goes_with="ranks", priority={"gpu": 124}, guide=151, scale="logarithmic", devices=_STREAMS,
         affects={"memory"}, variable="NCCL_BUFFSIZE", without_word=_BY_ENVIRONMENT,

@@ -1,4 +1,4 @@
-"""All knobs, and the questions that the rest of the package asks about them: nobody else keeps a list."""
+"""All knobs, and queries about them. No other part of the package keeps a list of knobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 FAMILIES = (precision, batch, layout, attention, checkpointing, compiling, optimizer, loader, process, ranks)
-"""In this order torch is told, and first guesses are made, each knowing those before."""
+"""The order in which values are set in torch, and first guesses are made: each guess sees those before it."""
 KNOBS: Mapping[str, Knob] = {knob.name: knob for family in FAMILIES for knob in family.KNOBS}
 DATALOADER_ARGUMENTS: Mapping[str, str] = {
     name: knob.dataloader_argument for name, knob in KNOBS.items() if knob.dataloader_argument is not None
@@ -37,12 +37,12 @@ DATALOADER_ARGUMENTS: Mapping[str, str] = {
 
 @functools.cache
 def affecting(effect: Effect) -> tuple[str, ...]:
-    """The knobs on which something depends."""
+    """The knobs with this effect."""
     return tuple(name for name, knob in KNOBS.items() if effect in knob.affects)
 
 
 def can_share_process(config: TrainConfig, other: TrainConfig) -> bool:
-    """Whether one training process that is alive can switch from one config to the other."""
+    """Whether a live training process can switch from one config to the other."""
     return all(KNOBS[name].scope != "process" for name in config.changes_from(other))
 
 
@@ -52,23 +52,23 @@ def of_loader() -> tuple[str, ...]:
 
 
 def going_with(name: str) -> tuple[str, ...]:
-    """The knobs that mean nothing without another."""
+    """The knobs that have no effect without this one."""
     return tuple(other for other, knob in KNOBS.items() if knob.goes_with == name)
 
 
 @functools.cache
 def buying_memory() -> tuple[str, ...]:
-    """The knobs that buy memory with time."""
+    """The knobs that save memory at the cost of time."""
     return tuple(name for name, knob in KNOBS.items() if knob.when_short is not None)
 
 
 def following(name: str) -> tuple[str, ...]:
-    """The knobs without a choice of their own that follow from another."""
+    """The knobs that follow from this one and have no choice of their own."""
     return tuple(other for other in going_with(name) if KNOBS[other].candidates is None)
 
 
 def by_priority(device: DeviceKind) -> tuple[str, ...]:
-    """The knobs by expected effect, those without any at the end; but for those that follow from another."""
+    """The knobs that have choices, by expected effect; those without a priority come last."""
     kind: Literal["cpu", "gpu"] = "cpu" if device == "cpu" else "gpu"
     searched = [name for name, knob in KNOBS.items() if knob.candidates is not None]
     return tuple(sorted(searched, key=lambda name: KNOBS[name].priority.get(kind, math.inf)))
@@ -80,18 +80,18 @@ def in_guides_order() -> tuple[str, ...]:
 
 
 def idle_knobs(config: TrainConfig, device: DeviceKind) -> tuple[str, ...]:
-    """The knobs of a config that have no effect on a kind of device, though their values were chosen."""
+    """The knobs of a config whose value has no effect on a kind of device, though it is not the default."""
     return tuple(name for name, knob in KNOBS.items() if knob.is_idle(getattr(config, name), device))
 
 
 def with_what_is_in_force(config: TrainConfig, device: torch.device) -> TrainConfig:
-    """A config with what the user's module has told torch already, in knobs that it leaves at their default."""
-    told = {
+    """A config whose default values are replaced by those that the user's module has already set in torch."""
+    in_force = {
         name: knob.reads(None, None, device)
         for name, knob in KNOBS.items()
         if knob.starts_as_read and knob.reads is not None and getattr(config, name) == knob.default
     }
-    return config.replace(**{name: value for name, value in told.items() if value is not None})
+    return config.replace(**{name: value for name, value in in_force.items() if value is not None})
 
 
 def loader_arguments(config: TrainConfig) -> dict[str, Any]:
@@ -101,22 +101,22 @@ def loader_arguments(config: TrainConfig) -> dict[str, Any]:
 
 def ddp_arguments(config: TrainConfig) -> dict[str, Any]:
     """The keyword arguments of ``DistributedDataParallel`` that a config decides."""
-    told = {knob.ddp_argument: getattr(config, name) for name, knob in KNOBS.items() if knob.ddp_argument is not None}
-    if config.static_graph:  # which finds them once, and DDP warns of a wish for more
-        told["find_unused_parameters"] = False
-    return told
-
-
-def variables(config: TrainConfig) -> dict[str, str]:
-    """The variables of the environment that a config sets, to be there before the ranks meet."""
-    told = {knob.variable: getattr(config, name) for name, knob in KNOBS.items() if knob.variable is not None}
-    values = {variable: str(value) for variable, value in told.items() if value is not None}
-    if (algorithm := values.get("NCCL_ALGO")) is not None:  # of the others, not all have each algorithm
-        values["NCCL_ALGO"] = f"allreduce:{algorithm.lower()}"
+    values = {knob.ddp_argument: getattr(config, name) for name, knob in KNOBS.items() if knob.ddp_argument is not None}
+    if config.static_graph:  # DDP finds unused parameters once, and warns if asked to search again
+        values["find_unused_parameters"] = False
     return values
 
 
+def variables(config: TrainConfig) -> dict[str, str]:
+    """The environment variables that a config sets; NCCL reads them when the ranks meet."""
+    values = {knob.variable: getattr(config, name) for name, knob in KNOBS.items() if knob.variable is not None}
+    texts = {variable: str(value) for variable, value in values.items() if value is not None}
+    if (algorithm := texts.get("NCCL_ALGO")) is not None:  # not every other collective has each algorithm
+        texts["NCCL_ALGO"] = f"allreduce:{algorithm.lower()}"
+    return texts
+
+
 def framework_arguments(framework: Framework, config: TrainConfig) -> dict[str, Any]:
-    """The keyword arguments of a framework that take a knob's value as it is."""
+    """The keyword arguments of a framework that take a knob's value unchanged."""
     words = {name: knob.words.get(framework) for name, knob in KNOBS.items()}
     return {word: getattr(config, name) for name, word in words.items() if isinstance(word, str)}

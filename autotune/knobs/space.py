@@ -1,8 +1,8 @@
-"""The space that is searched: which values are worth trying on this machine, and why.
+"""The search space: which values are worth trying on this machine, and why.
 
-It comes from the machine and from one look at the workload, without torch and without a burst. Whatever the
-search proposes goes through `Space.config` and `Space.violation`: they keep to the constraints that a person set
-with a pin or an effective batch, and to the limits that memory sets.
+It comes from the machine and one look at the workload, without torch and without a burst. Every proposal of the search
+goes through `Space.config` and `Space.violation`, which enforce the user's pins and effective batch, and the limits of
+memory.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from itertools import product
 
 from autotune.errors import ConfigError
 from autotune.hardware import Cpu, DeviceKind, Hardware
-from autotune.knobs.circumstances import Choices, Circumstances, LoaderRoom, offer
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, make_config
 from autotune.knobs.constraints import accumulation_of, check_constraints, limit_of, searched_knobs, start_config
+from autotune.knobs.context import Choices, LoaderRoom, SearchContext, offer
 from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.knob import Rule
 from autotune.knobs.loader import is_costly
@@ -28,18 +28,18 @@ class Space:
 
     Attributes:
         baseline: The user's own config.
-        start: The baseline with the constraints applied: what knobs that are not searched hold in candidates.
+        start: The baseline with the constraints applied; candidates take from it the knobs that are not searched.
         choices: The values of each searched knob, by expected effect on this device.
-        reserve: Those of knobs that buy memory with time, which are searched once memory has run out.
+        reserve: The values of knobs that save memory at the cost of time; searched once memory has run out.
         parameters: Arguments of the user's `build()` to explore, by name.
         skipped: Why a knob is not searched.
         effective_batch: Samples of an optimizer step in every candidate; None when free.
         pinned: Values that every candidate holds.
-        limits: The highest number of a knob that a candidate may have, where the person limits it.
-        room: What batches may take that wait in the loader.
+        limits: The highest number that a candidate may have for a knob, where the user limits it.
+        room: Room for the batches that wait in the loader.
         preferred: The value of each knob that should help here, and costs little to try.
-        overhead_bound: Whether calling operators is most of the work, so that compiling promises most of all.
-        device: Where it trains.
+        overhead_bound: Whether operator overhead dominates, so that compiling promises most.
+        device: The kind of device that it trains on.
         held: Knobs that cannot be changed in this workload.
     """
 
@@ -79,7 +79,7 @@ class Space:
         return config.replace(accumulation_steps=accumulation)
 
     def changed(self, config: TrainConfig, values: Mapping[str, Scalar]) -> TrainConfig:
-        """The candidate that has some values, and those of another config in all other searched knobs.
+        """The candidate with these values, and with those of another config in all other searched knobs.
 
         Raises:
             ConfigError: As in `config`.
@@ -87,13 +87,13 @@ class Space:
         return self.config({knob: getattr(config, knob) for knob in self.choices} | dict(values))
 
     def around(self, baseline: TrainConfig) -> Space:
-        """The same space for a baseline that fits: candidates hold what it changed, but for what is searched."""
+        """The same space for a baseline that fits: candidates keep its changes, except in searched knobs."""
         changed = {knob: now for knob, (_, now) in baseline.changes_from(self.baseline).items()}
         choices = {**self.choices, **self.reserve}
         return replace(self, baseline=baseline, start=self.start.replace(**changed), choices=choices, reserve={})
 
     def holding(self, knob: str, value: Scalar) -> Space:
-        """The same space in which every candidate holds a value of a knob, which is searched no more."""
+        """The same space with a knob fixed to a value instead of searched."""
         choices = {name: choice for name, choice in self.choices.items() if name != knob}
         return replace(
             self, choices=choices, preferred=_without(self.preferred, knob), pinned={**self.pinned, knob: value}
@@ -108,16 +108,16 @@ class Space:
         return next(filter(None, conflicts), None) or self.room.shortage(config)
 
     def suggested(self) -> tuple[TrainConfig, ...]:
-        """The machine's own first guesses, the best one first.
+        """First guesses for this machine, best first.
 
-        First everything that should help at once; then milder variants: the computing alone, at full precision, at the
-        baseline's batch, and the loader alone. Compiling costs as much as several bursts: it is the second guess where
-        calling operators is most of the work, and else follows when all that is cheaper has been found. None of the
-        guesses is the baseline, and none is a violation.
+        The first one has everything that should help. Milder variants follow: the computing alone, at full precision,
+        at the baseline's batch, and the loader alone. Compiling costs as much as several bursts: it is the second guess
+        where operator overhead dominates, and otherwise comes after everything cheaper. No guess is the baseline, and
+        none violates a constraint.
         """
         everything = self.preferred
-        feeding = (*of_loader(), "num_threads")  # workers want the cores that threads have
-        # The computing alone: workers that are there already keep their number, and train with what suits them.
+        feeding = (*of_loader(), "num_threads")  # workers compete with threads for cores
+        # The computing alone: the baseline's own workers keep their number, and get the loader settings that help them.
         sharing = ("num_workers", "num_threads") if self.start.num_workers else feeding
         variants = [
             everything,
@@ -136,14 +136,14 @@ class Space:
         return tuple(config for config in dict.fromkeys(configs) if config != self.baseline)
 
     def fitting(self, values: Mapping[str, Scalar]) -> TrainConfig | None:
-        """The config with these values, its loader made smaller until it fits; None where that is not enough."""
-        wanted = self.config(values)
+        """The config with these values and a loader small enough to fit; None if no loader is."""
+        target = self.config(values)
         smaller = {
-            knob: _at_most(self.choices[knob], getattr(wanted, knob))
+            knob: _at_most(self.choices[knob], getattr(target, knob))
             for knob in affecting("waiting batches")
             if knob in self.choices
         }
-        # The last knob turns fastest: prefetching is given up before workers, and workers before the batch.
+        # `product` varies the last knob fastest: prefetching shrinks before workers, and workers before the batch.
         for combination in product(*smaller.values()):
             config = self.config({**values, **dict(zip(smaller, combination, strict=True))})
             if self.violation(config) is None:
@@ -169,7 +169,7 @@ def build_space(
 
     Args:
         hardware: The machine.
-        facts: What one look at the workload found.
+        facts: The facts from one look at the workload.
         device: The kind of device to train on.
         effective_batch: Samples of an optimizer step that every candidate holds; None when free.
         pinned: Values that every candidate holds, by knob; ``<=4``: the highest number that it may have.
@@ -184,15 +184,15 @@ def build_space(
         ConfigError: When a knob is unknown, a value out of range, the device not there, or the constraints contradict
             each other; the message says how to resolve it.
     """
-    asked = frozenset(only or ())
+    requested = frozenset(only or ())
     limits = {knob: most for knob, pin in pinned.items() if (most := limit_of(pin)) is not None}
     pinned = {knob: pin for knob, pin in pinned.items() if knob not in limits}
-    check_constraints(pinned, {*asked, *limits}, effective_batch, explored)
+    check_constraints(pinned, {*requested, *limits}, effective_batch, explored)
     record = hardware.device(device)
     if isinstance(record, Cpu) != (device == "cpu"):
         raise ConfigError(f"expected a device of this machine, got {device!r}; use --device cpu")
     if pinned.get("data_placement", "loader") != "loader" and facts.placeable_bytes is None:
-        why = held.get("data_placement") or facts.unplaceable_reason or "nobody has looked at its samples"
+        why = held.get("data_placement") or facts.unplaceable_reason or "its samples were not examined"
         raise ConfigError(
             f"data_placement={pinned['data_placement']} is pinned, but the data set cannot be collated once: {why}; "
             "pin it to loader"
@@ -202,10 +202,10 @@ def build_space(
     room = LoaderRoom.of(hardware.memory, facts)
     budget = hardware.cpu.budget
     worker_limit = min(budget, limits.get("num_workers", budget))
-    # Where workers are searched, nothing starts above what is searched.
+    # If workers are searched, the start has no more of them than the search allows.
     highest = {**limits, "num_workers": worker_limit} if "num_workers" in searched else limits
     start = start_config(facts, room, effective_batch, pinned, highest, batch_free="batch_size" in searched)
-    of = Circumstances(
+    context = SearchContext(
         hardware=hardware,
         facts=facts,
         device=device,
@@ -215,35 +215,35 @@ def build_space(
         worker_limit=worker_limit,
         effective_batch=effective_batch,
         budget_seconds=budget_seconds,
-        asked=asked,
+        requested=requested,
         fixed=frozenset(KNOB_NAMES) - searched,
         allow_numerics=allow_numerics,
     )
     order = by_priority(device)
-    if is_costly(of):
+    if is_costly(context):
         order = tuple(dict.fromkeys(("num_workers", *order)))
     rules = {knob: rule for knob in order if knob in searched and (rule := KNOBS[knob].candidates)}
     when_short = {knob: rule for knob in rules if (rule := KNOBS[knob].when_short)}
 
     def sound(knob: str, rule: Rule) -> Choices | str:
-        return _sound(knob, held.get(knob, rule(of)), unsound, limits.get(knob))
+        return _sound(knob, held.get(knob, rule(context)), unsound, limits.get(knob))
 
-    found = {knob: sound(knob, rule) for knob, rule in rules.items()}
+    answers = {knob: sound(knob, rule) for knob, rule in rules.items()}
     short = {knob: sound(knob, rule) for knob, rule in when_short.items()}
-    choices = {knob: choice for knob, choice in found.items() if isinstance(choice, Choices)}
+    choices = {knob: choice for knob, choice in answers.items() if isinstance(choice, Choices)}
     space = Space(
         baseline=facts.baseline,
         start=start,
         choices=choices,
         reserve={k: choice for k, choice in short.items() if isinstance(choice, Choices) and k not in choices},
         parameters={name: tuple(values) for name, values in explored.items()},
-        skipped=_skipped(found, pinned, of),
+        skipped=_skipped(answers, pinned, context),
         effective_batch=effective_batch,
         pinned=dict(pinned),
         limits=limits,
         room=room,
-        preferred=_preferred(of, choices),
-        overhead_bound=of.overhead_bound,
+        preferred=_preferred(context, choices),
+        overhead_bound=context.overhead_bound,
         device=device,
         held=frozenset(held),
     )
@@ -252,7 +252,7 @@ def build_space(
 
 
 def share_of_machine(hardware: Hardware, ranks: int) -> Hardware:
-    """What each of several ranks has of a machine: its part of the CPUs and of the memory, and a GPU of its own."""
+    """One rank's share of a machine: a part of the CPUs and of the memory, and a GPU of its own."""
     if ranks == 1:
         return hardware
     cpu, memory = hardware.cpu, hardware.memory
@@ -269,7 +269,7 @@ def share_of_machine(hardware: Hardware, ranks: int) -> Hardware:
 def _sound(
     knob: str, choice: Choices | str, unsound: Mapping[tuple[str, Scalar], str], most: int | None
 ) -> Choices | str:
-    """The choices less what does not work here or is more than a pin allows, or why nothing is left to choose."""
+    """The choices without values that fail here or exceed a pin's limit, or why nothing is left to choose."""
     if isinstance(choice, str):
         return choice
     out = {value: unsound[knob, value] for value in choice.values if (knob, value) in unsound}
@@ -294,39 +294,41 @@ def _check_room(space: Space) -> None:
         )
 
 
-def _skipped(found: Mapping[str, Choices | str], pinned: Mapping[str, Scalar], of: Circumstances) -> dict[str, str]:
-    """Why a knob is neither searched nor pinned."""
-    reasons = {knob: found.get(knob, "it is not among the knobs that --only names") for knob in KNOB_NAMES}
+def _skipped(
+    answers: Mapping[str, Choices | str], pinned: Mapping[str, Scalar], context: SearchContext
+) -> dict[str, str]:
+    """The reasons why knobs are neither searched nor pinned."""
+    reasons = {knob: answers.get(knob, "it is not among the knobs that --only names") for knob in KNOB_NAMES}
     reasons |= {knob: f"it is set rather than searched: {KNOBS[knob].when}" for knob in (*following("ranks"), "ranks")}
     skipped = {knob: why for knob, why in reasons.items() if knob not in pinned and not isinstance(why, Choices)}
-    if of.effective_batch is not None:
+    if context.effective_batch is not None:
         if "accumulation_steps" in skipped:
             skipped["accumulation_steps"] = (
-                f"it follows from batch_size, since the effective batch is held at {of.effective_batch}"
+                f"it follows from batch_size, since the effective batch is held at {context.effective_batch}"
             )
         if "batch_size" in skipped and "accumulation_steps" in pinned:
             skipped["batch_size"] = "it follows from accumulation_steps, which is pinned"
-    elif "accumulation_steps" in skipped and "batch_size" in found:
+    elif "accumulation_steps" in skipped and "batch_size" in answers:
         skipped["accumulation_steps"] = "the effective batch is free, so nothing needs to be accumulated"
     return skipped
 
 
-def _preferred(of: Circumstances, choices: Mapping[str, Choices]) -> dict[str, Scalar]:
-    """The value of each knob that should help on this machine."""
+def _preferred(context: SearchContext, choices: Mapping[str, Choices]) -> dict[str, Scalar]:
+    """The value of each knob that should help on this machine, where there is one."""
     picked: dict[str, Scalar] = {}
     for name, knob in KNOBS.items():
-        if name in choices and (value := choices[name].first(knob.preferred(of, picked))) is not None:
+        if name in choices and (value := choices[name].first(knob.preferred(context, picked))) is not None:
             picked[name] = value
     return {knob: picked[knob] for knob in choices if knob in picked}
 
 
 def _without(values: Mapping[str, Scalar], *knobs: str) -> dict[str, Scalar]:
-    """The values less those of some knobs."""
+    """The values without those of some knobs."""
     return {knob: value for knob, value in values.items() if knob not in knobs}
 
 
 def _at_most(choices: Choices, most: int | None) -> tuple[int | None, ...]:
-    """The numbers among the choices up to one, the largest first."""
+    """A number and the smaller ones among the choices, largest first."""
     if most is None:
         return (None,)
     numbers = {most, *(value for value in choices.values if isinstance(value, int) and value <= most)}

@@ -1,4 +1,4 @@
-"""The candidates of a training that runs: one knob each, the most promising first, and the learning stays the same."""
+"""Candidates for a running training: each changes one knob but not what is learned; the most promising comes first."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ NOTABLE_WAIT = 0.1
 LEAST_WAIT = 0.02
 """Below this share, a faster loader gains less than the 2 % that a setting needs to be kept."""
 HIDDEN_SHARE = 0.5
-"""Each worker is assumed to read for at least this share of a step: where training never waits, it cannot be seen. Not
-tuned."""
+"""Each worker is assumed to read for at least this share of a step: if training never waits, the true share cannot be
+observed. Not tuned."""
 MOST_VALUES = 4
-"""Values of one knob that are tried at most. Not tuned: each costs the training some seconds."""
+"""The most values that are tried for one knob. Not tuned: each costs the training some seconds."""
 
 
 class LiveFacts(Stored):
@@ -33,22 +33,22 @@ class LiveFacts(Stored):
 
     device: str
     cpus: int = Field(ge=1)
-    threads: int = Field(ge=1, description="of an operation on the CPU")
-    loader: dict[str, Any] | None = Field(description="in the words of DataLoader; null: none is tuned")
+    threads: int = Field(ge=1, description="threads of an operation on the CPU")
+    loader: dict[str, Any] | None = Field(description="as arguments of DataLoader; null: no loader is tuned")
     moves_augmentation: bool = Field(default=False, description="reading a sample draws random numbers")
-    forms: tuple[str, ...] = Field(default=(), description="that the optimizer accepts")
+    forms: tuple[str, ...] = Field(default=(), description="implementations that the optimizer accepts")
     form: OptimizerImpl | Literal["several"] = "default"
     step_seconds: Seconds
-    wait_share: Share = Field(description="of a step, that it waits for data")
+    wait_share: Share = Field(description="share of a step in which it waits for data")
     batch_bytes: Whole = 0
     cudnn_benchmark: bool = False
     attention: bool = Field(default=False, description="torch's attention is called")
     fixed_shapes: bool = Field(default=False, description="all batches have one shape")
-    left: dict[str, str] = Field(default_factory=dict, description="knob: why it keeps the user's own value")
+    left: dict[str, str] = Field(default_factory=dict, description="why a knob keeps the user's own value, by knob")
 
     @property
     def baseline(self) -> TrainConfig:
-        """The script's own setting, as far as candidates differ from it."""
+        """The script's own values of the knobs that candidates change."""
         own = {"batch_size": 1, **{name: value for name, value in (self.loader or {}).items() if value is not None}}
         loader = {knob: own[argument] for knob, argument in DATALOADER_ARGUMENTS.items() if argument in own}
         form = "default" if self.form == "several" else self.form
@@ -56,14 +56,14 @@ class LiveFacts(Stored):
 
     @property
     def read_seconds(self) -> float:
-        """The time that one worker needs for a batch, about: workers for which training waits are always busy."""
+        """Roughly how long one worker needs for a batch: if training waits for workers, they are always busy."""
         workers = self.baseline.num_workers
         busy = 1.0 if self.wait_share >= NOTABLE_WAIT else HIDDEN_SHARE
         return self.step_seconds * (workers * busy if workers else self.wait_share)
 
     @property
     def workload(self) -> WorkloadFacts:
-        """The same in the words that the knobs' rules read."""
+        """The same facts in the form that the knobs' rules read."""
         own, baseline = self.loader or {}, self.baseline
         return WorkloadFacts(
             target="", name="", fingerprint="", parameters=0, has_images=False, fork_safe=False, baseline=baseline,
@@ -76,11 +76,11 @@ class LiveFacts(Stored):
 
 @dataclass(frozen=True)
 class Candidates:
-    """What a training may try.
+    """The candidates of a training.
 
     Attributes:
-        baseline: The script's own setting, as far as candidates differ from it.
-        configs: In the order in which they are tried.
+        baseline: The script's own values of the knobs that candidates change.
+        configs: The candidates, in the order in which they are tried.
         left: Knobs that keep the script's own value, each with the reason.
     """
 
@@ -90,10 +90,10 @@ class Candidates:
 
 
 def live_candidates(facts: LiveFacts, hardware: Hardware) -> Candidates:
-    """The candidates for a training that runs, by the knobs' own rules.
+    """The candidates for a running training, by the knobs' own rules.
 
-    Where training waits for data, knobs of the loader come first, and last where it does not. The first guess of each
-    knob is tried before the second one of any.
+    If training waits for data, knobs of the loader come first; otherwise they come last. The first guess of every knob
+    is tried before the second guess of any.
     """
     hardware, device = _where(facts, hardware)
     baseline, waits, played = facts.baseline, facts.wait_share >= NOTABLE_WAIT, played_on(device)
@@ -109,17 +109,17 @@ def live_candidates(facts: LiveFacts, hardware: Hardware) -> Candidates:
     knobs = [knob for knob in dict.fromkeys((*space.choices, *played)) if knob in played]
     knobs.sort(key=lambda knob: (knob in of_loader()) != waits)
     guesses = {knob: list(islice(_guesses(knob, facts, space), MOST_VALUES)) for knob in knobs}
-    configs = dict.fromkeys(one for turn in zip_longest(*guesses.values()) for one in turn if one is not None)
+    configs = dict.fromkeys(config for turn in zip_longest(*guesses.values()) for config in turn if config is not None)
     nothing = "no other value is likely to be faster here"
-    left = {knob: space.skipped.get(knob, nothing) for knob, found in guesses.items() if not found}
-    return Candidates(baseline, tuple(configs), left | facts.left)
+    reasons = {knob: space.skipped.get(knob, nothing) for knob, values in guesses.items() if not values}
+    return Candidates(baseline, tuple(configs), reasons | facts.left)
 
 
 def played_on(device: DeviceKind) -> tuple[str, ...]:
-    """The knobs that a training which runs tries by itself on a kind of device."""
+    """The knobs that a running training tries by itself on a kind of device."""
     kind = "cpu" if device == "cpu" else "gpu"
     neutral = [knob for knob in KNOBS.values() if knob.while_training == "neutral" and kind in knob.priority]
-    return tuple(one.name for one in neutral if one.dataloader_argument or one.on_process or one.on_optimizer)
+    return tuple(knob.name for knob in neutral if knob.dataloader_argument or knob.on_process or knob.on_optimizer)
 
 
 def _where(facts: LiveFacts, hardware: Hardware) -> tuple[Hardware, DeviceKind]:
@@ -127,26 +127,26 @@ def _where(facts: LiveFacts, hardware: Hardware) -> tuple[Hardware, DeviceKind]:
     cpu = hardware.cpu.model_copy(update={"budget": min(facts.cpus, hardware.cpu.budget)})
     kinds: dict[str, DeviceKind] = {"cuda": "rocm" if "rocm" in hardware.devices else "cuda", "mps": "mps"}
     device = kinds.get(facts.device, "cpu")
-    known = hardware.gpus if device in hardware.devices else (Gpu(kind=device, index=0, name="unnamed"),)
-    return hardware.model_copy(update={"cpu": cpu, "gpus": known}), device
+    gpus = hardware.gpus if device in hardware.devices else (Gpu(kind=device, index=0, name="unnamed"),)
+    return hardware.model_copy(update={"cpu": cpu, "gpus": gpus}), device
 
 
 def _guesses(knob: str, facts: LiveFacts, space: Space) -> Iterator[TrainConfig]:
-    """Configs that differ from the baseline in a knob and in what goes with it, the most promising first."""
+    """Configs that change one knob, and the knob that it depends on; the most promising comes first."""
     baseline, choices = facts.baseline, space.choices.get(knob)
     values = [value for value in choices.values if value is not None] if choices is not None else []
     own = facts.threads if knob == "num_threads" else getattr(baseline, knob)
     if len(values) == 2 and space.preferred.get(knob, values) == own:
-        return  # the other one of two is not worth the time
+        return  # the other of two values is not worth the time
     first = space.preferred.get(knob, own)
-    if knob == "num_workers" and facts.device == "cpu" and values:  # the fewest that read as fast as it trains
-        wanted = facts.read_seconds / max(1e-9, facts.step_seconds * (1 - facts.wait_share))
-        first = next((count for count in values if float(count) >= wanted), values[-1])
+    if knob == "num_workers" and facts.device == "cpu" and values:  # the fewest that read as fast as training goes
+        enough = facts.read_seconds / max(1e-9, facts.step_seconds * (1 - facts.wait_share))
+        first = next((count for count in values if float(count) >= enough), values[-1])
     place = values.index(first) if first in values else len(values)
     start, needed = baseline, KNOBS[knob].goes_with
     if needed is not None and not getattr(baseline, needed):
         start = next(_guesses(needed, facts, space), baseline)
-    for value in sorted(values, key=lambda one: (abs(values.index(one) - place), -values.index(one))):
+    for value in sorted(values, key=lambda choice: (abs(values.index(choice) - place), -values.index(choice))):
         if value == own or (knob, value) == ("optimizer_impl", "default"):  # `switch_optimizer` does nothing for it
             continue
         config = start.replace(**{knob: value})
@@ -155,7 +155,7 @@ def _guesses(knob: str, facts: LiveFacts, space: Space) -> Iterator[TrainConfig]
 
 
 def _may_gain(knob: str, value: Scalar, facts: LiveFacts) -> bool:
-    """Whether a value may gain anything: where training waits for no data, only what frees cores, or copies faster."""
+    """Whether a value may gain anything: if training never waits for data, only fewer workers or faster copies may."""
     if facts.wait_share >= LEAST_WAIT or knob not in of_loader() or knob == "pin_memory":
         return True
     return knob == "num_workers" and facts.device == "cpu" and int(value or 0) < facts.baseline.num_workers

@@ -1,6 +1,6 @@
-"""Any training script, unchanged: how it is run, what is seen in it, and how its bursts become figures.
+"""Unmodified training scripts: how they run, what is seen in them, and how their bursts become figures.
 
-`autotune.recorder` is the half that runs inside the script; this is the parent's.
+`autotune.recorder` runs inside the script; this package runs in its parent process.
 """
 
 from autotune.scripts.isolation import ScriptIsolation

@@ -1,4 +1,4 @@
-"""Lets a job go on where its script has trained all that it trains: the script begins again, and the job with it."""
+"""Continues a job whose script has finished its training: the script starts again, and so does the job."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from autotune.recorder.protocol import FIRST, Command
 
 
 class Course:
-    """What a job was asked for, to be asked for again.
+    """The commands of a job, so that a new process can repeat them.
 
     Args:
         request: The job.
 
     Attributes:
         request: The job.
-        fruitless: Whether it has trained no block since its script began, so that beginning again would not help.
+        fruitless: Whether no block was trained since the script began, so that restarting it would not help.
     """
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.fruitless = True
-        self._asked: Command | None = None
-        self._begins = 0  # of the block that was asked for last
+        self._last_command: Command | None = None
+        self._begins = 0  # where the last requested block begins
         self._joined: dict[int, Command] = {}
         self._first_plays = True
-        self._ends: dict[int, int] = {}  # of each player's last block, its place in the stream of samples
-        self._anew: set[int] = set()  # players whose streams have begun again, elsewhere
+        self._ends: dict[int, int] = {}  # by player: where its last block ends in the stream of samples
+        self._anew: set[int] = set()  # players whose streams have begun again at another place
 
     def note(self, command: Command) -> Command:
-        """Takes in what it is asked; returns what it must be asked for instead, for the same."""
+        """Records a command; returns the one to send, which may have to name where its block begins."""
         player, until = command.player, command.until
         if until is not None:
             self._begins = self._ends.get(player, 0) if command.start is None else command.start
@@ -43,44 +43,44 @@ class Course:
             self._joined[player] = command
         elif command.action == "leave":
             self.without(player)
-        self._asked = command
+        self._last_command = command
         return command
 
     def without(self, player: int) -> None:
-        """A player is out, or has left."""
+        """Records that a player is out or has left."""
         self._joined.pop(player, None)
         self._first_plays &= player != FIRST
 
     def again(self) -> list[Command]:
-        """What a process that has begun again is asked, once its first player is ready: the last is what was asked."""
+        """The commands for a restarted process whose first player is ready; the last one was interrupted."""
         self.fruitless = True
-        if self._asked is None:
+        if self._last_command is None:
             return []
-        asked = self._asked
-        if asked.action == "train":
-            asked = dataclasses.replace(asked, start=self._begins)
-        joins = [command for command in self._joined.values() if command is not asked]
-        self._anew = {FIRST, *self._joined} - {asked.player}
+        last = self._last_command
+        if last.action == "train":
+            last = dataclasses.replace(last, start=self._begins)
+        joins = [command for command in self._joined.values() if command is not last]
+        self._anew = {FIRST, *self._joined} - {last.player}
         leaves = [] if self._first_plays else [Command(action="leave", player=FIRST)]
-        return [*joins, *leaves, asked]
+        return [*joins, *leaves, last]
 
 
 def why_fruitless(error: str | None) -> str:
-    """Why beginning again would not help, and what would.
+    """Why restarting the script would not help, and what would.
 
     Args:
-        error: That the script ended by, once it had drawn a whole epoch; None: it ended as it should.
+        error: The error by which the script ended after a whole epoch; None if it ended normally.
     """
     if error is None:
         return "the script ended before one block was trained; have it train longer, by more steps or epochs"
     return (
-        f"the script failed before one block was trained, when it had drawn a whole epoch, which never ends in a burst "
-        f"({error}); have an epoch hold more batches, or size nothing by it"
+        "the script failed before one block was trained, after it had drawn a whole epoch, which never ends in a burst "
+        f"({error}); make epochs longer, or size nothing by the length of an epoch"
     )
 
 
 def take_over(live: Live, new: Live) -> None:
-    """Lets whoever holds a job have another process of it."""
+    """Moves a live job to another process, for all that hold it."""
     for field in dataclasses.fields(Live):
         if field.name not in {"began", "kills_before"}:
             setattr(live, field.name, getattr(new, field.name))

@@ -15,7 +15,7 @@ _NEEDS_WORKERS = {
     for prefix in ("", "dataloader_")
     for name in ("prefetch_factor", "persistent_workers")
 }
-"""Arguments that are refused without workers, and the argument that says how many there are."""
+"""Arguments that are refused without workers, and the argument that gives the number of workers."""
 
 
 def set_arguments(
@@ -27,7 +27,7 @@ def set_arguments(
     parameters: Sequence[str] = (),
     absent: Callable[[str, object], bool] = lambda _name, _value: False,
 ) -> None:
-    """Gives arguments of a call other values.
+    """Sets arguments of a call.
 
     Args:
         source: The file that holds the call.
@@ -35,14 +35,14 @@ def set_arguments(
         values: The new values, by the arguments' names.
         seen: The values from when the script ran, which literals in the source must equal; `ANY` for torch's default,
             whether the script gives it or not.
-        parameters: The names of the arguments by place.
+        parameters: The names of positional arguments.
         absent: Whether an argument that is not given has this value already.
 
     Raises:
         CannotEditError: The call gives one neither by a literal nor by an option.
     """
     given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
-    starred = any(isinstance(one, ast.Starred) for one in call.args)
+    starred = any(isinstance(argument, ast.Starred) for argument in call.args)
     spreads = starred or len(given) < len(call.keywords)
     if not starred:
         given |= dict(zip(parameters, call.args, strict=False))
@@ -63,7 +63,7 @@ def set_arguments(
 
 
 def _with_workers(name: str, value: object, given: Mapping[str, ast.expr], *, spreads: bool) -> object:
-    """A value that needs workers, so written that it is off where an option or a variable says there are none.
+    """A value that needs workers, written so that it is off if an option or a variable says that there are none.
 
     Raises:
         CannotEditError: The script computes their number.
@@ -105,7 +105,7 @@ def _replace(source: Source, node: ast.Constant, value: object, seen: object) ->
 
 
 def _default_of(source: Source, node: ast.Attribute, name: str, *, stays_on: bool) -> ast.Constant:
-    """The literal default of an option that decides this argument, of any call, and nothing else.
+    """The literal default of an option that decides this argument, in any call, and nothing else.
 
     Args:
         source: The file.
@@ -126,17 +126,17 @@ def _default_of(source: Source, node: ast.Attribute, name: str, *, stays_on: boo
     kind = action.value if isinstance(action, ast.Constant) else last_name(action)
     default = option.get("default")
     if not flags or kind not in {"store", "BooleanOptionalAction"} or not isinstance(default, ast.Constant):
-        raise CannotEditError("is no option that takes one value, with a literal as its default")
+        raise CannotEditError("is no option that takes one value and has a literal default")
     negated = [f"--no-{flag[2:]}" for flag in flags if flag.startswith("--") and kind != "store"]
     if (word := typed([*flags, *negated], source.argv)) is not None:
         raise CannotEditError(f"the command line decides ({word})")
     harmless = {id(node)}
-    for one in ast.walk(source.tree):
-        if isinstance(one, ast.keyword) and one.arg == name:
-            harmless.add(id(one.value))
-        elif stays_on and isinstance(one, ast.Compare) and ast.unparse(one) == f"{ast.unparse(node)} > 0":
-            harmless.add(id(one.left))
-    uses = [one for one in ast.walk(source.tree) if isinstance(one, ast.Attribute) and one.attr == node.attr]
-    if not all(id(one) in harmless for one in uses):
-        raise CannotEditError("the script sets, or reads for other things as well")
+    for part in ast.walk(source.tree):
+        if isinstance(part, ast.keyword) and part.arg == name:
+            harmless.add(id(part.value))
+        elif stays_on and isinstance(part, ast.Compare) and ast.unparse(part) == f"{ast.unparse(node)} > 0":
+            harmless.add(id(part.left))
+    uses = [part for part in ast.walk(source.tree) if isinstance(part, ast.Attribute) and part.attr == node.attr]
+    if not all(id(use) in harmless for use in uses):
+        raise CannotEditError("the script sets, or reads elsewhere as well")
     return default

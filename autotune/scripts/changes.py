@@ -1,4 +1,4 @@
-"""What cannot be changed in a script from outside, and why."""
+"""The knobs that cannot be changed in a script from outside, and why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autotune.knobs import KNOBS, affecting
 from autotune.scripts.seen import SeenLoader, SeenScript
 
 BEGUN_ANEW = 2
-"""Passes through a loader that were given up between the few steps of a look: one may be chance. Chosen."""
+"""A script restarts its loader if it abandons this many passes during a look: a single one may be chance. Not tuned."""
 MAY_CHANGE_DATA = "the script may change its data between epochs"
 
 
@@ -19,23 +19,23 @@ def held_knobs(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
 
 
 def _held_in_loader(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
-    """Knobs of what feeds training."""
+    """The held knobs of loaders."""
     held: dict[str, str] = {}
     if not seen.loaders:
         no_loader = "the script trains without a DataLoader"
         if own := seen.source.get("own_loaders"):
-            no_loader = f"{own[0]} iterates by itself, so that nobody can tell what is drawn from it"
+            no_loader = f"{own[0]} iterates by itself, so that its batches cannot be followed"
         return {name: no_loader for name, knob in KNOBS.items() if knob.dataloader_argument or knob.on_copies}
     if seen.loaders[0].own_batches:
         held["batch_size"] = "the script makes its batches itself"
     elif (own := _why_not_made_again(seen.loaders)) is not None:
         held["batch_size"] = own
     elif not batch_is_free:
-        held["batch_size"] = "with another one a step would hold more or fewer samples; --effective-batch free tries it"
+        held["batch_size"] = "another batch size would change the samples of a step; --effective-batch free tries it"
     if seen.loaders[0].iterable and not seen.loaders[0].num_workers:
         held["num_workers"] = (
             "an iterable data set repeats its samples in every worker unless it shards them itself; "
-            "if it does, give the script workers to have more of them tried"
+            "if it does, give the script workers, and autotune tries more of them"
         )
     if (reason := _why_not_loaded(seen.loaders)) is not None:
         held |= {name: reason for name, knob in KNOBS.items() if knob.dataloader_argument and knob.part == "loader"}
@@ -48,7 +48,7 @@ def _held_in_loader(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
 
 
 def _held_in_model(seen: SeenScript) -> dict[str, str]:
-    """Knobs of what trains."""
+    """The held knobs of models, optimizers and gradients."""
     held: dict[str, str] = {}
     if seen.steps_vary:
         varying = "steps hold different amounts of work, which other numerics could change"
@@ -61,7 +61,7 @@ def _held_in_model(seen: SeenScript) -> dict[str, str]:
         past_hooks = "the script calls its model past torch's hooks, by forward()"
         held |= dict.fromkeys(("precision", "compile_mode", "checkpointing"), past_hooks)
     for name, value in seen.chosen.items():
-        if name != "precision":  # of which more may be gained than TF32
+        if name != "precision":  # other precisions may gain more than TF32
             held[name] = f"the script chooses {value if isinstance(value, str) else 'it'} itself"
     if seen.precision is not None:
         held["precision"] = f"the script chooses {seen.precision} itself"
@@ -73,20 +73,22 @@ def _held_in_model(seen: SeenScript) -> dict[str, str]:
 
 
 def _why_not_made_again(loaders: Sequence[SeenLoader]) -> str | None:
-    """Why a loader cannot be made again with other arguments; None where it can."""
+    """Why a loader cannot be made again with other arguments; None if it can."""
     if any(loader.own_iterator for loader in loaders):
-        return "the class of the script's loader makes its own iterator, so that no other loader hands out the same"
+        return (
+            "the class of the script's loader makes its own iterator, so that no other loader yields the same batches"
+        )
     return None
 
 
 def _why_not_loaded(loaders: Sequence[SeenLoader]) -> str | None:
-    """Why a burst cannot tell what loading costs the script; None where it can."""
+    """Why a burst cannot measure what loading costs the script; None if it can."""
     if (own := _why_not_made_again(loaders)) is not None:
         return own
     if any(loader.is_cycled for loader in loaders):
         return (
-            "itertools.cycle keeps the batches of the first epoch and replays them: the loader works in that one alone"
+            "itertools.cycle keeps the batches of the first epoch and replays them: the loader works in that one only"
         )
-    if any(loader.begun_anew >= BEGUN_ANEW for loader in loaders[:1]):  # the one that is drawn from most
-        return "the script begins its loader again before its end: each time it would start workers again"
+    if any(loader.begun_anew >= BEGUN_ANEW for loader in loaders[:1]):  # the one with the most batches drawn
+        return "the script begins its loader again before its end, which would start workers again each time"
     return None

@@ -1,4 +1,4 @@
-"""A script's processes, seen from their parent: what it tells comes through a socket, what it prints is kept apart."""
+"""A script's processes, seen from their parent: events come through a socket, printed text through a pipe."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from autotune.scripts.script import Script
 class ScriptChild(Child):
     """A script that runs with the recorder in it.
 
-    The script may start further processes; each one that reaches the point that the recorder waits for connects.
+    The script may start further processes; each one in which the recorder reaches its waiting point connects.
 
     Args:
         script: The command.
-        orders: What the recorder is to do; the socket and a port for ranks are added.
-        environment: Of the command, the recorder's own variables apart.
-        folder: Of the run.
-        protection: The sandbox that the command is started in.
-        name: Of its layer there, and of the socket.
-        ranks: Of its processes, that come to the training loop together, and are spoken to as one.
+        orders: The recorder's orders; the socket and a port for ranks are added.
+        environment: The command's variables without those of the recorder.
+        folder: The folder of the run.
+        protection: The sandbox that the command starts in.
+        name: The name of its layer there, and of the socket.
+        ranks: The number of processes that reach the training loop together, and get the same requests.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ScriptChild(Child):
         self._listener.listen()
         self._channels: list[socket.socket] = []
         self._count = ranks
-        self._ranks: dict[int, int] = {}  # its number, by who tells
+        self._ranks: dict[int, int] = {}  # the number of a rank, by its sender number
         self._jobs: dict[int, Together] = {}
         self._serves = orders["role"] == "serve"
         self._waiting: list[bytes] = []
@@ -66,10 +66,10 @@ class ScriptChild(Child):
         looks, forks = orders["role"] == "look", orders["role"] == "serve"
         ours, theirs = socket.socketpair()
         try:
-            command, told = on_port(script.watched, variables, port)
+            command, variables = on_port(script.watched, variables, port)
             command = protection.command(command, name, theirs.fileno(), forks=forks)
             streams = {"stdin": self._input.descriptor, "stderr": subprocess.STDOUT}
-            self._start(command, told, folder, **streams, passed=(theirs.fileno(),))
+            self._start(command, variables, folder, **streams, passed=(theirs.fileno(),))
             theirs.close()
             protection.attend(name, self._popen.pid, ours, looks=looks, forks=forks)
         except BaseException:
@@ -78,11 +78,11 @@ class ScriptChild(Child):
         finally:
             ours.close()
             theirs.close()
-        self._input.was_given()
+        self._input.release()
         self._drain(self._accept, None, self._popen.stdout)
 
     def send(self, line: str) -> None:
-        """Writes a request; it waits until somebody is there to read it."""
+        """Sends a request to all ranks; those that connect later get it then."""
         text = line.encode() + b"\n"
         with self._lock:
             if len(self._channels) < self._count:
@@ -92,12 +92,12 @@ class ScriptChild(Child):
                     channel.sendall(text)
 
     def are_at_loop(self, pids: Sequence[int]) -> None:
-        """To be told which processes they are that have come to the training loop: what they start hangs below them."""
+        """Takes the processes that have reached the training loop: those below them belong to jobs."""
         with contextlib.suppress(psutil.Error):
             self.roots = [psutil.Process(pid) for pid in pids]
 
     def launchers(self) -> set[int]:
-        """Process ids of what started the ranks of its job, and only waits for them; where there are ranks."""
+        """Process ids of the launchers that started the ranks of its job and only wait for them."""
         with self._lock:
             ranks = [pid for job in self._jobs.values() for pid in job.pids]
         above: set[int] = set()
@@ -107,19 +107,19 @@ class ScriptChild(Child):
         return above - {*ranks}
 
     def stop_waiting(self) -> None:
-        """Stops, from the top, what waits for other processes: a shell script goes on when its training is killed."""
+        """Suspends processes that wait for others, from the top: a shell script goes on when its training is killed."""
         if not self.alive:
             return
         with contextlib.suppress(psutil.Error):
             waiting = [psutil.Process(self.pid)]
-            for process in waiting:  # grows as it goes
+            for process in waiting:  # grows during the loop
                 if below := cleanup.children(process):
                     with contextlib.suppress(psutil.Error):
                         process.suspend()
                     waiting += below
 
     def _accept(self, _: Any) -> None:
-        """Reads what all tell that connect; the last ones, as many as there are ranks, are who is spoken to."""
+        """Reads the events of all processes that connect; requests go to the last of them, one per rank."""
         while True:
             try:
                 channel, _ = self._listener.accept()
@@ -130,40 +130,40 @@ class ScriptChild(Child):
                 for text in self._waiting:
                     with contextlib.suppress(OSError):
                         channel.sendall(text)
-                teller = len(self._channels) - 1
+                sender = len(self._channels) - 1
                 if len(self._channels) == self._count:
                     self._waiting.clear()
-            threading.Thread(target=self._read, args=(channel, teller), daemon=True).start()
+            threading.Thread(target=self._read, args=(channel, sender), daemon=True).start()
 
-    def _read(self, channel: socket.socket, teller: int) -> None:
+    def _read(self, channel: socket.socket, sender: int) -> None:
         with contextlib.suppress(OSError), channel.makefile("rb") as lines:
             if self._count == 1:
                 self._read_events(lines)
             else:
-                self._read_rank(lines, teller)
+                self._read_rank(lines, sender)
         self._events.put({"event": "hung up"})
 
-    def _read_rank(self, lines: Any, teller: int) -> None:
+    def _read_rank(self, lines: Any, sender: int) -> None:
         for event in events_in(lines):
             with self._lock:
                 if "rank" in event:
-                    self._ranks[teller] = event["rank"]
+                    self._ranks[sender] = event["rank"]
                 number = event["number"]
-                told = self._job(number).heard(teller, event)
-                self._tell(number, told)
-                if told and told[-1]["event"] == "exit":
+                events = self._job(number).add_event(sender, event)
+                self._tell(number, events)
+                if events and events[-1]["event"] == "exit":
                     self._jobs.pop(number)
         with self._lock:
             for number, job in self._jobs.items():
                 if number:
-                    job.left(teller)
+                    job.note_disconnect(sender)
                     self._tell(number, [])
 
     def _job(self, number: int) -> Together:
         return self._jobs.setdefault(number, Together(self._ranks, self._count))
 
     def _tell(self, number: int, events: Sequence[dict[str, Any]]) -> None:
-        """Tells events of a job; where a rank has failed, the others, which wait for it, are ended a moment later."""
+        """Reports events of a job. If a rank has failed, the others, which wait for it, are ended a moment later."""
         for event in events:
             self._events.put({"number": number, **event})
         if self._jobs[number].has_failed and number not in self._ending:
@@ -173,7 +173,7 @@ class ScriptChild(Child):
             timer.start()
 
     def _end_job(self, number: int) -> None:
-        """Tells why a job failed, and kills its ranks."""
+        """Reports why a job failed, and kills its ranks."""
         with self._lock:
             job = self._jobs.get(number)
             if job is None:

@@ -1,4 +1,4 @@
-"""Unified diffs of files as bytes, whatever their line endings and encoding, and the way back."""
+"""Unified diffs of files as bytes, with any line endings and encoding, and how to revert them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def unified(name: str, before: bytes, after: bytes) -> bytes:
     """A file's diff, as ``git apply`` and ``patch -p1`` take it.
 
     Args:
-        name: Of the file, from where the diff is applied.
+        name: The path of the file from where the diff is applied.
         before: Its content.
         after: Its content with the changes.
     """
@@ -27,11 +27,11 @@ def unified(name: str, before: bytes, after: bytes) -> bytes:
 
 
 def reverted(diff: bytes, name: str, after: bytes) -> bytes | None:
-    """A file as it was before a diff was applied; None where the diff does not lead to this content.
+    """A file as it was before a diff was applied; None if the diff does not lead to this content.
 
     Args:
         diff: As `unified` writes it, of any number of files.
-        name: Of the file.
+        name: The path of the file.
         after: Its content with the changes.
     """
     lines, shift = _lines(after), 0
@@ -70,5 +70,5 @@ def _hunks(diff: bytes, name: str) -> Iterator[tuple[int, list[bytes], list[byte
 
 
 def _lines(content: bytes) -> list[bytes]:
-    """Lines with their endings; a carriage return alone ends none, as in all tools that read diffs."""
+    """Lines with their endings; a lone carriage return ends none, as in all tools that read diffs."""
     return re.findall(rb"[^\n]*\n|[^\n]+", content)

@@ -1,4 +1,4 @@
-"""Standard input of bursts: empty, and yet a terminal where autotune's own is one, since scripts ask for its size."""
+"""Standard input of bursts: empty, but a terminal if autotune's own is one, since scripts ask for its size."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import subprocess
 
 
 class EmptyInput:
-    """What a script reads: nothing, at once.
+    """A standard input that ends at once.
 
-    Where autotune's own standard input is a terminal, the script gets one as well, of the same size: ``stty size`` and
+    If autotune's own standard input is a terminal, the script gets one as well, of the same size: ``stty size`` and
     ``isatty()`` answer as they do in a plain run. It is inherited and never opened by name, so that it does not become
     the controlling terminal of the script, whose session has none.
 
@@ -19,7 +19,7 @@ class EmptyInput:
         like: Descriptor of autotune's own standard input.
 
     Attributes:
-        descriptor: For `subprocess`; the null device where there is no terminal, or no pair of them can be had.
+        descriptor: For `subprocess`; the null device if there is no terminal, or no pseudo-terminal can be opened.
     """
 
     def __init__(self, like: int = 0) -> None:
@@ -35,19 +35,19 @@ class EmptyInput:
             self._ends += os.openpty()
             _silence(self._ends[1])
             _resize(self._ends[1], like)
-        except (AttributeError, OSError, termios.error):  # AttributeError: a platform without such pairs
+        except (AttributeError, OSError, termios.error):  # AttributeError: a platform without pseudo-terminals
             self.close()
         else:
             self.descriptor = self._ends[1]
 
-    def was_given(self) -> None:
-        """To be told once the script has been started: it alone holds its end from then on."""
+    def release(self) -> None:
+        """Closes the script's end here once the script has started, so that it alone holds it."""
         for end in self._ends[1:]:
             os.close(end)
         del self._ends[1:]
 
     def close(self) -> None:
-        """Takes the terminal away; calling it again does no harm."""
+        """Closes the terminal; calling it again does no harm."""
         while self._ends:
             with contextlib.suppress(OSError):
                 os.close(self._ends.pop())
@@ -61,7 +61,7 @@ def _is_terminal(descriptor: int) -> bool:
 
 
 def _silence(terminal: int) -> None:
-    """Has a terminal tell its readers the end of the file rather than wait for a line, and echo nothing."""
+    """Makes a terminal report the end of the file instead of waiting for a line, and echo nothing."""
     import termios
 
     attributes = termios.tcgetattr(terminal)

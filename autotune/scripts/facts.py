@@ -1,4 +1,4 @@
-"""What a look at a script means: the facts of a workload, or why it cannot be tuned as it is."""
+"""Turns a look at a script into the facts of a workload, or the reason why it cannot be tuned as it is."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def facts_of(seen: SeenScript, script: Script) -> WorkloadFacts:
 
 
 def baseline_of(seen: SeenScript) -> TrainConfig:
-    """The script as it is, in the words of the knobs."""
+    """The script's own config."""
     values: dict[str, Any] = {
         "batch_size": seen.step_samples,
         "accumulation_steps": seen.accumulation,
@@ -80,8 +80,8 @@ def baseline_of(seen: SeenScript) -> TrainConfig:
         "num_threads": seen.threads if seen.threads != seen.default_threads else None,
     }
     device = cast("DeviceKind", seen.device)
-    told = {name: value for name, value in seen.chosen.items() if not KNOBS[name].is_idle(value, device)}
-    values |= {**told, **({"precision": _HALF.get(seen.precision, "fp32")} if seen.precision is not None else {})}
+    chosen = {name: value for name, value in seen.chosen.items() if not KNOBS[name].is_idle(value, device)}
+    values |= {**chosen, **({"precision": _HALF.get(seen.precision, "fp32")} if seen.precision is not None else {})}
     exchange: dict[str, Any] = seen.ddp or {}
     values |= {name: exchange[knob.ddp_argument] for name, knob in KNOBS.items() if knob.ddp_argument in exchange}
     if seen.loaders:
@@ -99,7 +99,7 @@ def baseline_of(seen: SeenScript) -> TrainConfig:
 
 
 def loop_of(seen: SeenScript) -> dict[str, Any]:
-    """The training loop, as the recorder finds it again."""
+    """The description by which the recorder finds the training loop again."""
     return {
         "loaders": [loader.key for loader in seen.loaders],
         "cycled": [loader.key for loader in seen.loaders if loader.is_cycled],
@@ -112,13 +112,13 @@ def loop_of(seen: SeenScript) -> dict[str, Any]:
 
 
 def names_of(models: list[str]) -> str:
-    """The models of a script, a few of them by name."""
+    """The models of a script; the first few are named."""
     more = len(models) - MOST_NAMED
     return " and ".join([*models[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])]) or "unknown"
 
 
 def notes_on(seen: SeenScript) -> tuple[str, ...]:
-    """What a person should know of how the script was seen."""
+    """Notes for the user about how the script was seen."""
     notes = []
     if seen.updates_itself and seen.optimizer is not None:
         notes.append(f"{seen.optimizer} computes gradients several times a step: backward passes are counted")
@@ -149,8 +149,8 @@ def notes_on(seen: SeenScript) -> tuple[str, ...]:
 
 
 def source_of(seen: SeenScript) -> SourceRecord:
-    """The script's files, and where in them stands what may be changed."""
-    told = seen.source
+    """The script's files, and the places in them that may be changed."""
+    source = seen.source
     here = os.path.realpath(os.getcwd())
 
     def named(place: str) -> str:
@@ -160,23 +160,23 @@ def source_of(seen: SeenScript) -> SourceRecord:
         return Site(**{**at, "file": named(at["file"])}) if at is not None else None
 
     hashes = {}
-    sites = [site for site in (*told["loaders"], *told["optimizers"]) if site is not None]
-    for place in sorted({*(one["file"] for one in sites), *filter(None, [told["main"]])}):
-        with contextlib.suppress(OSError):  # a script may be made for one run, and gone by now
+    sites = [site for site in (*source["loaders"], *source["optimizers"]) if site is not None]
+    for place in sorted({*(call["file"] for call in sites), *filter(None, [source["main"]])}):
+        with contextlib.suppress(OSError):  # a script may be made for one run, and deleted by now
             hashes[named(place)] = hashlib.sha256(Path(place).read_bytes()).hexdigest()
     return SourceRecord(
-        main=named(told["main"]) if told["main"] is not None else None,
-        folder=os.path.relpath(told["folder"], here),
+        main=named(source["main"]) if source["main"] is not None else None,
+        folder=os.path.relpath(source["folder"], here),
         argv=tuple(seen.argv),
         files=hashes,
-        loaders=tuple(map(site, told["loaders"])),
-        optimizers=tuple(map(site, told["optimizers"])),
-        **{name: told[name] for name in _OF_SOURCE},
+        loaders=tuple(map(site, source["loaders"])),
+        optimizers=tuple(map(site, source["optimizers"])),
+        **{name: source[name] for name in _OF_SOURCE},
     )
 
 
 def require_trainable(seen: SeenScript, script: Script) -> None:
-    """Refuses what cannot be tuned as it is, in one sentence.
+    """Refuses a script that cannot be tuned as it is.
 
     Raises:
         WorkloadError: With what was seen, and what to do.
@@ -193,19 +193,19 @@ def require_trainable(seen: SeenScript, script: Script) -> None:
         )
     if seen.thread is not None:
         raise WorkloadError(
-            f"{script.name}: a thread of its own ({seen.thread}) draws batches ahead of training, so that nobody "
-            f"outside can tell which ones were trained on; leave that to the loader's workers, or {BUILD}"
+            f"{script.name}: a thread of its own ({seen.thread}) draws batches ahead of training, so that autotune "
+            f"cannot see which ones were trained on; leave that to the loader's workers, or {BUILD}"
         )
 
 
 def why_not(ended: list[dict[str, Any]], printed: str, script: Script, status: int | None) -> WorkloadError:
-    """Why no training was seen of a script that has ended.
+    """Why no training was seen in a script that has ended.
 
     Args:
-        ended: What each interpreter of the script told that ended.
+        ended: The last event of each interpreter of the script that has ended.
         printed: The last lines that it printed.
         script: The command.
-        status: With which it exited, if it did.
+        status: Its exit status, if it has exited.
     """
     last = printed.splitlines()[-1].strip()[:300] if printed else "nothing"
     unseen = (
@@ -221,8 +221,8 @@ def why_not(ended: list[dict[str, Any]], printed: str, script: Script, status: i
             f"{script.name}: it ended without importing torch in an interpreter that could be watched (it was "
             f"{unseen}); last output: {last}"
         )
-    most = max(ended, key=lambda one: one["forwards"])
-    if (error := next((one["error"] for one in ended if one["error"]), None)) is not None:
+    most = max(ended, key=lambda event: event["forwards"])
+    if (error := next((event["error"] for event in ended if event["error"]), None)) is not None:
         return WorkloadError(
             f"{script.name}: it failed before it had trained: {error}; fix it and run again (its standard input is "
             "empty here)"

@@ -1,4 +1,4 @@
-"""Options as argparse takes them: the word that sets one, and the attribute that it is read by."""
+"""Options of argparse: the word that sets an option, and the attribute that holds its value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def typed(named: Sequence[str], argv: Sequence[str]) -> str | None:
-    """The word of the command line that sets an option; abbreviations are options too."""
+    """The word of the command line that sets one of these options, which may be abbreviated."""
     for word in argv[1:]:
         before = word.partition("=")[0]
         for option in named:
@@ -20,7 +20,7 @@ def typed(named: Sequence[str], argv: Sequence[str]) -> str | None:
 
 
 def destination(option: ast.Call) -> str | None:
-    """The attribute that an option is read by."""
+    """The attribute that holds the value of an option."""
     for keyword in option.keywords:
         if keyword.arg == "dest":
             return str(keyword.value.value) if isinstance(keyword.value, ast.Constant) else None

@@ -1,4 +1,4 @@
-"""Writes each setting of a result where the script says it: in the recorded call, an option, a framework's word."""
+"""Writes each setting of a result where the script makes it: in a call, an option or a framework's argument."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Files:
         self._read: dict[str, tuple[bytes, Source]] = {}
 
     def __getitem__(self, name: str) -> Source:
-        """A file, which takes edits.
+        """A file, which can be edited.
 
         Raises:
-            UsageError: It is not there, or has changed.
-            CannotEditError: It is no Python.
+            UsageError: It is missing, or has changed.
+            CannotEditError: It is not Python.
         """
         if name not in self._read:
             content = read_file(name)
@@ -65,7 +65,7 @@ class Files:
         """All files that have edits.
 
         Raises:
-            CannotEditError: The result is no Python.
+            CannotEditError: An edited file is not Python.
         """
         files = self._read.items()
         return tuple(EditedFile(name, before, file.edited()) for name, (before, file) in files if file.is_edited)
@@ -75,7 +75,7 @@ def set_in_place(result: Result, record: SourceRecord, files: Files) -> None:
     """Writes all settings of a result into the files.
 
     Raises:
-        UsageError: A file is not there, or has changed.
+        UsageError: A file is missing, or has changed.
         CannotEditError: A setting has no place of its own; the message begins with its name.
     """
     best, baseline = result.best.config, result.baseline.config
@@ -99,7 +99,7 @@ def set_in_place(result: Result, record: SourceRecord, files: Files) -> None:
 
 
 def _set_in_framework(values: Mapping[str, Any], record: SourceRecord, files: Files) -> set[str]:
-    """Sets the arguments of a framework's object where the main file makes one; returns the knobs that it takes."""
+    """Sets the arguments of a framework's object where the main file makes one; returns the knobs that it set."""
     if record.main is None or (maker := words.framework_call(files[record.main])) is None:
         return set()
     framework, call = maker
@@ -116,7 +116,7 @@ def _set_in_loaders(
     arguments: Mapping[str, object], seen: Mapping[str, object], record: SourceRecord, files: Files
 ) -> None:
     """Sets the arguments of each loader that feeds training."""
-    if words.absent("prefetch_factor", seen["prefetch_factor"]):  # torch's own, whether the script gives it or not
+    if words.absent("prefetch_factor", seen["prefetch_factor"]):  # torch's default, whether the script gives it or not
         seen = {**seen, "prefetch_factor": ANY}
     for site in record.loaders or (None,):
         own = _own(site, arguments)
@@ -133,12 +133,12 @@ def _set_optimizers(form: str, record: SourceRecord, files: Files) -> None:
         own = _own(site, [form])
         file = files[own.file]
         call = file.call_at(own)
-        others = [str(one.arg) for one in call.keywords if one.arg in {"fused", "foreach"} and one.arg != form]
+        others = [str(word.arg) for word in call.keywords if word.arg in {"fused", "foreach"} and word.arg != form]
         set_arguments(file, call, {**dict.fromkeys(others, False), form: True}, seen={})
 
 
 def _own(site: Site | None, names: Iterable[str]) -> Site:
-    """A call in the script's own files that makes nothing else, and takes these arguments."""
+    """Requires a call in the script's own files that makes nothing else and takes these arguments."""
     if site is None:
         raise CannotEditError("is given by no call in the script's own files")
     if site.shared:
@@ -149,15 +149,15 @@ def _own(site: Site | None, names: Iterable[str]) -> Site:
 
 
 def own_path(name: str) -> Path:
-    """Where a file of the script's lies, past links: a result may come from anywhere, and name any file.
+    """The resolved path of a script's file, which must be checked: a result from elsewhere may name any file.
 
     Raises:
-        UsageError: Not below the working directory.
+        UsageError: It is not below the working directory.
     """
     folder = Path.cwd().resolve()
     try:
         path = Path(name).resolve()
-    except (OSError, ValueError, RuntimeError):  # a name that is none, a link that leads to itself
+    except (OSError, ValueError, RuntimeError):  # an invalid name, or a link to itself
         path = Path(os.sep)
     if not path.is_relative_to(folder):
         raise UsageError(
@@ -168,10 +168,10 @@ def own_path(name: str) -> Path:
 
 
 def read_file(name: str) -> bytes:
-    """A file of the script's.
+    """Reads a file of the script.
 
     Raises:
-        UsageError: It does not lie below the working directory, or cannot be read.
+        UsageError: It is not below the working directory, or cannot be read.
     """
     try:
         return own_path(name).read_bytes()

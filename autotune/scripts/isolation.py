@@ -1,7 +1,7 @@
 """Runs jobs of a script: a look at it, runners, and traces of its numbers.
 
-The script is started once with the recorder in it and stays where its training loop begins; each job is forked from
-there. Where that is not safe, each job starts the script again.
+The script starts once with the recorder in it, and waits where its training loop begins; each job is forked from there.
+If that is not safe, each job starts the script again.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ LOOK = "look"
 
 
 class ScriptIsolation(Isolation):
-    """Where the processes of a script come from.
+    """Starts the processes of a script.
 
     Args:
-        script: What trains.
-        note: Told what a person should know.
-        forks: Whether its processes are forked where they can be; else each starts the script again.
+        script: The script that trains.
+        note: Receives notes for the user.
+        forks: Whether processes are forked where that is safe; otherwise each one starts the script again.
 
     Raises:
         IsolationError: There is no temporary folder.
@@ -66,18 +66,18 @@ class ScriptIsolation(Isolation):
 
     @property
     def seen(self) -> SeenScript:
-        """What a look at the script has seen; there once it has started."""
-        assert self._seen is not None  # noqa: S101 - nobody asks before `start`
+        """What the look at the script saw; available after `start`."""
+        assert self._seen is not None  # noqa: S101 - not read before `start`
         return self._seen
 
     @property
     def protects(self) -> str:
-        """How this machine protects a person's files, in a sentence; there once the script has started."""
+        """How this machine protects the user's files, in a sentence; available after `start`."""
         return self._protection.sentence
 
     @property
     def loop(self) -> dict[str, Any]:
-        """The training loop that was seen, as the recorder finds it again."""
+        """The description by which the recorder finds the training loop again."""
         return loop_of(self.seen)
 
     def start(self, deadline_seconds: float) -> None:
@@ -86,7 +86,7 @@ class ScriptIsolation(Isolation):
         Raises:
             WorkloadError: It does not train, or in a way that cannot be changed from outside.
             IsolationError: It could not be started.
-            UsageError: This machine cannot protect files, and the script may write to none.
+            UsageError: This machine cannot protect files, and the user lets the script write to none.
             Interrupted: See `interrupt`.
         """
         if self._seen is not None:
@@ -110,13 +110,13 @@ class ScriptIsolation(Isolation):
         if hint := self._protection.hint(child.stderr_tail()):
             self._note(f"the script went on without what it was denied{hint}")
         self._seen = seen
-        # What opens CUDA, or meets other ranks, is forked before that.
+        # A script that opens CUDA or a process group is forked before it does so.
         if seen.fork_unsafe_reason is not None and not (self._spawning or seen.cuda_opened or seen.opens_group):
             self.fork_unsafe_reason = seen.fork_unsafe_reason
             self._spawn(seen.fork_unsafe_reason)
 
     def close(self) -> None:
-        """Ends whatever is left, and removes what the script has written in its layers."""
+        """Ends all remaining processes, and removes what the script has written in its layers."""
         self._end_all()
         self._end_left()
         self._protection.close()
@@ -126,7 +126,7 @@ class ScriptIsolation(Isolation):
         """Runs one job to its end, or kills its whole tree at the deadline.
 
         Raises:
-            WorkloadError: The script does not come to its training loop any more.
+            WorkloadError: The script no longer reaches its training loop.
             IsolationError: No process could be started.
             Interrupted: See `interrupt`.
         """
@@ -140,11 +140,11 @@ class ScriptIsolation(Isolation):
             return Ended(message={"event": "result", "value": facts}, status=0, phase="done")
         if request.job == "numerics":
             return self._numbers(request, deadline)
-        message = {"event": "failure", "outcome": "unsupported", "reason": f"of a script there is no {request.job}"}
+        message = {"event": "failure", "outcome": "unsupported", "reason": f"a script has no job {request.job}"}
         return Ended(message=message, status=0)
 
     def wait(self, live: Live, deadline: float, latest: float | None = None) -> dict[str, Any] | None:
-        """The next event of a job, as a runner tells it; a script that has trained all that it trains begins again."""
+        """The next event of a job. A script that has finished its training starts again."""
         event = super().wait(live, deadline, latest)
         while event is not None and event["event"] == "trained":
             began = time.monotonic()
@@ -163,11 +163,11 @@ class ScriptIsolation(Isolation):
         return event
 
     def command(self, live: Live, command: Command) -> None:
-        """Asks a host to do something; one that is gone already shows in its events."""
+        """Sends a command to a host; one that has exited shows in its events."""
         self._ask(live, self._courses[live.number].note(command))
 
     def _ask(self, live: Live, command: Command) -> None:
-        """Sends a command in the words of the recorder."""
+        """Sends a command in the recorder's format."""
         seat = command.seat
         if seat is not None:
             changes = changes_of(seat.point.config, baseline_of(self.seen))
@@ -175,7 +175,7 @@ class ScriptIsolation(Isolation):
         self._send(live, vars(command) | {"seat": seat})
 
     def _stop_whole(self, live: Live) -> None:
-        """Stops a job, but not what started its ranks: it keeps their place in a rendezvous, which has deadlines."""
+        """Stops a job, but not the launcher of its ranks, which keeps their place in a rendezvous with deadlines."""
         if not live.forked and not live.spared and isinstance(live.child, ScriptChild):  # once: workers go on meanwhile
             live.spared = live.child.launchers()
         super()._stop_whole(live)
@@ -195,13 +195,13 @@ class ScriptIsolation(Isolation):
         self._drop(live)
 
     def open(self, request: Request, deadline_seconds: float) -> Live:
-        """Asks for a job; `wait` tells what comes of it, and `end` must follow."""
+        """Starts a job; `wait` returns its events, and `end` must follow."""
         live = super().open(request, deadline_seconds)
         self._courses[live.number] = Course(request)
         return live
 
     def _hand_over(self, event: dict[str, Any], child: Child) -> None:
-        """Gives an event to the job that it is about; one that rests has told its last word, and may be killed."""
+        """Gives an event to its job. A job that rests has sent its last event, and may be killed."""
         if event["event"] != "rests":
             super()._hand_over(event, child)
             return
@@ -210,13 +210,13 @@ class ScriptIsolation(Isolation):
                 live.ended, live.over = dataclasses.replace(live.ended, status=0), True
 
     def _kill(self, live: Live) -> None:
-        """Ends all processes of a job, and before it what would go on where it ends."""
+        """Ends all processes of a job, after suspending those that would go on when it ends."""
         if not live.forked and isinstance(live.child, ScriptChild):
             live.child.stop_waiting()
         super()._kill(live)
 
     def _stop_forkserver(self) -> None:
-        """Ends the script that waits at its loop, and before it what would go on where it ends."""
+        """Ends the script that waits at its loop, after suspending what would go on when it ends."""
         server = self._forkserver
         if isinstance(server, ScriptChild):
             server.stop_waiting()
@@ -224,12 +224,14 @@ class ScriptIsolation(Isolation):
         super()._stop_forkserver()
 
     def _begin_again(self, live: Live, deadline: float, error: str | None) -> None:
-        """Starts a job once more, in the place where its script has ended, and has it train what it was to train."""
+        """Starts the script of a job again, and repeats the command that its end has interrupted."""
         number, course = live.number, self._courses[live.number]
         if course.fruitless and live.forked:
             if not self._spawning:
-                self._note("each burst starts the script again: forked, it ends early, as what looks at the clock does")
-            self._spawning = True  # what lives goes on; then the server is ended
+                self._note(
+                    "each burst starts the script again: forked, it ends early, as scripts that watch the clock do"
+                )
+            self._spawning = True  # live jobs go on, then the server ends
         elif course.fruitless:
             message = {"event": "failure", "outcome": "crashed", "reason": why_fruitless(error)}
             live.ended = dataclasses.replace(live.ended, message=message)
@@ -243,14 +245,14 @@ class ScriptIsolation(Isolation):
         take_over(live, new)
         self._courses[live.number] = self._courses.pop(number)
         for command in course.again():
-            event = super().wait(live, deadline)  # the first steps of the players before
+            event = super().wait(live, deadline)  # the first steps of the earlier players
             if event is None or event["event"] == "trained":
                 live.inbox.extend([event] if event is not None else [])
                 return
             self._ask(live, command)
 
     def _child_for_job(self, request: Request, deadline: float) -> ScriptChild:
-        """The script at its loop; a new run of it where it cannot be forked."""
+        """The script at its loop; a new run of it if it cannot be forked."""
         if not self._spawning:
             server = self._ready_server(max(0.0, deadline - time.monotonic()))
             if self.fork_unsafe_reason is None:
@@ -260,13 +262,13 @@ class ScriptIsolation(Isolation):
         return self._child(orders, _layer(request))
 
     def _spawn(self, why: str) -> None:
-        """From now on each job starts the script again."""
+        """Makes each further job start the script again."""
         self._stop_forkserver()
         self._spawning = True
         self._note(f"each burst starts the script again: {why}")
 
     def _ready_server(self, seconds: float) -> ScriptChild:
-        """The script, waiting at its loop; started again should it have been killed."""
+        """The script, waiting at its loop; started again if it was killed."""
         if isinstance(self._forkserver, ScriptChild) and self._forkserver.alive:
             return self._forkserver
         self._stop_forkserver()
@@ -289,47 +291,49 @@ class ScriptIsolation(Isolation):
         if event is not None and event["event"] == "woken":
             raise Interrupted
         if event is not None and self._protection.forget_start():
-            self._note("the script does not start where what it has prepared is there: each start prepares it again")
+            self._note(
+                "the script does not start with files that an earlier start prepared: each start prepares them again"
+            )
             return self._ready_server(max(0.0, deadline - time.monotonic()))
         if event is None:
             raise self._out_of_time(seconds)
         raise WorkloadError(
-            f"{self._script.name} did not come to the training loop that it had come to before; it must do the same "
-            f"each time that it is started; last output: {tail.splitlines()[-1][:300] if tail else 'none'}"
+            f"{self._script.name} did not reach the training loop that it had reached before; it must do the same "
+            f"each time it starts; last output: {tail.splitlines()[-1][:300] if tail else 'none'}"
         )
 
     def _out_of_time(self, seconds: float) -> OutOfTimeError:
-        """Why the script is not at its loop: it had less time than the look saw it take, or took longer than then."""
+        """Why the script is not at its loop: it had less time than it took in the look, or took longer than then."""
         name, before = self._script.name, self.seen.seconds_to_loop
         if seconds < before:
-            left = f"only {format_seconds(seconds)} were" if seconds >= 1 else "no time was"
-            why = f"{name} takes {format_seconds(before)} to come to its training loop, and {left} left for that"
+            rest = f"only {format_seconds(seconds)} were" if seconds >= 1 else "no time was"
+            why = f"{name} takes {format_seconds(before)} to reach its training loop, and {rest} left for that"
         else:
-            why = f"{name} did not come to its training loop within {format_seconds(seconds)}"
+            why = f"{name} did not reach its training loop within {format_seconds(seconds)}"
             why += f", where it had taken {format_seconds(before)} before"
         return OutOfTimeError(f"{why}; {LONGER}")
 
     def _tell_without_effect(self, message: dict[str, Any]) -> None:
-        """Tells, once for each, which knobs the script does not let come into effect."""
+        """Notes which knobs have no effect in the script, once for each."""
         if new := {*message.get("without_effect", ())} - self._without_effect:
             self._without_effect |= new
             self._note(f"left out: {message['reason']}")
 
     def _note_pass(self, batches: int | None) -> None:
-        """Has the epochs of all further bursts end where the script leaves its loader off."""
+        """Makes the epochs of all further bursts end where the script abandons its loader."""
         if batches is not None and self._pass_batches is None:
             self._pass_batches = batches
-            self._note(f"the script begins its loader anew after each {batches:,} batches: so do bursts")
+            self._note(f"the script begins its loader again after every {batches:,} batches: so do bursts")
 
     def _drop(self, live: Live) -> None:
-        """Forgets what a job has written."""
+        """Discards what a job has written."""
         self._protection.drop(_layer(live))
         if self._spawning and not self._live:
             self._stop_forkserver()
             self._end_left()
 
     def _end_left(self) -> None:
-        """Ends what the script's processes have left running, in whatever session and environment."""
+        """Ends processes that the script has left running, in any session and environment."""
         cleanup.end_processes(lambda: cleanup.members_of_run(str(self._folder)))
 
     def _child(self, orders: dict[str, Any], layer: str) -> ScriptChild:
@@ -339,34 +343,34 @@ class ScriptIsolation(Isolation):
         return ScriptChild(self._script, orders, self._environment(), self._folder, self._protection, layer, ranks)
 
     def _environment(self) -> dict[str, str]:
-        """Compiled code goes to autotune's own cache: what is written elsewhere ends with its layer."""
+        """Sends compiled code to autotune's own cache: code that is written elsewhere is lost with its layer."""
         cache = compiler_cache()
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
         return {**super()._environment(), **QUIET, **caches}
 
     def _line(self, request: Request) -> str:
-        """A request in the words of the recorder."""
-        told = {**request.model_dump(mode="json"), "trace": self._traced.get(request.number)}
-        told["pass_batches"] = self._pass_batches
-        told["layer"] = None if self._spawning else self._protection.prepare_fork(_layer(request), self._server_layer)
-        return json.dumps({**told, "changes": self._changes(request), "port": free_port()})
+        """A request in the recorder's format."""
+        order = {**request.model_dump(mode="json"), "trace": self._traced.get(request.number)}
+        order["pass_batches"] = self._pass_batches
+        order["layer"] = None if self._spawning else self._protection.prepare_fork(_layer(request), self._server_layer)
+        return json.dumps({**order, "changes": self._changes(request), "port": free_port()})
 
     def _changes(self, request: Request) -> dict[str, Any]:
         return changes_of(_config_of(request), baseline_of(self.seen))
 
     def _numbers(self, request: Request, deadline: float) -> Ended:
-        """What a config computes: beside the script as it is, or its losses alone."""
+        """Compares what a config computes with the unchanged script, or returns its losses alone."""
         if not request.losses_alone:
             return self._compare(request, deadline)
         return self._traced_run(request, {"steps": request.steps, "file": None, "noise": 0, "exact": True}, deadline)
 
     def _traced_run(self, request: Request, trace: dict[str, Any], deadline: float) -> Ended:
-        """A run of the script's first steps, whose losses are told."""
+        """Runs the script's first steps, and returns their losses."""
         self._traced = {self._count + 1: trace}  # `open` will give the job the next number
         return self.end(self.open(request, max(0.0, deadline - time.monotonic())), deadline)
 
     def _compare(self, request: Request, deadline: float) -> Ended:
-        """The first steps of the script as it is, twice, and with what changes its arithmetic."""
+        """Runs the script's first steps twice unchanged, and once with the changes to its arithmetic."""
         config, baseline = _config_of(request), baseline_of(self.seen)
         arithmetic = {name: getattr(config, name) for name in affecting("arithmetic") if name != "batch_size"}
         candidate = Point(config=baseline.replace(**arithmetic))
@@ -398,8 +402,8 @@ def _layer(job: Request | Live) -> str:
     return f"job{job.number}"
 
 
-def _trace(told: dict[str, Any]) -> dict[str, Any]:
-    return {"losses": told["losses"], "gradient_norm": told["gradient_norm"]}
+def _trace(result: dict[str, Any]) -> dict[str, Any]:
+    return {"losses": result["losses"], "gradient_norm": result["gradient_norm"]}
 
 
 def _config_of(request: Request) -> TrainConfig:

@@ -1,4 +1,4 @@
-"""A result's settings for a whole training: what a script is started with, or takes up by one line of its own."""
+"""Applies a result's settings to a whole training: as the script starts, or by one line in the script."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ def apply(path: str | Path, *, realised: bool = False) -> None:
 
     Args:
         path: A result file of ``autotune run``.
-        realised: Note beside the file what the training reaches, for `autotune show` and `autotune check`.
+        realised: Whether to note beside the file which speed the training reaches, for `autotune show` and
+            `autotune check`.
 
     Raises:
         ResultFileError: When the file is missing, broken or of another schema.
-        UsageError: When it is of no script.
+        UsageError: When it is not the result of a script.
     """
     result = read_result(path)
     orders = orders_of(result, path, realised=realised)
     if ORDERS in os.environ:
-        return  # the recorder is here already: the script is launched with a result, or tuned again as it is
+        return  # the recorder is here already: the script is launched with a result, or tuned again unchanged
     for difference in _of_machine(result, path, read_cpu({})):
         warnings.warn(difference, stacklevel=2)
 
@@ -46,7 +47,7 @@ def apply(path: str | Path, *, realised: bool = False) -> None:
 
         launched.begin(orders)
 
-    after_import("torch", begin)  # which reads the environment as it is imported: the script may set it before
+    after_import("torch", begin)  # importing torch reads the environment: the script may set it before
 
 
 def launch_environment(
@@ -62,23 +63,23 @@ def launch_environment(
     """The variables under which a script trains with a result's settings.
 
     Args:
-        result: Of a script.
-        path: Its file.
-        script: To launch.
-        base: The variables that are there.
-        folder: Where the recorder leaves word of the processes that it comes into.
-        strict: Whether the script ends where it trains with another torch, GPU or number of ranks.
-        realised: Whether what the training reaches is noted.
+        result: The result of a script.
+        path: The result's file.
+        script: The script to launch.
+        base: The variables that are set already.
+        folder: Where the recorder notes the processes that it enters.
+        strict: Whether the script ends if it trains with another torch, GPU or number of ranks.
+        realised: Whether the speed that the training reaches is noted.
 
     Raises:
-        UsageError: The result is of no script.
+        UsageError: It is not the result of a script.
     """
     orders = orders_of(result, path, realised=realised)
     return script.environment({**orders, "strict": strict, "shared": str(folder)}, base)
 
 
 def orders_of(result: Result, path: str | Path, *, realised: bool) -> dict[str, Any]:
-    """What the recorder is to do, and whether it notes what the training reaches."""
+    """The recorder's orders, with or without noting the speed that the training reaches."""
     script = script_of(result, path)
     changes = changes_of(result.best.config, result.baseline.config)
     left_out = []
@@ -90,17 +91,17 @@ def orders_of(result: Result, path: str | Path, *, realised: bool) -> dict[str, 
 
 
 def _step_samples(loop: Mapping[str, Any]) -> float | None:
-    """Samples of an optimizer's step in a loop without a loader, as they were counted when it was tuned."""
+    """Samples of an optimizer step in a loop without a loader, counted when it was tuned."""
     if loop["loaders"] or "step_samples" not in loop:
         return None
     return float(loop["step_samples"] * max(1, loop["accumulation"]) / max(1, loop["optimizers"]))
 
 
 def script_of(result: Result, path: str | Path) -> ScriptRecord:
-    """The script that a result is of.
+    """The script of a result.
 
     Raises:
-        UsageError: It is of none.
+        UsageError: It has none.
     """
     if result.workload.script is None:
         raise UsageError(
@@ -111,20 +112,20 @@ def script_of(result: Result, path: str | Path) -> ScriptRecord:
 
 
 def differences(result: Result, path: Path, script: Script, cpu: Cpu, *, strict: bool) -> list[str]:
-    """What is not as it was where the result was measured, a sentence each.
+    """The differences from the machine and script that were measured, a sentence each.
 
     Raises:
-        UsageError: With `strict`, when anything is.
+        UsageError: With `strict`, if there is any.
     """
-    found = _of_machine(result, path, cpu)
+    sentences = _of_machine(result, path, cpu)
     tuned = result.workload.script
     if tuned is not None and Script(tuned.command).name != script.name:
-        found.append(
+        sentences.append(
             f"{path} was measured with {Script(tuned.command).name}, not with {script.name}: expect a different gain"
         )
-    if strict and found:
-        raise UsageError(f"{found[0]}; tune here, or leave out --strict")
-    return found
+    if strict and sentences:
+        raise UsageError(f"{sentences[0]}; tune here, or leave out --strict")
+    return sentences
 
 
 def _of_machine(result: Result, path: str | Path, cpu: Cpu) -> list[str]:

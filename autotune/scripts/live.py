@@ -38,7 +38,7 @@ class Live:
         script: The command.
         out: The result file; None: by the script's name in ``results/<machine>``.
         folder: A folder for the socket, and for the files by which the recorder reports that it has arrived.
-        say: Shows a sentence to the person.
+        say: Shows a sentence to the user.
     """
 
     def __init__(self, script: Script, out: Path | None, folder: Path, say: Callable[[str], None]) -> None:
@@ -93,11 +93,11 @@ class Live:
                     return
 
     def _guarded(self, what: Callable[..., object], *arguments: Any) -> bool:
-        """Does something, and returns whether it went well; else says why not, for the training is not to blame."""
+        """Calls a function and returns whether it succeeded. A failure is reported, but does not end the training."""
         with self._lock:
             try:
                 what(*arguments)
-            except Exception as error:  # noqa: BLE001 - of whatever kind: training goes on
+            except Exception as error:  # noqa: BLE001 - training goes on after any error
                 self._say(f"tuning has failed, training goes on ({type(error).__name__}: {error})")
                 return False
         return True
@@ -128,7 +128,7 @@ class Live:
         return self._hardware
 
     def _begin(self, channel: socket.socket, event: dict[str, Any]) -> None:
-        """The first process that trains gets its candidates."""
+        """Sends candidates to the first process that trains."""
         facts = LiveFacts.model_validate(event)
         hardware = self._hardware or self._probe()
         name = f"{stem_of(self._script.place)}-{facts.device}-live"
@@ -145,12 +145,12 @@ class Live:
         if self._out is None or self._hardware is None or self._tuned is None:
             self._say(self._why_untuned)
             return
-        if (known := self._seen.get(self._tuned[1])) is not None:
-            decided = any(one.verdict is not None for one in self.log.story.candidates.values())
+        if (description := self._seen.get(self._tuned[1])) is not None:
+            decided = any(candidate.verdict is not None for candidate in self.log.story.candidates.values())
             if self._out.exists() and not decided:
                 self._say(f"{self._out} stays as it is: this time the training ended before anything was decided")
                 return
-            result = live_result(self.log.story, self._script, self._hardware, *known)
+            result = live_result(self.log.story, self._script, self._hardware, *description)
             path, failure = keep_document(result, self._out)
             if failure is not None:
                 self._say(str(failure))

@@ -33,7 +33,7 @@ _ENDINGS = {"failed": Outcome.CRASHED, "too costly": Outcome.TIMEOUT}
 
 
 def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScript, record: ScriptRecord) -> Result:
-    """The result of a training, complete or as far as the search came.
+    """The result of a training: complete, or partial if the search did not finish.
 
     Args:
         story: The events so far.
@@ -76,23 +76,23 @@ def _speedup(story: Story) -> Speedup | None:
     """The speed-up of all winners together; its pairs are those of the winner with the fewest."""
     if (gained := story.gained) is None:
         return None
-    fewest = min(one.pairs for one in story.winners)
+    fewest = min(winner.pairs for winner in story.winners)
     return Speedup(ratio=gained[0], ci95=gained[1], pairs=fewest, anytime=True)
 
 
 def _why_none(story: Story) -> str:
     """Why the script keeps its own setting."""
-    known = {one.name: one.ratio for one in story.candidates.values() if one.ratio and one.pairs}
-    if not known:
+    measured = {one.name: one.ratio for one in story.candidates.values() if one.ratio and one.pairs}
+    if not measured:
         return "no setting was played to its end" if story.offered else "there was nothing to try while it trained"
-    best = story.candidates[max(known, key=lambda name: known[name])]
+    best = story.candidates[max(measured, key=lambda name: measured[name])]
     spread = f" ({ratios(best.interval)})" if best.interval is not None else ""
-    reached = f"{best.name} reached {ratio_text(known[best.name])}{spread}"
-    return f"no setting was faster beyond doubt: {reached}"
+    reached = f"{best.name} reached {ratio_text(measured[best.name])}{spread}"
+    return f"no setting was clearly faster: {reached}"
 
 
 def _trials(story: Story) -> Iterator[TrialRecord]:
-    """A record a candidate, each beside what had won before it."""
+    """A record per candidate, each compared with the winners before it."""
     held: Knobs = {}
     for one in story.candidates.values():
         ending = _ENDINGS.get(one.verdict or "", Outcome.OK)

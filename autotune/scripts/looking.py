@@ -1,4 +1,4 @@
-"""Watches over a script that is looked at: what it tells of its training, or why nothing is seen of it."""
+"""Watches a script during a look: what its training is like, or why nothing of it was seen."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from autotune.scripts.script import Script
 from autotune.scripts.seen import SeenScript
 
 OTHERS_SECONDS = 3.0
-"""Within which other processes of a script that were started with the one that trains would train too. Chosen."""
+"""Time in which other processes that were started with the one that trains would train too. Not tuned."""
 CLOSED = (
     "(it was started with -I, -E or -S, with PYTHONPATH set anew, or in a cleared environment); have it inherit "
     "PYTHONPATH, as in PYTHONPATH=/mine:$PYTHONPATH"
 )
 """Why the recorder is not in a process, and what to do."""
 GLANCE_SECONDS = 0.1
-"""Between two glances at its processes. Importing torch takes a second or more; nothing can have trained before."""
+"""Time between two glances at the processes. Importing torch takes a second or more: none can have trained before."""
 
 
 @dataclass
-class Told:
-    """What was told so far.
+class Reports:
+    """The recorder's reports so far.
 
     Attributes:
-        ended: By each interpreter of the script that ended.
-        imported: Whether torch was imported where the recorder was.
-        steps: Of an optimizer, by each process that trains.
-        result: What was seen, whole.
+        ended: The last event of each interpreter that has ended.
+        imported: Whether a process with the recorder imported torch.
+        steps: Optimizer steps of each process that trains, by process id.
+        result: All that was seen, once that is complete.
     """
 
     ended: list[dict[str, Any]] = field(default_factory=list)
@@ -49,20 +49,20 @@ class Told:
 
 
 def watch(child: Child, seconds: float, script: Script, protection: Protection, name: str) -> SeenScript:
-    """What a look at a script tells.
+    """Waits for the outcome of a look at a script.
 
     Args:
         child: The script, with the recorder looking on.
-        seconds: To wait for.
+        seconds: The longest time to wait.
         script: The command.
-        protection: The sandbox that it is in; it keeps what start-up has made when training begins.
-        name: Of its layer there.
+        protection: The sandbox of the script; when training begins, it keeps what the start of the script has written.
+        name: The name of its layer there.
 
     Raises:
         WorkloadError: Nothing was seen, with the reason.
         Interrupted: The child was woken.
     """
-    deadline, told = time.monotonic() + seconds, Told()
+    deadline, reports = time.monotonic() + seconds, Reports()
     while True:
         event = child.next_event(min(deadline, time.monotonic() + GLANCE_SECONDS))
         if event is None and time.monotonic() < deadline:
@@ -73,37 +73,37 @@ def watch(child: Child, seconds: float, script: Script, protection: Protection, 
         if event["event"] == "woken":
             raise Interrupted
         if event["event"] == "imported":
-            told.imported = True
+            reports.imported = True
         if event["event"] == "reads":
             protection.note_reading(event["host"])
         if event["event"] == "begins" and not (kept := protection.shared / KEPT).exists():
             protection.keep_start(name)
             kept.touch()
         if event["event"] == "training":
-            told.steps[event["pid"]] = event["steps"]
-        if event["event"] == "result" and told.result is None:
-            told.result = dict(event["value"])
-            are_awaited = told.result["beside"] or len(told.steps) < told.result["ranks"]
+            reports.steps[event["pid"]] = event["steps"]
+        if event["event"] == "result" and reports.result is None:
+            reports.result = dict(event["value"])
+            are_awaited = reports.result["beside"] or len(reports.steps) < reports.result["ranks"]
             deadline = time.monotonic() + (OTHERS_SECONDS if are_awaited else 0.0)
         if event["event"] == "ended":
-            told.ended.append(event)
-    result = told.result or next((one["seen"] for one in told.ended if one["seen"] is not None), None)
+            reports.ended.append(event)
+    result = reports.result or next((event["seen"] for event in reports.ended if event["seen"] is not None), None)
     if result is not None:
-        return SeenScript.of(result, processes=max(1, len(told.steps)))
+        return SeenScript.of(result, processes=max(1, len(reports.steps)))
     if event is None:
-        raise WorkloadError(_why_waited_in_vain(told, script, seconds))
-    raise why_not(told.ended, child.stderr_tail(), script, child.exit_status())
+        raise WorkloadError(_why_waited_in_vain(reports, script, seconds))
+    raise why_not(reports.ended, child.stderr_tail(), script, child.exit_status())
 
 
-def _why_waited_in_vain(told: Told, script: Script, seconds: float) -> str:
-    """Of a script that goes on."""
-    if steps := max(told.steps.values(), default=0):
+def _why_waited_in_vain(reports: Reports, script: Script, seconds: float) -> str:
+    """Why a script that is still running was not seen to train."""
+    if steps := max(reports.steps.values(), default=0):
         return (
             f"{script.name}: it took {steps} optimizer step{'s' if steps > 1 else ''} within {seconds:.0f} s, too few "
             "to measure; give a longer --budget, or have a step hold less (a smaller model or batch, fewer "
             "micro-batches)"
         )
-    if not told.imported:
+    if not reports.imported:
         return (
             f"{script.name}: it did not import torch within {seconds:.0f} s; give a longer --budget if it takes that "
             "long, or name the command that trains"
@@ -115,7 +115,7 @@ def _why_waited_in_vain(told: Told, script: Script, seconds: float) -> str:
 
 
 def _require_watched(child: Child, script: Script, shared: Path) -> None:
-    """Refuses a script that loads torch where the recorder is not: it would train for real, and write for real.
+    """Refuses a script that loads torch in a process without the recorder: it would train, and write files, for real.
 
     Raises:
         WorkloadError: It does.
@@ -137,7 +137,7 @@ def words_of(process: psutil.Process) -> str:
 def trains_unseen(process: psutil.Process, shared: Path) -> bool:
     """Whether a process has torch, and neither it nor one with torch above it has the recorder.
 
-    What a script starts that is watched is its own affair: torch's compiler starts helpers with a path of their own.
+    Processes below one that is watched do not count: torch's compiler starts helpers with their own Python path.
     """
     if came_into(process, shared) or not _has_torch(process):
         return False

@@ -1,7 +1,7 @@
-"""A result's changes in the script that it was measured with, as new contents of the script's files.
+"""The changes that a result makes in its script, as new contents of the script's files.
 
-Each setting is written where the script says it: the recorded call, an option's default, a framework's word. Where one
-of them has no such place, one line at the script's top applies all settings, and nothing else is edited.
+Each setting is written where the script makes it: in the recorded call, an option's default, a framework's argument. If
+one of them has no such place, one line at the script's top applies all settings, and nothing else is edited.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Patch:
     """The changes by which a script trains with a result.
 
     Attributes:
-        files: The files with their changes; none where nothing is to be changed.
-        why_whole: Why one line applies all settings; None where each is changed in its own place.
+        files: The files with their changes; empty if nothing changes.
+        why_whole: Why one line applies all settings; None if each is changed in its own place.
     """
 
     files: tuple[EditedFile, ...] = ()
@@ -90,7 +90,7 @@ def _applied_instead(files: Files, name: str, calls: list[ast.Call], place: str)
     """Names this result in the line of a script that applies another one: it was measured without that line.
 
     Raises:
-        UsageError: It applies one in another way than by such a line.
+        UsageError: It applies a result in another way than by such a line.
     """
     file = files[name]
     argument = calls[0].args[0] if len(calls) == 1 and len(calls[0].args) == 1 else None
@@ -105,7 +105,7 @@ def _applied_instead(files: Files, name: str, calls: list[ast.Call], place: str)
 
 
 def undone(result: Result, path: Path, diff: bytes) -> tuple[EditedFile, ...]:
-    """The files of a diff, as they were before it was applied; empty where it was not.
+    """The files of a diff, as they were before it was applied; empty if it was not.
 
     Raises:
         UsageError: As for `patch_of`.

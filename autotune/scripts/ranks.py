@@ -1,4 +1,4 @@
-"""The ranks of a script, seen from their parent: what all of them tell becomes what one process would."""
+"""The ranks of a script, seen from their parent: their events are merged into those of one process."""
 
 from __future__ import annotations
 
@@ -14,86 +14,86 @@ TORCHS_PORT = 29500
 _PORTS = ("--master-port", "--master_port", "--main-process-port", "--main_process_port")
 _ENDPOINTS = ("--rdzv-endpoint", "--rdzv_endpoint")
 _LAST = ("done", "result", "trained")
-"""What a rank tells last."""
+"""Each of these ends the events of a rank."""
 _OF_TORCHRUN = "PET_MASTER_PORT"
-"""Where `torchrun` looks for its port, if its command says none."""
+"""The variable from which `torchrun` takes its port if the command has none."""
 
 
 class Together:
-    """Makes one job of several ranks: each tells the same things in the same order.
+    """Merges the events of several ranks into one job: each rank sends the same events in the same order.
 
-    A block takes as long as its slowest rank does; memory of the host adds up; what else is told, the first one tells.
-    One that fails takes the others with it, which then fail of their connections: the cause is told.
+    A block takes as long as its slowest rank, and host memory adds up; other values come from the first rank. A rank
+    that fails takes the others with it, whose connections then fail: the cause is reported.
 
     Args:
-        ranks: The number of each, by who tells it; grows as they come.
-        count: How many there are.
+        ranks: The number of each rank, by sender; grows as ranks connect.
+        count: How many ranks there are.
 
     Attributes:
-        pids: Their processes, as far as they are known.
+        pids: The ids of their processes, as far as they are known.
     """
 
     def __init__(self, ranks: Mapping[int, int], count: int) -> None:
         self.pids: list[int] = []
         self._ranks = ranks
         self._count = count
-        self._told: dict[str, dict[int, dict[str, Any]]] = {}
+        self._events: dict[str, dict[int, dict[str, Any]]] = {}
         self._failures: list[tuple[int, dict[str, Any]]] = []
         self._silent: list[int] = []
-        self._has_ended, self._is_told = False, False
+        self._has_ended, self._is_reported = False, False
 
     @property
     def has_failed(self) -> bool:
-        """Whether one of them has failed, or gone before it had told its result."""
+        """Whether a rank has failed, or has gone before it sent its result."""
         return bool(self._failures or self._silent)
 
-    def heard(self, teller: int, event: dict[str, Any]) -> list[dict[str, Any]]:
-        """What an event amounts to: nothing, before all have told theirs.
+    def add_event(self, sender: int, event: dict[str, Any]) -> list[dict[str, Any]]:
+        """Takes an event of a rank; returns the merged events, which are empty until all ranks have sent theirs.
 
         Args:
-            teller: Who tells it.
+            sender: The number of the rank's connection.
             event: The event.
         """
         kind = event["event"]
         if kind in {"joined", "started", "serves"}:
             self.pids.append(event["pid"])
         if kind == "failure":
-            self._failures.append((teller, event))
+            self._failures.append((sender, event))
             return []
-        if kind == "phase":  # none waits for the others there
-            return [event] if self._ranks.get(teller) == 0 else []
+        if kind == "phase":  # ranks do not wait for each other there
+            return [event] if self._ranks.get(sender) == 0 else []
         if kind == "exit":
-            self.left(teller)
-        told = self._told.setdefault(kind, {})
-        told[teller] = event
-        if len(told) < self._count:
+            self.note_disconnect(sender)
+        events = self._events.setdefault(kind, {})
+        events[sender] = event
+        if len(events) < self._count:
             return []
-        del self._told[kind]
+        del self._events[kind]
         self._has_ended |= kind in _LAST
-        in_order = [told[one] for one in sorted(told, key=lambda one: self._ranks.get(one, one))]
+        in_order = [events[each] for each in sorted(events, key=lambda each: self._ranks.get(each, each))]
         merged = _MERGED.get(kind, _first)(in_order)
         return [*self.outcome(), merged] if kind == "exit" else [merged]
 
-    def left(self, teller: int) -> None:
-        """Takes in that a rank tells no more: unless all was told, it went without a word."""
-        has_ended = self._has_ended or any(teller in self._told.get(kind, ()) for kind in _LAST)
-        if not has_ended and all(one != teller for one, _ in self._failures):
-            self._silent.append(teller)
+    def note_disconnect(self, sender: int) -> None:
+        """Records that a rank has disconnected. Before its last event or a failure, it counts as lost."""
+        has_ended = self._has_ended or any(sender in self._events.get(kind, ()) for kind in _LAST)
+        if not has_ended and all(failed != sender for failed, _ in self._failures):
+            self._silent.append(sender)
 
     def outcome(self) -> list[dict[str, Any]]:
-        """Why the job failed, if it did and nobody was told: what began it, as far as that can be known."""
-        if self._is_told or not self.has_failed:
+        """The cause of a failed job, as far as it can be known; empty without a failure, or after the first call."""
+        if self._is_reported or not self.has_failed:
             return []
-        self._is_told = True
-        own = [(teller, event) for teller, event in self._failures if not lost_another(event)]
+        self._is_reported = True
+        own = [(sender, event) for sender, event in self._failures if not lost_another(event)]
         if own or not self._silent:
-            teller, event = (own or self._failures)[0]
-            return [{**event, "reason": f"{self._named(teller)}: {event['reason']}"}]
-        reason = f"{self._named(self._silent[0])}: the process ended without a word, as one that is killed does"
+            sender, event = (own or self._failures)[0]
+            return [{**event, "reason": f"{self._named(sender)}: {event['reason']}"}]
+        reason = f"{self._named(self._silent[0])}: the process ended without a report, as a killed one does"
         return [{"event": "failure", "outcome": Outcome.CRASHED.value, "reason": reason}]
 
-    def _named(self, teller: int) -> str:
-        return f"on rank {self._ranks.get(teller, teller)} of {self._count}"
+    def _named(self, sender: int) -> str:
+        return f"on rank {self._ranks.get(sender, sender)} of {self._count}"
 
 
 def _first(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _block(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     laps = [event["lap"] for event in events]
     left_out = max(lap["left_out"] for lap in laps)  # others wait for a rank that evaluates
     slowest = max(events, key=lambda event: event["lap"]["seconds"] + event["lap"]["left_out"])
-    samples = round(sum(lap["samples"] for lap in laps) / len(laps))  # each counts those of all
+    samples = round(sum(lap["samples"] for lap in laps) / len(laps))  # each rank counts the samples of all
     lap = {
         **slowest["lap"],
         "seconds": max(1e-9, slowest["lap"]["seconds"] + slowest["lap"]["left_out"] - left_out),
@@ -155,7 +155,7 @@ _MERGED = {
 
 
 def free_port() -> int:
-    """A port at which nobody listens; torch's own where there is no loopback, so that no ranks could meet either."""
+    """A free port; torch's default if there is no loopback, without which ranks cannot meet either."""
     try:
         with socket.create_server((LOOPBACK, 0)) as server:
             return int(server.getsockname()[1])
@@ -164,12 +164,12 @@ def free_port() -> int:
 
 
 def on_port(command: Sequence[str], variables: dict[str, str], port: int) -> tuple[list[str], dict[str, str]]:
-    """A command and its environment, whose launcher's ranks meet at a port of their own: two runs of it may live.
+    """A command and its environment with a port of its own for its ranks, so that two runs of it can coexist.
 
     Args:
-        command: As it was typed.
-        variables: Of its environment.
-        port: A free one.
+        command: The words that were typed.
+        variables: The environment.
+        port: A free port.
     """
     words = list(command)
     for place, word in enumerate(words):

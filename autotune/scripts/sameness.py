@@ -1,10 +1,10 @@
-"""Losses to the last bit: what only feeds a script must not change what it computes.
+"""Compares losses to the last bit: knobs that only feed a script must not change what it computes.
 
-How many processes load, how far ahead, and from which memory batches are copied decides no number that is computed: for
-these knobs torch promises the same samples in the same order. What a script's own code makes of them is another matter:
-a data set that counts its reads, shares a file among workers, or yields everything in each worker trains on other
-samples with workers. So the first steps run with such changes and without, from the same seeds, each sample being read
-under random numbers of its own index, and the losses must be the same numbers.
+The number of loading processes, how far they load ahead, and the memory that batches are copied from change no computed
+number: for these knobs torch promises the same samples in the same order. The script's own code may break this promise.
+A data set that counts its reads, shares a file among workers, or yields everything in each worker trains on other
+samples with workers. So the first steps run with and without such changes, from the same seeds, and the losses must be
+equal. Each sample is read under random numbers that its index seeds.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from autotune.measuring import Agreement, Numerics, NumericsGuard, Point
 from autotune.measuring.numerics import FEWEST_STEPS
 
 NEUTRAL = tuple(name for name in of_loader() if name != "dataloader_in_order")
-"""Out of order, batches come as they are ready: that is what the knob asks for."""
+"""The knobs that must not change losses. `dataloader_in_order` is not one: it asks for another order."""
 Losses = Callable[[Point, int, float], tuple[float, ...]]
 
 
 class ScriptNumerics(NumericsGuard):
-    """Checks arithmetic as ever, and that what is neutral changes no bit.
+    """Checks arithmetic as `NumericsGuard` does, and that neutral knobs change no bit of the losses.
 
     Args:
-        measure: Measures a point's agreement over so many steps, within a deadline in seconds.
-        baseline: The script as it is.
-        note: Told what is left out, and why.
-        losses: Of a point's first steps, within a deadline in seconds.
+        measure: Measures a point's agreement over a number of steps, within a deadline in seconds.
+        baseline: The unchanged script.
+        note: Receives what is left out, and why.
+        losses: Returns the losses of a point's first steps, within a deadline in seconds.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class ScriptNumerics(NumericsGuard):
         return bits if verdict is not None and verdict.outcome == "unchanged" else verdict
 
     def check(self, point: Point, steps: int, deadline_seconds: float) -> Numerics:
-        """The verdict, measured if need be; a check that fails to run is no verdict against the config."""
-        if (known := self.known(point)) is not None:
-            return known
+        """The verdict, measured if needed; a check that fails to run does not reject the config."""
+        if (verdict := self.known(point)) is not None:
+            return verdict
         if not self._feeds_otherwise(point):
             return super().check(point, steps, deadline_seconds)
         neutral = point.config.pick(NEUTRAL)
@@ -76,7 +76,7 @@ class ScriptNumerics(NumericsGuard):
         return point.config.pick(NEUTRAL) != self._baseline.config.pick(NEUTRAL)
 
     def _compared(self, point: Point, steps: int, deadline_seconds: float) -> Numerics:
-        """A point's neutral changes beside the script as it is, which must agree with itself first."""
+        """Compares a point's neutral changes with the unchanged script, of which two runs must agree first."""
         fed = {name: getattr(point.config, name) for name in NEUTRAL}
         try:
             if len(self._own) < FEWEST_STEPS and self._unrepeatable is None:
@@ -90,25 +90,25 @@ class ScriptNumerics(NumericsGuard):
             if self._unrepeatable is not None:
                 return Numerics(outcome="unchanged", reason=f"it computes as the baseline does; {self._unrepeatable}")
             changed = Point(config=self._baseline.config.replace(**fed))
-            found = self._losses(changed, steps, deadline_seconds)
+            losses = self._losses(changed, steps, deadline_seconds)
         except AutotuneError as error:
-            return Numerics(outcome="unchecked", reason=f"comparing losses did not end well: {error}")
-        compared = min(len(found), len(self._own))
+            return Numerics(outcome="unchecked", reason=f"comparing losses failed: {error}")
+        compared = min(len(losses), len(self._own))
         if not compared:
             return Numerics(outcome="unchecked", reason="no loss was seen: nothing called backward() on one")
-        if (step := first_difference(self._own, found)) is None:
+        if (step := first_difference(self._own, losses)) is None:
             reason = f"it computes as the baseline does: the losses of {compared} steps are the same to the last bit"
             return Numerics(outcome="unchanged", reason=reason, steps=compared)
         reason = (
             f"{changed.changes_text(self._baseline, ', ')} must not change a bit, but the loss of step {step + 1} is "
-            f"{found[step]!r} instead of {self._own[step]!r}: the data set is not read alike"
+            f"{losses[step]!r} instead of {self._own[step]!r}: the data set is not read alike"
         )
         return Numerics(outcome="disagrees", reason=reason, steps=compared)
 
 
 def first_difference(mine: tuple[float, ...], theirs: tuple[float, ...]) -> int | None:
-    """The first place where two runs have other losses; None where all that both have are the same numbers."""
-    for place, (one, other) in enumerate(zip(mine, theirs, strict=False)):
-        if one != other and not (math.isnan(one) and math.isnan(other)):
+    """The first place where the losses of two runs differ; None if all that both have are equal."""
+    for place, (own, other) in enumerate(zip(mine, theirs, strict=False)):
+        if own != other and not (math.isnan(own) and math.isnan(other)):
             return place
     return None

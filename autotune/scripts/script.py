@@ -1,4 +1,4 @@
-"""A training script: the command that runs it, what it is called, and what its environment needs."""
+"""A training script: the command that runs it, its name, and its environment."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LAUNCHERS = (
     "torch.distributed.", "accelerate.", "deepspeed.", "coverage.", "cProfile.", "debugpy.", "pdb.", "profile.",
     "trace.",
 )  # fmt: skip
-"""Modules that start a script, and what is in them."""
+"""Modules that start a script, by the beginnings of their names."""
 QUIET = {
     "AUTOTUNE_BURST": "1", "WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_MLFLOW_INTEGRATION": "TRUE",
     "MLFLOW_ALLOW_FILE_STORE": "true", "MPLBACKEND": "agg", "SWANLAB_MODE": "disabled", "DVCLIVE_TEST": "true",
 }  # fmt: skip
-"""In bursts: trackers have modes of their own in which nothing is sent. MLflow has none: the recorder's `quiet`
+"""Variables for bursts. Trackers get modes in which they send nothing. MLflow has none: the recorder's `quiet`
 redirects it to a folder, which MLflow 3.17 refuses unless it is allowed. DVCLive's test mode writes into a temporary
 folder. Matplotlib opens no window."""
 
@@ -38,8 +38,8 @@ class Script:
     """A command that trains.
 
     Attributes:
-        command: Its words, as they are executed, with their secrets.
-        writable: What its bursts may change in earnest.
+        command: Its words as they are executed, secrets included.
+        writable: The paths that its bursts may really change.
         any_network: Whether its bursts may connect anywhere after their first step.
     """
 
@@ -72,7 +72,7 @@ class Script:
 
     @property
     def name(self) -> str:
-        """What its files are called: the Python file that the command names first, without its ending, or module."""
+        """The name of its result files: the first Python file or module of the command, without its ending."""
         for before, word in itertools.pairwise(("", *self.command)):
             if before in {"-m", "--module"} and not f"{word}.".startswith(LAUNCHERS):
                 return word.rpartition(".")[2]
@@ -82,7 +82,7 @@ class Script:
 
     @property
     def place(self) -> str:
-        """The path of that file from here without its ending, or the module with its packages: scripts of one name."""
+        """The path of that file without its ending, or the module's full name: it separates scripts of one name."""
         for before, word in itertools.pairwise(("", *self.command)):
             if before in {"-m", "--module"} and not f"{word}.".startswith(LAUNCHERS):
                 return word
@@ -93,12 +93,12 @@ class Script:
 
     @property
     def text(self) -> str:
-        """As it is typed, its secrets hidden."""
+        """The command as it is typed, with its secrets hidden."""
         return shlex.join(masked_command(self.command))
 
     @property
     def watched(self) -> list[str]:
-        """Its words, so that the recorder comes along also where ``env`` sets the path of Python anew."""
+        """Its words, changed so that the recorder also comes along if ``env`` sets PYTHONPATH."""
         words = list(self.command)
         if Path(words[0]).name != "env":
             return words
@@ -112,7 +112,7 @@ class Script:
 
     @property
     def closed_by(self) -> str | None:
-        """The word with which the recorder cannot come along, where the command itself says so."""
+        """The word of the command that keeps the recorder out; None if there is none."""
         words = list(self.command)
         if Path(words[0]).name == "env":
             options = list(itertools.takewhile(lambda word: word.startswith("-") or "=" in word, _joined(words[1:])))
@@ -141,12 +141,12 @@ def _joined(words: Sequence[str]) -> list[str]:
 
 
 def _options(words: Iterable[str]) -> Iterator[str]:
-    """Python's own options that take nothing, as they are typed, before the script or what else it runs."""
+    """Python's own options without an argument, before the script or module that it runs."""
     rest = iter(words)
     for word in rest:
         if not word.startswith("-") or word == "-":
             return
-        plain = re.match(r"-[^WXcm-]*", word)  # those take the rest of the word, or the next
+        plain = re.match(r"-[^WXcm-]*", word)  # these take the rest of the word, or the next word
         if plain is not None:
             yield plain[0]
             ends = word[len(plain[0]) :]
@@ -157,5 +157,5 @@ def _options(words: Iterable[str]) -> Iterator[str]:
 
 
 def _with_recorder(path: str | None) -> str:
-    """Python's path, on which the recorder comes first."""
+    """PYTHONPATH with the recorder first."""
     return os.pathsep.join([str(RECORDER / "site"), *filter(None, [path])])

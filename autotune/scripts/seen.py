@@ -1,4 +1,4 @@
-"""What a look at a script has seen, as records: the recorder, which runs inside the script, tells it as JSON."""
+"""Records of a look at a script. The recorder, which runs inside the script, sends them as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 VARYING = 2
-"""Times as many calls of models as in another step, from which on steps are no equal amounts of work. Chosen."""
+"""Steps are unequal amounts of work if one calls models more than this many times as often as another. Not tuned."""
 
 
 @dataclass(frozen=True)
@@ -16,21 +16,21 @@ class SeenLoader:
     """A loader that feeds training, in the words of DataLoader.
 
     Attributes:
-        key: By which it is known again.
-        dataset: Its class.
-        samples: Of the data set; None where it has no length.
+        key: The key by which the recorder finds it again.
+        dataset: The class of its data set.
+        samples: The length of the data set; None if it has none.
         iterable: Whether the data set is iterated, not indexed.
         own_batches: Whether the script makes its batches itself.
-        own_iterator: Whether its class makes the iterator itself.
-        batch_size: Of its batches; None where the script makes them.
+        own_iterator: Whether the loader's class makes its own iterator.
+        batch_size: The size of its batches; None if the script makes them.
         num_workers: As given.
         prefetch_factor: As given.
         pin_memory: As given.
         persistent_workers: As given.
         in_order: As given.
         reads_batches: Whether whole batches are read at once.
-        passed: Passes through one like it before the one that training begins in.
-        begun_anew: Passes that began between steps when the one before had not come to its end.
+        passed: Passes through such a loader before the pass in which training begins.
+        begun_anew: Passes that began between steps before the previous one had ended.
         is_cycled: Whether `itertools.cycle` replays its first epoch.
         keeps_samples: Whether the data set, read without workers, keeps what was read from it.
     """
@@ -60,54 +60,54 @@ class SeenScript:
 
     Attributes:
         argv: The words that its file was run with.
-        first_argv: The same as torch was imported: of ``python -m`` the file may not have been known yet.
-        source: Where its files say what may be changed, as `recorder.sites` tells it; see `facts.source_of`.
-        processes: That train; ranks among them.
-        ranks: Of its process group.
-        beside: Processes that were started along with the one that trains.
-        thread: Of the script's own, that draws batches ahead of training.
-        frameworks: That are imported.
+        first_argv: The same when torch was imported: with ``python -m``, the file may still have been unknown.
+        source: The places in its files that may be changed, from `recorder.sites`; see `facts.source_of`.
+        processes: How many processes train, ranks included.
+        ranks: The size of its process group.
+        beside: How many processes were started along with the one that trains.
+        thread: The script's own thread that draws batches ahead of training, if any.
+        frameworks: The frameworks that it imports.
         cuda_opened: Whether it holds a CUDA context.
-        fork_unsafe_reason: Why it could not be forked as its loader was iterated for the first time; None: it could.
-        seconds_to_loop: From its start until it trains.
-        device: That it trains on.
-        threads: Of one operation on the CPU.
+        fork_unsafe_reason: Why it could not be forked when its loader was first iterated; None if it could.
+        seconds_to_loop: Time from its start until it trains.
+        device: The device that it trains on.
+        threads: Threads of one operation on the CPU.
         default_threads: The same before the script began.
-        loaders: That feed training, the one that is drawn from most first; none: steps are counted.
-        samples: Of the first batches.
-        batch_bytes: Of a batch.
-        pass_bytes: That a micro-batch moves at least, but for its samples.
-        update_bytes: That a step of the optimizer moves at least.
-        padding_fraction: Of the tokens of the first batches; None: they do not show it.
-        sample_seconds: To read a sample.
-        sample_wait_fraction: Of that, in which no processor computed.
+        loaders: The loaders that feed training, the most used first; empty: steps are counted.
+        samples: The sizes of the first batches.
+        batch_bytes: Bytes of a batch.
+        pass_bytes: Bytes that a micro-batch moves at least, without its samples.
+        update_bytes: Bytes that an optimizer step moves at least.
+        padding_fraction: Share of padding in the tokens of the first batches; None if unknown.
+        sample_seconds: Time to read a sample.
+        sample_wait_fraction: Share of that time in which no processor computed.
         images: Whether weights have four dimensions.
         fixed_shapes: Whether all batches have one shape.
-        step_samples: Of a batch that no loader told of.
+        step_samples: The size of a batch, where there is no loader.
         accumulation: Micro-batches of a step.
-        draws_ahead: Whether all of a step's are drawn before one is trained on.
+        draws_ahead: Whether all micro-batches of a step are drawn before the first is trained on.
         opens_group: Whether the script opens its process group itself.
-        models: By which they are known again.
+        models: The keys by which the recorder finds the models again.
         model_names: Their classes.
-        tensors: Of weights.
-        weights: In them.
+        tensors: How many weight tensors they have.
+        weights: How many weights they have.
         shapes: Hash of the weights' shapes.
-        blocks: Alike blocks that hold most of the weights.
-        recomputable_blocks: Those whose forward may run twice.
+        blocks: How many identical blocks hold most of the weights.
+        recomputable_blocks: How many of them may run forward twice.
         attention: Whether torch's attention was called.
-        small_operators_fraction: Of a step's time, in operators that take next to none.
-        precision: Type that the script computes in by itself; None: fp32.
-        chosen: What it has told torch besides, by knob.
+        small_operators_fraction: Share of a step's time in operators that take almost no time each.
+        precision: The type that the script itself chooses to compute in; None: fp32.
+        chosen: Other values that the script has set in torch, by knob.
         compiled: Whether the script compiles.
         calls_unseen: Whether its models compute past torch's hooks, though nothing is compiled.
         step_calls: Calls of models in each step, where no loader feeds training.
-        ddp: How its gradients are exchanged, in DistributedDataParallel's arguments; None: not by that.
-        optimizers: That step, in number.
-        optimizer: The class of the first.
-        optimizer_impls: Forms that it accepts.
+        ddp: The arguments of its DistributedDataParallel; None without one.
+        optimizers: How many optimizers step.
+        optimizer: The class of the first one.
+        optimizer_impls: The implementations that it accepts.
         updates_itself: Whether no optimizer of torch steps: the script changes its weights itself.
-        evaluation_bytes: Of the largest chunk that evaluation frees.
-        torchao: Whether it is installed there.
+        evaluation_bytes: Bytes of the largest chunk that evaluation frees.
+        torchao: Whether the script's Python has torchao.
     """
 
     argv: list[str]
@@ -162,13 +162,13 @@ class SeenScript:
 
     @property
     def steps_vary(self) -> bool:
-        """Whether some steps hold far more work than others, as where each is an episode."""
+        """Whether some steps hold far more work than others, for example where each is an episode."""
         return len(self.step_calls) > 1 and max(self.step_calls) > VARYING * min(self.step_calls)
 
     @classmethod
-    def of(cls, told: Mapping[str, Any], processes: int) -> SeenScript:
-        """What the recorder told of a look, in which so many processes trained."""
+    def of(cls, report: Mapping[str, Any], processes: int) -> SeenScript:
+        """Makes the record from the recorder's report, and from the number of processes that train."""
         names = {field.name for field in dataclasses.fields(cls)}
-        known = {name: value for name, value in told.items() if name in names}
-        loaders = tuple(SeenLoader(**loader) for loader in told["loaders"])
-        return cls(**{**known, "loaders": loaders, "processes": processes})
+        values = {name: value for name, value in report.items() if name in names}
+        loaders = tuple(SeenLoader(**loader) for loader in report["loaders"])
+        return cls(**{**values, "loaders": loaders, "processes": processes})

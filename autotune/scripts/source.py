@@ -1,4 +1,4 @@
-"""A file of Python source, and edits that leave the rest of it as it is: comments, line endings, encoding."""
+"""A file of Python source, and edits that keep the rest unchanged: comments, line endings, encoding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CannotEditError(Exception):
 
     Args:
         why: The reason, as it follows the setting's name.
-        setting: Its name, where it is known.
+        setting: Its name, if it is known.
     """
 
     def __init__(self, why: str, setting: str | None = None) -> None:
@@ -49,7 +49,7 @@ class Source:
         argv: The words that the script was started with.
 
     Raises:
-        CannotEditError: This Python cannot read it.
+        CannotEditError: This version of Python cannot read it.
     """
 
     def __init__(self, content: bytes, argv: Sequence[str] = ()) -> None:
@@ -74,7 +74,7 @@ class Source:
         return bool(self._edits)
 
     def calls(self, *names: str) -> list[ast.Call]:
-        """The calls of functions by their last name; without names, all."""
+        """The calls of functions with these last names; without names, all calls."""
         calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
         return [call for call in calls if not names or last_name(call.func) in names]
 
@@ -82,7 +82,7 @@ class Source:
         """The call that the recorder has seen.
 
         Raises:
-            CannotEditError: It is not there, or not alone in its line where only the line is known.
+            CannotEditError: It is missing, or only its line is known, which holds several such calls.
         """
         if site.end is not None:
             calls = [call for call in self.calls() if (call.end_lineno, call.end_col_offset) == tuple(site.end)]
@@ -95,14 +95,14 @@ class Source:
 
     def is_repeated(self, call: ast.Call) -> bool:
         """Whether a call stands in a loop. What a ``for`` goes through is computed once."""
-        loops = [one for one in ast.walk(self.tree) if isinstance(one, (ast.For, ast.AsyncFor, ast.While))]
+        loops = [node for node in ast.walk(self.tree) if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
         parts = [part for loop in loops for part in (*loop.body, *([loop.test] if isinstance(loop, ast.While) else []))]
         return any(node is call for part in parts for node in ast.walk(part))
 
     def meanings(self, node: ast.expr) -> set[str]:
         """What a name or an attribute may stand for by the file's imports, such as ``lightning.Trainer``.
 
-        Empty where no import of another package binds what it begins with.
+        Empty if no import of another package binds its first part.
         """
         if isinstance(node, ast.Attribute):
             return {f"{meaning}.{node.attr}" for meaning in self.meanings(node.value)}
@@ -110,27 +110,27 @@ class Source:
 
     @functools.cached_property
     def _imported(self) -> Mapping[str, set[str]]:
-        """What each name stands for that an import of another package binds, wherever in the file."""
+        """What each name stands for that an import of another package binds, anywhere in the file."""
         names: dict[str, set[str]] = {}
-        for one in ast.walk(self.tree):
-            if isinstance(one, ast.Import):
-                for alias in one.names:
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
                     first = alias.name.partition(".")[0]
                     names.setdefault(alias.asname or first, set()).add(alias.name if alias.asname else first)
-            elif isinstance(one, ast.ImportFrom) and not one.level:
-                for alias in one.names:
-                    names.setdefault(alias.asname or alias.name, set()).add(f"{one.module}.{alias.name}")
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                for alias in node.names:
+                    names.setdefault(alias.asname or alias.name, set()).add(f"{node.module}.{alias.name}")
         return names
 
     def replace(self, node: ast.expr, text: str) -> None:
-        """Writes other code in the place of an expression."""
+        """Replaces an expression by other code."""
         self._edit(*self._span(node), text)
 
     def add_arguments(self, call: ast.Call, arguments: Sequence[str]) -> None:
-        """Adds arguments behind the last one of a call: in a line each, where the last one begins a line.
+        """Adds arguments after the last one of a call: on lines of their own if the last one begins a line.
 
         Raises:
-            CannotEditError: The call has one generator and no brackets of its own around it.
+            CannotEditError: The only argument is a generator without brackets of its own.
         """
         close = self._span(call)[1] - 1
         spans = [*map(self._span, call.args), *map(self._span, call.keywords)]
@@ -140,7 +140,7 @@ class Source:
         start, end = max(spans)
         if end > close:
             raise CannotEditError("cannot be added to a call with nothing but a generator")
-        code = self._text[end:close].partition(b"#")[0].rstrip()  # brackets around the last one, and a comma
+        code = self._text[end:close].partition(b"#")[0].rstrip()  # may hold brackets around the last one, and a comma
         begin = line_end = end + len(code)
         comma = "," if code.endswith(b",") else ""
         separator = " "
@@ -154,7 +154,7 @@ class Source:
         self._edit(begin, line_end, f"{'' if comma else ','}{comment}{added}{comma}")
 
     def add_first(self, statement: str) -> None:
-        """Adds a line before all statements but the docstring and imports of the future.
+        """Adds a line before all statements except the docstring and `__future__` imports.
 
         Raises:
             CannotEditError: The first statement has no line of its own.
@@ -165,7 +165,7 @@ class Source:
                 continue
             if self._indentation(self._span(node)[0]) is None:
                 break
-            line = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
+            line = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
             start = self._starts[line - 1]
             self._edit(start, start, statement + self._newline(start))
             return
@@ -175,7 +175,7 @@ class Source:
         """The file with all edits.
 
         Raises:
-            CannotEditError: Two edits meet, or their result is no Python.
+            CannotEditError: Two edits overlap, or their result is not Python.
         """
         text, before = self._text, len(self._text) + 1
         try:
@@ -200,12 +200,12 @@ class Source:
         return self._starts[node.lineno - 1] + node.col_offset, end
 
     def _newline(self, offset: int) -> str:
-        """The next line ending from an offset on; else the first one of the file."""
+        """The next line ending after an offset, or else the first one of the file."""
         match = _LINE_END.search(self._text, offset) or _LINE_END.search(self._text)
         return match[0].decode() if match is not None else "\n"
 
     def _indentation(self, offset: int) -> str | None:
-        """The blanks before a place in its line; None where other characters stand there."""
+        """The blanks before an offset in its line; None if other characters stand there."""
         before = self._text[max(start for start in self._starts if start <= offset) : offset]
         return None if before.strip(b" \t\f") else before.decode()
 
@@ -218,7 +218,7 @@ def last_name(node: ast.expr) -> str | None:
 
 
 class Code(str):
-    """An expression, which stands in the source as it is."""
+    """An expression that is written into the source unchanged."""
 
     __slots__ = ()
 

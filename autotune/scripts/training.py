@@ -1,4 +1,4 @@
-"""A whole training of a script with the recorder in it: it is started, and watched for processes that have none."""
+"""Runs a whole training of a script with the recorder in it, and watches for processes without the recorder."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from autotune.scripts.looking import CLOSED, GLANCE_SECONDS, came_into, trains_u
 from autotune.scripts.script import Script
 
 SELDOM_SECONDS, SELDOM_SHARE = 5.0, 0.01
-"""Between two glances at a training's processes: this share of its age, at most 5 s. A glance at nine processes takes
-0.3 ms (measured on a 2-core AMD EPYC), so that it costs less than a hundredth from the first second on."""
+"""Time between two glances at a training's processes: this share of its age, at most 5 s. A glance at nine processes
+takes 0.3 ms (measured on a 2-core AMD EPYC), so that glances cost less than 1 % from the first second on."""
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 FROM_TERMINAL = ("SIGINT", "SIGQUIT")
-"""A terminal sends them to all that it shows, the script included."""
+"""Signals that a terminal sends to all its foreground processes, the script included."""
 
 
 class Training:
@@ -35,9 +35,9 @@ class Training:
     Args:
         script: The command.
         environment: Its variables, with the recorder's orders.
-        folder: Where the recorder leaves word.
-        warn: Told a sentence.
-        strict: Whether a process that the recorder cannot come into ends all.
+        folder: Where the recorder notes the processes that it enters.
+        warn: Shows a warning.
+        strict: Whether a process that the recorder cannot enter ends the training.
         outlives: Whether the script goes on when this process is killed.
     """
 
@@ -63,7 +63,7 @@ class Training:
         """Trains to the end; returns the exit status in the convention of shells.
 
         Raises:
-            UsageError: With `strict`, where the recorder cannot come into a process that trains.
+            UsageError: With `strict`, if the recorder cannot enter a process that trains.
         """
         if (word := self._script.closed_by) is not None:
             self._tell_closed(f"'{word}' keeps autotune out of the script")
@@ -81,7 +81,7 @@ class Training:
         return int(status) if status >= 0 else 128 - int(status)
 
     def _glance(self, root: psutil.Process) -> None:
-        """Looks for processes that have torch, and not the recorder."""
+        """Looks for processes that have torch but not the recorder."""
         for process in [root, *descendants(root)]:
             if process in self._known:
                 continue
@@ -102,7 +102,7 @@ class Training:
         self._warn(f"{what}, so that it trains as it is {CLOSED}")
 
     def _others(self) -> str | None:
-        """The processes that the recorder has left as they are, in a sentence."""
+        """The processes that the recorder did not change, in a sentence."""
         names: Counter[str] = Counter()
         for file in sorted(self._folder.glob(TRAINED.format("*"))):
             with contextlib.suppress(OSError, ValueError):
@@ -119,7 +119,7 @@ class Training:
 
 @contextlib.contextmanager
 def _forwarding(process: int) -> Iterator[None]:
-    """While open, hands signals on to the script; a signal that is ignored stays ignored."""
+    """Forwards signals to the script; a signal that is ignored stays ignored."""
     former = {}
 
     def forward(number: int, _: object) -> None:
@@ -139,7 +139,7 @@ def _forwarding(process: int) -> Iterator[None]:
 
 
 def _is_shown() -> bool:
-    """Whether a terminal shows this process, and sends its signals to the script as well."""
+    """Whether this process is in a terminal's foreground, so that the script gets the terminal's signals as well."""
     with contextlib.suppress(OSError), Path("/dev/tty").open("rb") as terminal:
         return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     return False

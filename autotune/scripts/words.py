@@ -1,4 +1,4 @@
-"""Knobs in the words of a script: arguments of loaders, and of the objects of frameworks."""
+"""Knobs as arguments in a script: those of loaders, and of frameworks' objects."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ _ABSENT: dict[str, tuple[object, ...]] = {
     "in_order": (True,), "dataloader_num_workers": (0,), "dataloader_prefetch_factor": (None, 2),
     "dataloader_pin_memory": (True,), "dataloader_persistent_workers": (False,),
 }  # fmt: skip
-"""Defaults of DataLoader's arguments, and of those of TrainingArguments, which pins by itself."""
+"""Defaults of DataLoader and of TrainingArguments, which pins memory by default."""
 
 
 def absent(name: str, value: object) -> bool:
     """Whether an argument that is not given has this value already."""
-    return any(value is one or (type(value) is type(one) and value == one) for one in _ABSENT.get(name, ()))
+    return any(
+        value is default or (type(value) is type(default) and value == default) for default in _ABSENT.get(name, ())
+    )
 
 
 def framework_call(source: Source) -> tuple[Framework, ast.Call] | None:
-    """The one call that takes a framework's words, and the framework; None where a file has none."""
+    """The one call that takes a framework's arguments, and the framework; None if there is no such call."""
     makers = [(framework, call) for call in source.calls() for framework in _made(source.meanings(call.func))]
     order: tuple[Framework, ...] = ("transformers", "lightning", "accelerate", "fabric")
     for framework in order:
@@ -41,7 +43,7 @@ def framework_call(source: Source) -> tuple[Framework, ast.Call] | None:
 
 
 def _made(names: Iterable[str]) -> set[Framework]:
-    """The frameworks whose own object is made by a call of one of these names: a script may have a Trainer, too."""
+    """The frameworks whose object a call of one of these names makes; a script may have a Trainer of its own."""
     made: set[Framework] = set()
     for name in names:
         package, last = _PACKAGES.get(name.partition(".")[0]), name.rpartition(".")[2]
@@ -55,7 +57,7 @@ def _made(names: Iterable[str]) -> set[Framework]:
 
 
 def arguments(framework: Framework, knob: str, value: Any, optimizer: str | None) -> dict[str, Any] | None:
-    """A knob in a framework's own keyword arguments; None where it has none for this value."""
+    """A knob in a framework's own keyword arguments; None if it has none for this value."""
     word = KNOBS[knob].words.get(framework)
     if isinstance(word, str):
         return {word: value}

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from autotune.bursts.duet import LEAST_TURNS, TURN_SECONDS
 from autotune.bursts.protocol import BurstPlan, Part
-from autotune.knobs.circumstances import Choices
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.constraints import at_most
+from autotune.knobs.context import Choices
 from autotune.knobs.space import Space, build_space
 from autotune.measuring.pairs import Pair, pair_of
 from autotune.measuring.ratios import Scatter

@@ -210,7 +210,7 @@ def test_checkpointing_is_kept_for_when_memory_binds() -> None:
     """Searched with a free batch or when asked for; else it is in reserve, and joins once memory has run out."""
     facts = make_facts(recomputable_blocks=4)
     held = space_of(gpu_machine(), facts)
-    assert "run out of memory" in held.skipped["checkpointing"]
+    assert "runs out of memory" in held.skipped["checkpointing"]
     assert held.reserve["checkpointing"].values == ("none", "blocks")
     assert "checkpointing" in held.around(facts.baseline).choices
     assert "checkpointing" in space_of(gpu_machine(), facts, effective_batch=None).choices

@@ -31,7 +31,7 @@ def test_a_cpu_may_collate_once_and_a_gpu_may_keep_it() -> None:
     ("facts", "reason"),
     [
         ({"placeable_bytes": None, "unplaceable_reason": "its samples differ"}, "its samples differ"),
-        ({"placeable_bytes": None}, "nobody has looked"),
+        ({"placeable_bytes": None}, "not examined"),
         ({"placeable_bytes": 10**15}, "of the memory that is free"),
         ({"sample_seconds": 0.01}, "--budget 417m"),  # 50,000 samples take 500 s, a fiftieth of 25,000
         ({"samples": None}, "cannot be collated once"),
@@ -45,9 +45,9 @@ def test_where_it_is_not_searched_the_reason_is_told(facts: dict[str, Any], reas
 def test_workers_that_are_asked_for_keep_their_work() -> None:
     """A pin holds in every candidate; and where only other knobs are searched, workers stay."""
     pinned = space_of(cpu_machine(), make_facts(**FITS), pinned={"num_workers": 2})
-    assert "2 workers are asked for" in pinned.skipped[NAME]
+    assert "2 requested workers" in pinned.skipped[NAME]
     alone = space_of(cpu_machine(), make_facts(**FITS, num_workers=2), only=[NAME])
-    assert "2 workers are asked for" in alone.skipped[NAME]
+    assert "2 requested workers" in alone.skipped[NAME]
     both = space_of(cpu_machine(), make_facts(**FITS, num_workers=2), only=[NAME, "num_workers"])
     assert NAME in both.choices
 

@@ -12,8 +12,8 @@ import pytest
 from autotune.bursts.protocol import BurstPlan
 from autotune.hardware.model import DeviceKind, Gpu
 from autotune.knobs import registry
-from autotune.knobs.circumstances import Choices, Circumstances, LoaderRoom
 from autotune.knobs.config import KNOB_NAMES, TrainConfig, check_values
+from autotune.knobs.context import Choices, LoaderRoom, SearchContext
 from autotune.knobs.knob import EVERYWHERE, FRAMEWORKS, Knob
 from autotune.knobs.registry import FAMILIES, KNOBS
 from autotune.measuring.memory_model import MemoryModel
@@ -43,7 +43,7 @@ OTHER: dict[str, Any] = {
 """Of each knob a value that is not the default."""
 
 
-def circumstances(device: DeviceKind) -> Circumstances:
+def make_context(device: DeviceKind) -> SearchContext:
     """A workload that gives each knob a use, on a machine with this kind of device."""
     hardware = cpu_machine() if device == "cpu" else gpu_machine()
     facts = make_facts(
@@ -54,11 +54,11 @@ def circumstances(device: DeviceKind) -> Circumstances:
         hardware = hardware.model_copy(update={"gpus": (gpu,)})
     record = hardware.device(device)
     assert record is not None
-    return Circumstances(
+    return SearchContext(
         hardware=hardware, facts=facts, device=device, record=record, start=facts.baseline,
         room=LoaderRoom.of(hardware.memory, facts), worker_limit=hardware.cpu.budget, effective_batch=64,
-        budget_seconds=600.0, asked=frozenset({"dataloader_in_order", "checkpointing", "strategy"}), fixed=frozenset(),
-        allow_numerics=True,
+        budget_seconds=600.0, requested=frozenset({"dataloader_in_order", "checkpointing", "strategy"}),
+        fixed=frozenset(), allow_numerics=True,
     )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def test_every_rule_answers_for_every_kind_of_device(knob: Knob, device: DeviceK
     if knob.candidates is None:
         assert knob.goes_with in KNOBS
         return
-    answer = knob.candidates(circumstances(device))
+    answer = knob.candidates(make_context(device))
     if isinstance(answer, str):
         assert len(answer.split()) > 3
         return
@@ -102,10 +102,10 @@ def test_every_rule_offers_something_somewhere(knob: Knob) -> None:
     offered: set[Any] = set()
     wanted: set[Any] = set()
     for device in ("cpu", "cuda"):
-        of = circumstances(device)
-        answer = knob.candidates(of)
+        context = make_context(device)
+        answer = knob.candidates(context)
         offered |= set(answer.values) if isinstance(answer, Choices) else set()
-        wanted |= set(knob.preferred(of, {"precision": "bf16", "num_workers": 2}))
+        wanted |= set(knob.preferred(context, {"precision": "bf16", "num_workers": 2}))
     assert offered
     assert not wanted or wanted & offered
 
@@ -118,7 +118,7 @@ def test_every_knob_has_a_place_where_it_is_searched(knob: Knob) -> None:
         return
     assert knob.guide is not None
     for device in ("cpu", "cuda"):
-        if isinstance(knob.candidates(circumstances(device)), Choices):
+        if isinstance(knob.candidates(make_context(device)), Choices):
             assert knob.name in registry.by_priority(device)
             assert ("cpu" if device == "cpu" else "gpu") in knob.priority
 
@@ -166,8 +166,8 @@ def test_nccl_is_told_what_was_chosen_and_nothing_else() -> None:
 
 def test_nccl_is_told_nothing_where_gradients_go_another_way() -> None:
     """Through gloo on the CPU; and two ranks are a ring and a tree alike."""
-    assert "between GPUs only" in str(KNOBS["nccl_max_ctas"].candidates(circumstances("cpu")))  # type: ignore[misc]
-    two = dataclasses.replace(circumstances("cuda"), start=circumstances("cuda").start.replace(ranks=2))
+    assert "between GPUs only" in str(KNOBS["nccl_max_ctas"].candidates(make_context("cpu")))  # type: ignore[misc]
+    two = dataclasses.replace(make_context("cuda"), start=make_context("cuda").start.replace(ranks=2))
     assert "alike" in str(KNOBS["nccl_algo"].candidates(two))  # type: ignore[misc]
 
 

@@ -105,7 +105,7 @@ def test_the_terminal_lives_as_long_as_it_is_not_closed(terminal: int) -> None:
     """Once it is closed, it is gone for the script as well, whose own end keeps none."""
     given = EmptyInput(terminal)
     scripts = os.dup(given.descriptor)
-    given.was_given()
+    given.release()
     assert os.get_terminal_size(scripts) == (COLUMNS, ROWS)
     given.close()
     given.close()

@@ -34,9 +34,9 @@ def test_what_is_told_is_by_what_the_look_took() -> None:
     with ScriptIsolation(Script(("python", "train.py"))) as isolation:
         isolation._seen = cast("Any", SimpleNamespace(seconds_to_loop=12.0))
         told = [str(isolation._out_of_time(seconds)) for seconds in (0.2, 5.0, 30.0)]
-    assert told[0].startswith("train takes 12 s to come to its training loop, and no time was left for that; give")
-    assert told[1].startswith("train takes 12 s to come to its training loop, and only 5 s were left for that; give")
-    assert told[2].startswith("train did not come to its training loop within 30 s, where it had taken 12 s before")
+    assert told[0].startswith("train takes 12 s to reach its training loop, and no time was left for that; give")
+    assert told[1].startswith("train takes 12 s to reach its training loop, and only 5 s were left for that; give")
+    assert told[2].startswith("train did not reach its training loop within 30 s, where it had taken 12 s before")
 
 
 def test_a_script_that_takes_longer_to_its_loop_than_there_is_time_is_a_timeout(
@@ -49,7 +49,7 @@ def test_a_script_that_takes_longer_to_its_loop_than_there_is_time_is_a_timeout(
         isolation.start(START_SECONDS)
         burst = alone(isolation, 1.0)
     assert burst.outcome is Outcome.TIMEOUT
-    assert "to come to its training loop, and" in str(burst.reason)
+    assert "to reach its training loop, and" in str(burst.reason)
 
 
 @pytest.mark.parametrize(

@@ -40,36 +40,36 @@ def failure(reason: str, outcome: str = "crashed") -> dict[str, Any]:
 def test_a_block_takes_as_long_as_its_slowest_rank_and_drains_when_all_have() -> None:
     """Each rank counts the samples of all; nothing is told before the last has told its own."""
     together = joined(0, 1)
-    assert together.heard(0, block(0.2)) == []
-    (told,) = together.heard(1, block(0.3, drained=False))
+    assert together.add_event(0, block(0.2)) == []
+    (told,) = together.add_event(1, block(0.3, drained=False))
     assert (told["lap"]["seconds"], told["lap"]["wait_seconds"], told["lap"]["samples"]) == (0.3, 0.15, 64)
     assert not told["drained"]
-    assert together.heard(1, block(0.2)) == []  # the next one begins anew
+    assert together.add_event(1, block(0.2)) == []  # the next one begins anew
 
 
 def test_what_one_rank_evaluates_is_left_out_of_all() -> None:
     """The others wait for it, in a step that seems to take as long."""
     together = joined(0, 1)
-    together.heard(0, block(0.2, left_out=3.0))
-    (told,) = together.heard(1, block(3.3))
+    together.add_event(0, block(0.2, left_out=3.0))
+    (told,) = together.add_event(1, block(3.3))
     assert told["lap"]["seconds"] == pytest.approx(0.3)
 
 
 def test_the_first_rank_tells_progress_and_losses_and_memory_adds_up() -> None:
     """Whoever connected first."""
     together = joined(1, 0)
-    assert together.heard(0, {"event": "phase", "number": 3, "phase": "train"}) == []
-    assert len(together.heard(1, {"event": "phase", "number": 3, "phase": "train"})) == 1
-    together.heard(0, {"event": "result", "number": 3, "value": {**FIGURES, "loss": 2.0}})
-    (told,) = together.heard(1, {"event": "result", "number": 3, "value": FIGURES})
+    assert together.add_event(0, {"event": "phase", "number": 3, "phase": "train"}) == []
+    assert len(together.add_event(1, {"event": "phase", "number": 3, "phase": "train"})) == 1
+    together.add_event(0, {"event": "result", "number": 3, "value": {**FIGURES, "loss": 2.0}})
+    (told,) = together.add_event(1, {"event": "result", "number": 3, "value": FIGURES})
     assert told["value"] == {"host_memory_bytes": 200, "loss": 1.0}
 
 
 def test_the_failure_that_began_it_is_told() -> None:
     """Not what the others say of their lost connections, though it was heard first."""
     together = joined(0, 1)
-    together.heard(0, failure("RuntimeError: [gloo/transport/tcp/pair.cc:525] Connection closed by peer"))
-    together.heard(1, failure("CUDA out of memory", "oom"))
+    together.add_event(0, failure("RuntimeError: [gloo/transport/tcp/pair.cc:525] Connection closed by peer"))
+    together.add_event(1, failure("CUDA out of memory", "oom"))
     assert together.has_failed
     (told,) = together.outcome()
     assert (told["reason"], told["outcome"]) == ("on rank 1 of 2: CUDA out of memory", "oom")
@@ -79,9 +79,9 @@ def test_the_failure_that_began_it_is_told() -> None:
 def test_a_rank_that_goes_without_a_word_has_failed() -> None:
     """Though another one says that it lost it."""
     together = joined(0, 1)
-    together.heard(0, failure("RuntimeError: Connection closed by peer [127.0.0.1]:4711"))
-    together.left(1)
-    assert "on rank 1 of 2: the process ended without a word" in together.outcome()[0]["reason"]
+    together.add_event(0, failure("RuntimeError: Connection closed by peer [127.0.0.1]:4711"))
+    together.note_disconnect(1)
+    assert "on rank 1 of 2: the process ended without a report" in together.outcome()[0]["reason"]
 
 
 def test_what_ranks_say_once_time_was_up_is_no_failure() -> None:
@@ -94,9 +94,9 @@ def test_what_ranks_say_once_time_was_up_is_no_failure() -> None:
 def test_the_failure_is_told_before_the_end() -> None:
     """Whoever waits for the end would not read on."""
     together = joined(0, 1)
-    together.heard(0, failure("MemoryError: no more", "oom"))
-    together.heard(0, {"event": "exit", "number": 3, "status": 0})
-    told = together.heard(1, {"event": "exit", "number": 3, "status": -9})
+    together.add_event(0, failure("MemoryError: no more", "oom"))
+    together.add_event(0, {"event": "exit", "number": 3, "status": 0})
+    told = together.add_event(1, {"event": "exit", "number": 3, "status": -9})
     assert [one["event"] for one in told] == ["failure", "exit"]
     assert told[1]["status"] == -9
 
@@ -105,10 +105,10 @@ def test_the_failure_is_told_before_the_end() -> None:
 def test_ranks_that_have_told_all_may_go(kind: str) -> None:
     """Before the others have, and after."""
     together = joined(0, 1)
-    together.heard(0, {"event": kind, "number": 3, "value": FIGURES})
-    together.left(0)
-    together.heard(1, {"event": kind, "number": 3, "value": FIGURES})
-    together.left(1)
+    together.add_event(0, {"event": kind, "number": 3, "value": FIGURES})
+    together.note_disconnect(0)
+    together.add_event(1, {"event": kind, "number": 3, "value": FIGURES})
+    together.note_disconnect(1)
     assert not together.has_failed
 
 

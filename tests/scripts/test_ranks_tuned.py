@@ -105,7 +105,7 @@ def test_one_process_on_each_rank_plays_several_configs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "outcome", "told"),
     [
-        ("killed", Outcome.CRASHED, "on rank 1 of 2: the process ended without a word"),
+        ("killed", Outcome.CRASHED, "on rank 1 of 2: the process ended without a report"),
         ("out of memory", Outcome.OOM, "on rank 1 of 2: MemoryError: no more"),
     ],
 )

@@ -173,9 +173,9 @@ REVERTED = EARLY.format(verdict="won") + "told.tell('over', won={}, why='it has 
     ("body", "status", "changed", "reason"),
     [
         pytest.param(EARLY.format(verdict="won"), "partial", 2, None, id="ended early"),
-        pytest.param(EARLY.format(verdict=""), "partial", 0, "beyond doubt: num_workers=1, prefetch", id="undecided"),
+        pytest.param(EARLY.format(verdict=""), "partial", 0, "clearly faster: num_workers=1, prefetch", id="undecided"),
         pytest.param(NOTHING, "complete", 0, "no setting was played to its end", id="nothing"),
-        pytest.param(REVERTED, "complete", 0, "beyond doubt", id="taken back"),
+        pytest.param(REVERTED, "complete", 0, "clearly faster", id="taken back"),
     ],
 )
 def test_a_result_says_how_far_the_search_came(

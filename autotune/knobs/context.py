@@ -1,4 +1,4 @@
-"""What the rules of knobs look at, the machine and the workload's facts, and what they answer. Never torch."""
+"""What the knobs' rules read, which is the machine and the workload, and what they return. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autotune.knobs.facts import WorkloadFacts
 from autotune.units import format_bytes
 
 SHM_SHARE = 0.5
-"""Of /dev/shm: other programs use it too, and a full one kills the workers with a bus error."""
+"""Share of /dev/shm for batches that wait. Other programs use it too, and a full one kills the workers with SIGBUS."""
 RAM_SHARE = 0.125
-"""Of the available memory, for batches that wait: the model, the data and the page cache need the rest."""
+"""Share of the available memory for batches that wait: the model, the data and the page cache need the rest."""
 OVERHEAD_BOUND = 0.5
-"""Above this share of small operators, or of a GPU's time spent waiting for launches, what calling operators costs is
-most of the work."""
+"""The overhead of calling operators dominates above this share of small operators, or of a GPU's time spent waiting for
+launches."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Choices:
     values: tuple[Scalar, ...]
     reason: str
 
-    def first(self, wanted: Sequence[Scalar]) -> Scalar:
-        """The first wanted value that is offered, or None."""
-        return next((value for value in wanted if value in self.values), None)
+    def first(self, preferred: Sequence[Scalar]) -> Scalar:
+        """The first preferred value that is offered, or None."""
+        return next((value for value in preferred if value in self.values), None)
 
 
 def offer(values: Sequence[Scalar], reason: str, nothing: str = "", own: Scalar = None) -> Choices | str:
-    """Choices with the person's own value among them, or why there is nothing to choose."""
+    """Choices that include the user's own value, or the reason why there is nothing to choose."""
     kept = tuple(values) if own is None or own in values else (*values, own)
     return Choices(kept, reason) if len(kept) >= 2 else nothing or reason
 
@@ -49,8 +49,8 @@ class LoaderRoom:
 
     Attributes:
         sample_bytes: Tensor bytes of one sample.
-        shm_bytes: What they may take of /dev/shm; None where the system has none.
-        ram_bytes: What they may take of memory.
+        shm_bytes: Bytes of /dev/shm that these batches may take; None if the system has none.
+        ram_bytes: Bytes of memory that these batches may take.
     """
 
     sample_bytes: float
@@ -63,11 +63,11 @@ class LoaderRoom:
         free = memory.available_bytes
         shm = None if memory.shm_bytes is None else int(memory.shm_bytes * SHM_SHARE)
         room = cls(facts.batch_bytes / facts.baseline.batch_size, shm, int(free * RAM_SHARE))
-        # The baseline's own loader works today: its memory is granted up to half of what is free.
+        # The baseline's own loader works today: its memory is granted up to half of the free memory.
         return replace(room, ram_bytes=max(room.ram_bytes, min(room.needed(facts.baseline), free // 2)))
 
     def needed(self, config: TrainConfig) -> int:
-        """Bytes of the batches on their way: each worker's, one being handed over, one in use."""
+        """Bytes of all batches in flight: those of each worker, one being handed over, one in use."""
         if config.num_workers == 0:
             return 0
         waiting = config.num_workers * (config.prefetch_factor or 2) + 2
@@ -87,21 +87,21 @@ class LoaderRoom:
 
 
 @dataclass(frozen=True)
-class Circumstances:
-    """What the rules look at.
+class SearchContext:
+    """The input of the knobs' rules.
 
     Attributes:
-        hardware: The machine, or what a rank has of it.
+        hardware: The machine, or one rank's share of it.
         facts: The workload.
         device: The kind of device to train on.
-        record: Its record.
-        start: The config that knobs start from, pins applied.
-        room: What the loader may take.
-        worker_limit: Most workers that are allowed.
+        record: The hardware record of that device.
+        start: The config that candidates start from, with pins applied.
+        room: Room for the loader's batches.
+        worker_limit: The most workers that are allowed.
         effective_batch: Samples of an optimizer step; None when free.
         budget_seconds: Time of the whole search.
-        asked: Knobs that the person asked for by name.
-        fixed: Knobs that hold their value of `start`.
+        requested: Knobs that the user named.
+        fixed: Knobs that keep their value from `start`.
         allow_numerics: Whether products in FP8 and gradients exchanged in bf16 may be searched.
     """
 
@@ -114,7 +114,7 @@ class Circumstances:
     worker_limit: int
     effective_batch: int | None
     budget_seconds: float
-    asked: frozenset[str]
+    requested: frozenset[str]
     fixed: frozenset[str]
     allow_numerics: bool = False
 
@@ -130,12 +130,12 @@ class Circumstances:
 
     @property
     def batch_seconds(self) -> float:
-        """What fetching the samples of one batch takes."""
+        """Seconds to fetch the samples of one batch."""
         return self.facts.sample_seconds * self.start.batch_size
 
     @property
     def overhead_bound(self) -> bool:
-        """Whether calling operators is most of the work, and will be: not where larger batches may give each more."""
+        """Whether operator overhead dominates. False if larger batches may be tried, which give operators more work."""
         busy = self.facts.device_busy_fraction
         idle = 1 - busy if busy is not None else 0.0
         overhead = self.facts.small_operators_fraction if self.device == "cpu" else idle
@@ -143,10 +143,10 @@ class Circumstances:
 
     @property
     def batch_grows(self) -> bool:
-        """Whether larger batches may be tried, whatever a step then holds."""
+        """Whether larger batches may be tried, which change the samples of a step."""
         return self.effective_batch is None and "batch_size" not in self.fixed
 
     def seeks_memory_by(self, knob: str) -> bool:
-        """Whether a knob that buys memory is searched: a batch can grow into it, or somebody wants the knob."""
+        """Whether a knob that saves memory is searched: the batch can grow, or the user set or named the knob."""
         own = getattr(self.start, knob) != TrainConfig.model_fields[knob].default
-        return self.batch_grows or own or knob in self.asked
+        return self.batch_grows or own or knob in self.requested
