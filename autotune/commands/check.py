@@ -1,4 +1,4 @@
-"""`autotune check`: does a result still hold here?"""
+"""`autotune check`: checks whether a result still holds here."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def check(
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
     with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=clock.remaining) as progress:
-        notes = None if model or command else file  # what the person names is measured
-        found = check_result(result, target, clock, progress, interrupts, file=notes)
+        notes = None if model or command else file  # a workload that the user names is always measured
+        record = check_result(result, target, clock, progress, interrupts, file=notes)
     if json:
-        say(to_json(found))
+        say(to_json(record))
     if not quiet:
-        console.print(check_lines(found))
-    raise typer.Exit(STATUS[found.verdict])
+        console.print(check_lines(record))
+    raise typer.Exit(STATUS[record.verdict])

@@ -1,4 +1,4 @@
-"""`autotune doctor`: can tuning be trusted on this machine?"""
+"""`autotune doctor`: checks whether tuning can be trusted on this machine."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ def doctor(
     from autotune.terminal.console import make_console
     from autotune.terminal.findings import examination_lines, finding_line
 
-    wanted = read(DeviceKind, "device", device)
+    requested = read(DeviceKind, "device", device)
     pin_gpu()
     console = make_console()
     with Isolation() as isolation:
         isolation.start(LOOK_SECONDS)
         hardware = look_at_machine(isolation, LOOK_SECONDS)
-    chosen = wanted or hardware.default_device
+    chosen = requested or hardware.default_device
     if chosen not in hardware.devices:
         raise missing_device(chosen, hardware)
     folder = out or Path("results") / hardware.slug
     require_replaceable("--out", examination_path(folder, chosen), EXAMINATION)
     show = not quiet and not json
     with console.status("") as status:
-        found = examine(
+        examination = examine(
             hardware,
             chosen,
             told=lambda finding: console.print(finding_line(finding)) if show else None,
             checking=lambda what: status.update(f"{what} …"),
         )
     try:
-        path = found.write(folder)
+        path = examination.write(folder)
     except OSError as error:
         raise UsageError(f"{folder} cannot be written to ({error}); name another folder with --out") from error
     if json:
-        say(found.to_json())
+        say(examination.to_json())
     elif show:
-        console.print(examination_lines(found, hardware.machine(chosen), path))
-    if not found.trusted:
+        console.print(examination_lines(examination, hardware.machine(chosen), path))
+    if not examination.trusted:
         sys.exit(UNTRUSTED_STATUS)

@@ -1,4 +1,4 @@
-"""`autotune launch`: trains with what was found, whatever the script."""
+"""`autotune launch`: runs a training script with a result's settings."""
 
 from __future__ import annotations
 

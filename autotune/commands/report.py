@@ -17,7 +17,7 @@ def report(files: Annotated[list[Path], typer.Argument(help="Result files.")]) -
     from autotune.report import write_report
     from autotune.results.result import read_result
 
-    results = [(read_result(file), file) for file in files]  # all are read before any is written
+    results = [(read_result(file), file) for file in files]  # reads all before it writes any
     for file in files:
         require_replaceable("the report", file.with_suffix(".html"), PAGE)
     for result, file in results:
