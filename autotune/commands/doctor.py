@@ -18,11 +18,11 @@ UNTRUSTED_STATUS = 4
 @reported
 def doctor(
     device: Device = "",
-    out: Annotated[Path | None, typer.Option(help="Folder for what was found; results/<machine>.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the findings. Default: results/<machine>.")] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tries out on this machine what tuning relies on; exit status 4 where its figures cannot be trusted."""
+    """Tests on this machine what tuning relies on. Exit status: 4 if measurements here cannot be trusted."""
     from autotune.bursts.isolation import Isolation
     from autotune.bursts.runner import look_at_machine
     from autotune.commands.outputs import EXAMINATION, require_replaceable

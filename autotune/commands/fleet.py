@@ -15,7 +15,7 @@ from autotune.fleet.plan import EngineName
 
 @reported
 def fleet(
-    file: Annotated[Path, typer.Argument(help="Which machines there are.")],
+    file: Annotated[Path, typer.Argument(help="The fleet file, which lists the machines.")],
     others: Annotated[
         list[str] | None,
         typer.Argument(
@@ -54,8 +54,8 @@ def fleet(
     whole = options.read(options.Samples, "samples", samples)
     floor = options.read(options.Share, "at_least", at_least)
     console = make_console()
-    tell = (lambda _machine, _text: None) if quiet else (lambda *step: console.print(step_line(*step)))
-    with Interrupts() as interrupts, FleetRun(request, tell, interrupts) as run:
+    report = (lambda _machine, _text: None) if quiet else (lambda *step: console.print(step_line(*step)))
+    with Interrupts() as interrupts, FleetRun(request, report, interrupts) as run:
         endings = run.tune()
         if cross and not run.interrupted:
             endings += run.cross()

@@ -33,7 +33,7 @@ OURS = ("--out", "--model", "--budget", "--dollars-per-hour", "--machine-name", 
 """Options of ``autotune`` that the fleet itself passes to each machine."""
 ENVIRONMENT = "OMP_NUM_THREADS"
 """Ray sets it to the number of a task's CPUs, 1 by default, which would change the user's baseline."""
-Tell = Callable[[str, str], None]
+Report = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class FleetRequest:
         extra = () if is_script else tuple(others)
         for owner in (extra, *(kind.options for kind in plan.machines.values())):
             if own := [word for word in owner if word.partition("=")[0] in OURS]:
-                raise UsageError(f"{own[0]} is what the fleet gives to each machine itself; leave it out")
+                raise UsageError(f"{own[0]} is an option that the fleet itself passes to each machine; leave it out")
         if out.exists() and not out.is_dir():
             raise UsageError(f"--out: expected a folder, but {out} is a file; choose another")
         request = cls(plan, out, model or None, tuple(others) if is_script else (), budget, extra)
@@ -114,12 +114,12 @@ class FleetRun:
 
     Args:
         request: What to tune, and on which machines.
-        tell: Receives each machine's steps.
+        report: Receives each machine's steps.
         interrupts: Ends the run early.
     """
 
     request: FleetRequest
-    tell: Tell
+    report: Report
     interrupts: Stop
     interrupted: bool = field(default=False, init=False)
     _paths: dict[str, Path] = field(default_factory=dict, init=False)
@@ -144,7 +144,7 @@ class FleetRun:
     def tune(self) -> list[Ending]:
         """Tunes on all machines at once; each starts from the results that exist when its job starts."""
         for machine in self.request.plan.machines:
-            self.tell(machine, f"tuning for {self.request.budget}")
+            self.report(machine, f"tuning for {self.request.budget}")
         return self._campaign(self.request.plan.machines, self._keep_result).run(self._tuning)
 
     def cross(self) -> list[Ending]:
@@ -156,7 +156,7 @@ class FleetRun:
             if self.interrupted:
                 break
             for machine, other in origin.items():
-                self.tell(machine, f"trying the config of {other}")
+                self.report(machine, f"trying the config of {other}")
             endings += self._campaign(machines, self._keep_cross).run(
                 lambda machine, origin=origin: self._crossing(machine, origin[machine])  # type: ignore[misc]
             )
@@ -182,7 +182,7 @@ class FleetRun:
 
     def _campaign(self, machines: Iterable[str], keep: Callable[[str, str], str]) -> Campaign:
         kinds = {machine: self.request.plan.machines[machine] for machine in machines}
-        return Campaign(self._engine, kinds, keep, self.tell, lambda: self.interrupted)
+        return Campaign(self._engine, kinds, keep, self.report, lambda: self.interrupted)
 
     def _job(
         self,

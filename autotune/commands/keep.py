@@ -47,7 +47,7 @@ def keep(
             console.print(undone_lines(former))
         return
     if former:
-        console.print(f"{', '.join(edited.name for edited in former)}: changed so already", markup=False)
+        console.print(f"{', '.join(edited.name for edited in former)}: already changed", markup=False)
         return
     patch = patch_of(result, file)
     if dry_run:

@@ -261,8 +261,8 @@ class Options(BaseModel):
     )
     at_least: Share | None = Field(
         default=None,
-        description="With samples_per_joule: nothing below this share of the fastest config's rate replaces what you "
-        "have.",
+        description="With samples_per_joule: no config below this share of the fastest config's rate replaces the "
+        "baseline.",
     )
     dollars_per_hour: Price | None = Field(
         default=None, description="What this machine costs an hour, for comparisons."
@@ -314,7 +314,7 @@ class Options(BaseModel):
         description="Number of processes that train together, as under torchrun; auto: one per device.",
     )
     fit: Switch = Field(default=False, description="Measure every change that would make a baseline fit into memory.")
-    evaluation: Switch = Field(default=False, description="Find the batch size to evaluate with, too.")
+    evaluation: Switch = Field(default=False, description="Also find the batch size for evaluation.")
     writable: Existing = Field(
         default=(), description="A file or folder that bursts may change in earnest; may be repeated."
     )
@@ -532,7 +532,7 @@ def require_energy(objective: str, device: Gpu | Cpu | None, ranks: int = 1) -> 
             "--nproc-per-node out"
         )
     if (why := why_no_energy(device)) is not None:
-        raise UsageError(f"--objective {objective}: expected a counter of energy, got none: {why}")
+        raise UsageError(f"--objective {objective}: expected an energy counter, got none: {why}")
 
 
 def ranks_on(hardware: Hardware, device: DeviceKind, requested: int | Literal["auto"]) -> int:

@@ -213,7 +213,7 @@ class Tuning:
         )
 
     def _numerics(self, runner: ProcessRunner, baseline: Point) -> NumericsGuard:
-        """The guard that checks whether a config trains the same model as the baseline."""
+        """The guard that checks whether a config trains the same thing as the baseline."""
         if not self.options.script:
             return NumericsGuard(runner.agreement, baseline, self._note)
         return ScriptNumerics(runner.agreement, baseline, self._note, runner.losses)
@@ -233,11 +233,11 @@ class Tuning:
         plan, answer = BurstPlan(measure_seconds=EXPLAINING_SECONDS), search.confirmation.answer()
         evaluation = evaluation_batch(answer, runner, plan, self.budget, facts.evaluation_samples)
         if evaluation is None:
-            self._note("no batch size to evaluate with was found: there was no time for it, or evaluating failed")
+            self._note("no evaluation batch size was found: there was no time, or evaluating failed")
         return evaluation
 
     def _scaling(self, runner: ProcessRunner, search: Search) -> Scaling | None:
-        """The speed with fewer ranks; None if there was no time."""
+        """How the speed scales with the number of ranks; None if there was no time."""
         self.progress.stage("fewer ranks")
         plan, answer = BurstPlan(measure_seconds=EXPLAINING_SECONDS), search.confirmation.answer()
         return scaling(answer, runner, plan, self.budget)
@@ -288,7 +288,7 @@ class Tuning:
         log = TrialLog(study, space, self._note, objective=options.goal, others=shared)
         if log.trials:
             whose = "other machines" if shared is not None else "an earlier run"
-            self._note(f"{len(log.trials)} bursts of {whose} are known and not run again")
+            self._note(f"{len(log.trials)} bursts of {whose} are reused, and not run again")
         return log
 
     def _is_over(self) -> bool:

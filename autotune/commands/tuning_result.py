@@ -100,7 +100,7 @@ class Findings:
         stopped_by: Why the search ended; "interrupted" until all measurements are complete.
         profiles: Profiles of the baseline and the answer, as far as there was time.
         evaluation: The batch size for evaluation.
-        scaling: The speed with fewer ranks.
+        scaling: How the speed scales with the number of ranks.
     """
 
     stopped_by: StoppedBy = "interrupted"
@@ -244,9 +244,9 @@ def _why_nothing(search: Search, setting: Setting) -> str:
         enough = sufficient_budget(setting.prepared_seconds, start_seconds)
         why += (
             f"; {preparing} took {format_seconds(setting.prepared_seconds)} of the "
-            f"{format_seconds(setting.options.budget_seconds)}: if nothing hangs, --budget {enough:.0f}s would do"
+            f"{format_seconds(setting.options.budget_seconds)}: if nothing hangs, --budget {enough:.0f}s suffices"
         )
-    return f"none of {len(trials)} bursts could be trained to its end{why}"
+    return f"none of {len(trials)} bursts completed{why}"
 
 
 def _evidence(search: Search, best: Side, setting: Setting, profile: Profile | None) -> Evidence | None:
@@ -306,7 +306,7 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
     better = "faster" if search.log.objective.is_rate else "better"
     answer = search.confirmation.answer()
     if answer != search.baseline and not search.confirmation.baseline_trains:
-        why = f"what you train with today {_how_it_ended(search)}: there is nothing to compare the answer with"
+        why = f"the baseline {_how_it_ended(search)}, so there is nothing to compare the answer with"
         return answer, None, why
     confirmed = search.confirmation.confirmed()
     if confirmed:
@@ -321,7 +321,7 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
             return search.baseline, None, f"what is {better} ({ratio_text(top.ratio)}, {spread_text(top)}) {too_slow}"
         remedy = f"; {LONGER}" if too_few_pairs(top.pairs) else ""
         reached = f"the best candidate reached {ratio_text(top.ratio)} ({spread_text(top)}){remedy}"
-        return search.baseline, None, f"nothing was {better} than the baseline beyond doubt: {reached}"
+        return search.baseline, None, f"no candidate was significantly {better} than the baseline: {reached}"
     return search.baseline, None, _why_unconfirmed(search, better)
 
 

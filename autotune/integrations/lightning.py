@@ -54,7 +54,7 @@ def trainer_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
 
 
 def tuned_datamodule(tuned: Tuned, datamodule: Any) -> Any:
-    """Gives the `train_dataloader` of a LightningDataModule (or LightningModule) the tuned settings; returns the module.
+    """Applies the tuned settings to the loader of a LightningDataModule (or LightningModule), and returns the module.
 
     If the result has an evaluation batch size, `val_dataloader` and `test_dataloader` use it.
 

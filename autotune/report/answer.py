@@ -50,7 +50,7 @@ def rates(result: Result, source: Path | None = None) -> list[Block]:
     if changed := summary.changes(result):
         blocks.append(Table("Changed knobs", KNOBS, tuple(change[:3] for change in changed)))
     else:
-        blocks.append(Text("No knob was changed: nothing faster was found than what you train with today."))
+        blocks.append(Text("No knob was changed: nothing faster than the baseline was found."))
     blocks += [Text(f"{text[0].upper()}{text[1:]}.") for text in summary.proof_texts(result)]
     if (even := summary.break_even(result)) is not None:
         blocks.append(Text(f"{even[0].upper()}{even[1:]}."))
@@ -121,7 +121,7 @@ def usage(result: Result, source: Path | None) -> list[Block]:
     changed = "warn you if the machine, torch or the model has changed since"
     if script is not None:
         how = Code(summary.how_to_train(result, path), "Command that trains the script with this result")
-        explanation = f"This trains the script with the measured answer, without a change to it, and will {changed}."
+        explanation = f"This trains the script with the measured answer, without changing it, and will {changed}."
         keep = f"autotune keep {shlex.quote(str(path))}"
         kept = [
             Text("To write the settings into the script; --reverse takes them out again:"),
@@ -134,7 +134,7 @@ def usage(result: Result, source: Path | None) -> list[Block]:
         Text(explanation),
         how,
         *kept,
-        Text("To find out in under a minute whether it still holds, here or on another machine:"),
+        Text("To check in under a minute whether it still holds, here or on another machine:"),
         Code(f"autotune check {shlex.quote(str(path))}", "Command that checks this result"),
     ]
 
@@ -143,5 +143,5 @@ def _no_ablation(result: Result) -> str:
     if not result.changed_knobs:
         return "No knob was changed, so there is nothing to revert."
     if result.ablation:
-        return "What this file says they were worth is out of the range that can be drawn."
-    return "The search tried too little to tell what each change is worth."
+        return "The worths in this file are outside of the range that can be drawn."
+    return "The search tried too little to estimate what each change is worth."

@@ -102,7 +102,7 @@ def _bars_picture(name: str, lines: Sequence[tuple[str, str, tuple[Bar, ...]]]) 
 
 
 class Step(NamedTuple):
-    """A step of the waterfall from one speed to the next, relative to the baseline; `certainty` is its interval in words."""
+    """A step of the waterfall: speeds relative to the baseline; `certainty` is the interval in words."""
 
     label: str
     start: float

@@ -32,9 +32,11 @@ def examination_lines(examination: Examination, machine: str, path: Path) -> Ren
     """The verdict, the knobs that the search leaves out here, and the number of checks."""
     failed = [finding for finding in examination.findings if finding.status == "does not hold"]
     if not examination.trusted:
-        verdict = as_text(f"\n{machine}: what is measured here cannot be trusted", "bold red")
+        verdict = as_text(f"\n{machine}: measurements here cannot be trusted", "bold red")
     elif failed:
-        verdict = as_text(f"\n{machine}: tuning can be trusted, within what does not hold above", "bold yellow")
+        verdict = as_text(
+            f"\n{machine}: tuning can be trusted, apart from the checks above that do not hold", "bold yellow"
+        )
     else:
         verdict = as_text(f"\n{machine}: tuning can be trusted", "bold green")
     left_out = ", ".join(f"{drop.knob}={drop.value}" for drop in examination.drops)

@@ -32,7 +32,7 @@ def look_lines(seen: SeenScript | None, space: Space, protects: str | None) -> R
         *(_found(seen, space, str(protects)) if seen is not None else ()),
         as_text("would be tried", "bold"),
         *(labelled(f"  {knob}", how) for knob, how in choices.items()),
-        as_text("would be left as it is", "bold"),
+        as_text("would stay unchanged", "bold"),
         *(labelled(f"  {knob}", why) for knob, why in space.skipped.items()),
     )
 

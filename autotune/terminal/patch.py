@@ -25,7 +25,7 @@ def kept_lines(patch: Patch, file: Path, *, changed: bool) -> RenderableType:
     if not patch.files:
         nothing = "nothing faster was found, so there is none"
         if patch.why_whole is not None:
-            nothing = "the line that is in the script already applies this result"
+            nothing = "the line in the script already applies this result"
         return labelled("diff", nothing, "", "bold")
     lines = [as_text(f"one line applies all of it: {patch.why_whole}", "dim")] if patch.why_whole is not None else []
     names = ", ".join(edited.name for edited in patch.files)
@@ -42,7 +42,7 @@ def kept_lines(patch: Patch, file: Path, *, changed: bool) -> RenderableType:
 
 def undone_lines(files: Sequence[EditedFile]) -> RenderableType:
     """The files whose changes were reverted."""
-    return labelled("as it was when it was measured", ", ".join(edited.name for edited in files), "", "bold")
+    return labelled("restored", ", ".join(edited.name for edited in files), "", "bold")
 
 
 def no_diff_lines(why: str) -> RenderableType:

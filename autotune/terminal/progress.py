@@ -214,7 +214,7 @@ def make_progress(
 
 
 class Tally:
-    """Counts of what has happened so far; the first successful burst is the baseline of all ratios."""
+    """Counts bursts and decisions; the first successful burst is the baseline of all ratios."""
 
     def __init__(self, objective: Objective) -> None:
         self.stage = "starting"
@@ -259,7 +259,7 @@ class Tally:
         return f"{burst.outcome.value}, {changes}" + (f": {reason}" if reason else "")
 
     def figure(self, burst: Burst, *, over: bool = True) -> str:
-        """A score with half its 95 % interval and, if `over`, its ratio to the baseline: ``1,230 samples/s ±0.8 % (1.42×)``."""
+        """A score, half its 95 % interval and, if `over`, its baseline ratio: ``1,230 samples/s ±0.8 % (1.42×)``."""
         measurement = burst.measurement
         score = self._objective.score(measurement) if measurement is not None else None
         if measurement is None or score is None:

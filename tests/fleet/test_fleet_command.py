@@ -44,7 +44,7 @@ def workload_in(folder: Path) -> str:
     [
         ([], "expected --model"),
         (["--model", TINY, "--", "python", "train.py"], "and not both"),
-        (["--model", TINY, "--", "--out=x.json"], "--out=x.json is what the fleet gives"),
+        (["--model", TINY, "--", "--out=x.json"], "--out=x.json is an option that the fleet itself passes"),
         (["--model", TINY, "--", "--onyl=precision"], "the options of cheap: No such option: --onyl"),
         (["--model", TINY, "--", "--only=precison"], "the options of cheap: --only:"),
         (
