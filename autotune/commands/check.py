@@ -24,7 +24,7 @@ def check(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Does a result still hold here? Exit status: 0 it does, 1 it has drifted, 3 it no longer fits."""
+    """Checks whether a result still holds here. Exit status: 0 it holds, 1 it has drifted, 3 it no longer fits."""
     from autotune.commands.checking import STATUS, check_result
     from autotune.commands.trust import allowing, trained_by
     from autotune.results.files import to_json

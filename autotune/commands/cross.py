@@ -42,7 +42,7 @@ def cross(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measures another machine's config here. Exit status: 0 measured, 3 it cannot be trained with here."""
+    """Measures another machine's config here. Exit status: 0 it was measured, 3 it cannot train here."""
     from autotune.commands.crossing import cross_result
     from autotune.commands.outputs import CROSS, require_replaceable
     from autotune.commands.trust import allowing, trained_by

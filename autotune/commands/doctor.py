@@ -22,7 +22,7 @@ def doctor(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tests on this machine what tuning relies on. Exit status: 4 if measurements here cannot be trusted."""
+    """Checks whether tuning can be trusted on this machine. Exit status: 4 if it cannot."""
     from autotune.bursts.isolation import Isolation
     from autotune.bursts.runner import look_at_machine
     from autotune.commands.outputs import EXAMINATION, require_replaceable

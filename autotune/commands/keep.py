@@ -26,7 +26,7 @@ def keep(
     reverse: Annotated[bool, typer.Option("--reverse", help="Take the changes out again.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the diff, and change nothing.")] = False,
 ) -> None:
-    """Changes the script as a result says, in the folder where it was tuned: arguments in place, else one line."""
+    """Writes a result's settings into its script, in the folder where it was tuned: as arguments, else as one line."""
     from autotune.results.result import read_result
     from autotune.scripts.patch import patch_of, undone
     from autotune.terminal.console import make_console

@@ -49,7 +49,7 @@ class Desk:
     _idle: anyio.Event = field(default_factory=anyio.Event)
 
     async def measure(self, context: Context[Any, Any], what: str, seconds: float, work: Work[Answer]) -> Answer:
-        """Runs `work` to its end, or until the request is cancelled or the client has gone.
+        """Runs `work` until it ends, the request is cancelled, or the client disconnects.
 
         Args:
             context: The request's context; receives progress.

@@ -134,7 +134,7 @@ def _pairs(given: Any, expected: str) -> Iterator[tuple[str, str]]:
     """The two sides of each ``name=value``, or of a mapping's items. Each name may occur once.
 
     Raises:
-        UsageError: The text has not the form `expected`.
+        UsageError: The text is not of the form `expected`.
     """
     if isinstance(given, Mapping):
         given = [f"{name}{'' if str(value).startswith('<=') else '='}{_typed(value)}" for name, value in given.items()]

@@ -18,7 +18,7 @@ PROBE_SECONDS, PEAK_SECONDS = 120.0, 1.5
 
 @reported
 def probe(device: Device = "", json: Json = False) -> None:
-    """Shows what this machine has, and what limits it."""
+    """Shows this machine's hardware and its limits."""
     from json import dumps as to_json
 
     from autotune.sandbox.protection import find_offer

@@ -12,7 +12,7 @@ from autotune.commands.common import reported, say
 
 @reported
 def report(files: Annotated[list[Path], typer.Argument(help="Result files.")]) -> None:
-    """Writes one HTML page beside each result: opens from disk, and needs no network."""
+    """Writes one HTML page beside each result, which opens from disk without a network."""
     from autotune.commands.outputs import PAGE, require_replaceable
     from autotune.report import write_report
     from autotune.results.result import read_result

@@ -21,10 +21,13 @@ def run(
     command: Words = None,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what was seen and what would be changed, and stop.")
+        bool, typer.Option("--dry-run", help="Show what was seen and what would be tried, and exit.")
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Change the script in the end as the result says; autotune keep undoes it.")
+        bool,
+        typer.Option(
+            "--keep", help="Write the result's settings into the script; autotune keep --reverse reverts them."
+        ),
     ] = False,
     effective_batch: Annotated[
         str,

@@ -37,7 +37,7 @@ def trained_by(
         trust: Whether the file may name any code.
 
     Raises:
-        TargetError: The file's target has not the form of one.
+        TargetError: The file's target is malformed.
         UsageError: The workload may not run, or its program is missing; or a command is given for a model.
     """
     if command:
@@ -103,7 +103,7 @@ def target_of(named: str, file: Path, model: str, *, trust: bool) -> str:
     With `trust`, the file may name any code that is installed here.
 
     Raises:
-        TargetError: The file's target has not the form of one.
+        TargetError: The file's target is malformed.
         UsageError: The target is outside the working directory, or its module does not define the attribute itself.
     """
     if model or trust:

@@ -36,8 +36,8 @@ def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     }
     if common.compiles_itself(tuned):
         words["dynamo_plugin"] = TorchDynamoPlugin(backend="inductor", mode=config.compile_mode)
-    settings, unsaid = common.ddp_settings(tuned)
-    missing |= unsaid
+    settings, missing_exchange = common.ddp_settings(tuned)
+    missing |= missing_exchange
     if settings:
         words["kwargs_handlers"] = [DistributedDataParallelKwargs(**_without_none(settings))]
     common.tell("Accelerate", tuned, missing)

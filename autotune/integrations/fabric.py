@@ -24,8 +24,8 @@ def fabric_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     knob that Fabric cannot apply. `setup` applies the other knobs.
     """
     words, missing = placement(tuned)
-    settings, unsaid = common.ddp_settings(tuned)
-    missing |= unsaid
+    settings, missing_exchange = common.ddp_settings(tuned)
+    missing |= missing_exchange
     if settings:
         from lightning.fabric.strategies import DDPStrategy  # type: ignore[attr-defined]
 

@@ -37,8 +37,8 @@ def trainer_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     the callbacks, applies the other knobs. Warns of each knob that Lightning cannot apply.
     """
     words, missing = placement(tuned)
-    settings, unsaid = common.ddp_settings(tuned)
-    missing |= unsaid
+    settings, missing_exchange = common.ddp_settings(tuned)
+    missing |= missing_exchange
     if settings:
         words["strategy"] = importlib.import_module(f"{_package_name()}.strategies").DDPStrategy(**settings)
     callbacks = yours.pop("callbacks", None) or []

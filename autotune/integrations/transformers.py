@@ -67,8 +67,8 @@ def _words(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
         words["tf32"] = True
     if common.compiles_itself(tuned):
         words |= {"torch_compile": True, "torch_compile_mode": config.compile_mode}
-    more, unsaid = _exchanging(tuned)
-    words, missing = words | more, missing | unsaid
+    more, missing_exchange = _exchanging(tuned)
+    words, missing = words | more, missing | missing_exchange
     if config.optimizer_impl != "default":  # transformers' own default is the fused AdamW
         words["optim"] = "adamw_torch_fused" if config.optimizer_impl == "fused" else "adamw_torch"
     return words, missing

@@ -1,4 +1,4 @@
-"""The sections on what limits the training: ceilings, memory, telemetry, and the diagnosis that follows from them."""
+"""The sections on the limits of the training: ceilings, memory, telemetry, and the diagnosis from them."""
 
 from __future__ import annotations
 
