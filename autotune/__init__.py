@@ -1,7 +1,7 @@
 """Finds the fastest correct way to train a PyTorch model on the machine at hand, and proves it.
 
 ``autotune --model train:build --budget 10m`` measures, as does ``autotune.tune("train:build", budget="10m")``;
-``autotune.load(path)`` uses what was found.
+``autotune.load(path)`` trains with the result.
 Importing this package does not import torch.
 """
 
@@ -36,7 +36,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports a name when it is first asked for: to import the package costs nothing."""
+    """Imports a name at its first use, so that importing the package costs nothing."""
     if name in _HOMES:
         return getattr(importlib.import_module(f"autotune.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The command ``autotune`` and its sub-commands. Whatever is heavy is imported by the command that needs it."""
+"""The command ``autotune`` and its sub-commands. Each command imports its heavy modules itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ app = typer.Typer(
 app.callback(invoke_without_command=True)(tune)
 for command in (probe, doctor, show, watch, report, card, compare, cross, check, fleet, keep, schema, mcp):
     app.command()(command)
-for trains in (run, launch, train):  # what follows the command that trains is its own
+for trains in (run, launch, train):  # the training command keeps its own options
     app.command(context_settings={"allow_interspersed_args": False})(trains)
 
 
@@ -46,7 +46,7 @@ def main() -> None:
     remember_secrets(environment=os.environ)
     try:
         app(prog_name="autotune")
-    except OSError as error:  # of stdout: what goes into files has errors of its own, and a broken pipe is typer's
+    except OSError as error:  # of stdout: files raise errors of their own, and typer handles a broken pipe
         if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}:
             raise
         from autotune.terminal.streams import abandon

@@ -1,15 +1,15 @@
 """Every error that autotune raises on purpose, and the exit status that each one means.
 
     AutotuneError
-    ├── UsageError            exit 2: an option, a path or a value that the person can correct
+    ├── UsageError            exit 2: an option, a path or a value that the user can correct
     │   ├── ConfigError           a TrainConfig field out of its range, or an unknown knob
-    │   ├── TargetError           `module:attr` that leads nowhere
+    │   ├── TargetError           `module:attr` that does not resolve
     │   └── ResultFileError       a result file that is missing, broken or of another schema
     ├── WorkloadError         exit 1: the user's build(), dataset, loss or optimizer failed
     ├── NothingFeasibleError  exit 3: not even the baseline ran
     └── IsolationError        exit 1: a child process could not be started, or does not answer
 
-Each message is one sentence that says what was expected, what was found instead, and what to do.
+Each message is one sentence: what was expected, what was found instead, and what to do.
 Only the command line turns them into an exit status.
 """
 
@@ -19,7 +19,7 @@ from autotune.secrets import masked_text
 
 
 class AutotuneError(Exception):
-    """Base of all errors raised on purpose; `exit_status` is what the command ends with.
+    """Base of all errors raised on purpose; `exit_status` is the exit status of the command.
 
     Args:
         message: One sentence with the remedy. It may quote a script, whose secrets are hidden.
@@ -32,7 +32,7 @@ class AutotuneError(Exception):
 
 
 class UsageError(AutotuneError):
-    """Something that the person typed or passed is wrong and can be corrected."""
+    """The user typed or passed something wrong, and can correct it."""
 
     exit_status = 2
 
@@ -69,11 +69,11 @@ class NothingFeasibleError(AutotuneError):
 
 
 INTERRUPTED_STATUS = 130
-"""What the command ends with when it was interrupted: 128 and the number of SIGINT, as shells have it."""
+"""Exit status of an interrupted command: 128 plus the number of SIGINT, as in shells."""
 
 
 class Interrupted(BaseException):
-    """A person or the system asked the run to end: no error, so that nothing that catches errors stops it."""
+    """A user or the system asked the run to end. Not an `Exception`, so that no error handler catches it."""
 
 
 class IsolationError(AutotuneError):

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Writes files atomically, and makes file names of texts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import stat
 from pathlib import Path
 
 LONGEST_STEM = 80
-"""Characters, of the 255 bytes that file systems allow: endings and dates follow."""
+"""Characters. File systems allow 255 bytes, and endings and dates follow."""
 
 
 def stem_of(text: str) -> str:
     """A file's name for a text such as ``a/train`` or ``a.mod:build``.
 
-    Two texts of different words get different names: a long one, or one with other characters, ends in a digest.
+    Texts of different words get different names: a long text, or one with other characters, ends in a digest.
     """
     stem = re.sub(r"[/\\.:\s]+", "-", re.sub(r"[^\w./\\:\s-]", "", text, flags=re.ASCII).replace("-", "--")).strip("-")
     if stem and len(stem) <= LONGEST_STEM and not re.search(r"[^\w./\\:\s-]", text, flags=re.ASCII):
@@ -27,17 +27,17 @@ def stem_of(text: str) -> str:
 
 
 def write_whole(path: Path, content: str | bytes, *, like: os.stat_result | None = None) -> None:
-    """Writes to a temporary name beside the file, flushed, then renamed; the folder is made if need be.
+    """Writes a temporary file beside the file, flushes it and renames it; creates the folder if needed.
 
     Args:
         path: The file.
         content: Text is written as UTF-8.
-        like: What is known of the file whose place it takes: it gets its mode and, if that may be, its owner.
+        like: The status of the file that it replaces: the new file gets its mode and, if permitted, its owner.
 
     Raises:
         OSError: The file cannot be written; nothing is left behind.
     """
-    # Not tempfile: its files are for one's own eyes only, and these are for others to read.
+    # Not tempfile: only the owner can read its files, and others must read these.
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -50,6 +50,6 @@ def write_whole(path: Path, content: str | bytes, *, like: os.stat_result | None
                 os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:  # Ctrl-C included: no half file stays
+    except BaseException:  # also Ctrl-C: no partial file stays
         temporary.unlink(missing_ok=True)
         raise

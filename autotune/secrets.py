@@ -1,8 +1,8 @@
 """Hides secrets in everything that leaves autotune: people commit and share its files, messages and pages.
 
 A secret is the value of an option or variable with a name such as ``--hf-token`` or ``WANDB_API_KEY``, or a string in
-the form of a known service's keys. A value that was given under such a name is hidden wherever it is repeated. What is
-executed keeps its secrets: only what is shown or stored passes through here.
+the form of a known service's keys. A value that was given under such a name is hidden wherever it is repeated. Commands
+run with their secrets: only text that is shown or stored passes through here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIGNS = (
     "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "akia", "asia", "aiza", "xox", "glpat-", "eyj",
     "wandb_v1_",
 )  # fmt: skip
-"""In lower case: a text without any of them holds no named secret, and none of a known form."""
+"""In lower case. A text without any of them holds no named secret, and no secret of a known form."""
 _FORMS = re.compile(
     r"""
     (?<![A-Za-z0-9])(?:
@@ -58,7 +58,7 @@ _NAMED = re.compile(
     """,
     re.VERBOSE,
 )
-"""A name and its value in a text: of a command line, a shell, JSON, a Python call or a log."""
+"""A name and its value in the text of a command line, a shell, JSON, a Python call or a log."""
 
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _PASSWORD = re.compile(r"password|passwd|passphrase")
@@ -66,7 +66,7 @@ _SECRET = re.compile(r"secret|credential")
 _KEY = re.compile(r"key|[a-z]*token|(?:api|access|account|auth|client|hf|license|private|service|wandb)key")
 _KEYS = {"tokens", "keys", "apikeys"}
 _OF_SERVICES = {"access", "api", "auth", "bearer", "hf", "hub", "private", "service", "wandb"}
-"""Beside them ``key`` and ``token`` are secrets whatever else the name has, and so are ``keys`` and ``tokens``."""
+"""In a name with one of these words ``key``, ``token``, ``keys`` and ``tokens`` always mean a secret."""
 _OF_DATA = {
     "add", "attention", "audio", "batch", "begin", "bias", "bos", "cache", "caption", "class", "cls", "column", "data",
     "dataset", "decoder", "dim", "drop", "dropout", "embed", "embedding", "end", "eos", "error", "feature", "field",
@@ -75,9 +75,9 @@ _OF_DATA = {
     "prefix", "primary", "proj", "prompt", "query", "sample", "sep", "shift", "size", "sort", "special", "start",
     "state", "stop", "suffix", "target", "task", "text", "train", "type", "unk", "value", "video", "vocab",
 }  # fmt: skip
-"""Beside them ``key`` and ``token`` are parts of a data set or a model: ``--image-key``, ``--pad-token``."""
+"""In a name with one of these words ``key`` and ``token`` belong to a data set or a model: ``--pad-token``."""
 _PLACES = {"dir", "directory", "file", "filename", "folder", "path"}
-"""At the end of a name: its value says where a secret lies, and is no secret."""
+"""At the end of a name: its value is the place of a secret, and no secret."""
 _SWITCHES = {"", "true", "false", "none", "null", "yes", "no", "on", "off"}
 _PLAIN = re.compile(
     r"[+-]?[\d_,]{0,15}\.?\d{1,12}(?:e[+-]?\d{1,3})?[a-z%]?|<[^<>]*>|\[\w+\]|.+\.(?:env|ini|json|pem|toml|txt|ya?ml)",
@@ -85,7 +85,7 @@ _PLAIN = re.compile(
 )
 """A number, a tokenizer's special token, or a file."""
 _REFERENCE = re.compile(r"\$\w+|\$\{[^{}]*\}|%\w+%|\*{3}")
-"""A shell's or Hydra's name for a value that stands elsewhere; a secret that is hidden already."""
+"""A shell's or Hydra's reference to a value; or a secret that is hidden already."""
 _PROSE = {
     "a", "an", "and", "are", "as", "at", "expected", "expects", "for", "from", "given", "got", "has", "in", "invalid",
     "is", "lambda", "missing", "must", "needs", "not", "of", "on", "or", "required", "requires", "self", "should",
@@ -94,7 +94,7 @@ _PROSE = {
 """Words that follow an option's name in a sentence about it."""
 _NO_NAME = re.compile(r"[\s;|&'\"]")
 _SHELL = re.compile(r"-[a-z]*c")
-"""The option before a shell's command."""
+"""The option that precedes a shell's command."""
 _HEXADECIMAL = re.compile(r"[0-9a-f]{40,}")
 
 _remembered: set[str] = set()
@@ -104,7 +104,7 @@ def masked_command(words: Iterable[str]) -> tuple[str, ...]:
     """A command with its secrets hidden, word by word.
 
     Args:
-        words: As the program gets them. A word may hold a command itself, as that of ``bash -c`` does.
+        words: As the program gets them. A word may itself hold a command, as after ``bash -c``.
     """
     return tuple(shown for shown, _ in _scanned(words))
 
@@ -115,7 +115,7 @@ def masked_text(text: str) -> str:
 
 
 def masked_data(value: Any) -> Any:
-    """The same for all text in lists, tuples and dicts; a list of texts is taken for a command."""
+    """Hides secrets in all text in lists, tuples and dicts; a list of texts counts as a command."""
     if isinstance(value, str):
         return masked_text(value)
     if isinstance(value, Mapping):
@@ -127,18 +127,18 @@ def masked_data(value: Any) -> Any:
 
 
 def may_hold_secret(text: str) -> bool:
-    """Whether a text is worth a closer look; fast, and never wrong where it says no."""
+    """Whether a text may hold a secret. Fast; False is always right."""
     lower = text.lower()
     return any(sign in lower for sign in _SIGNS) or any(value in text for value in _remembered)
 
 
 def is_masked(words: Sequence[str]) -> bool:
-    """Whether a command has lost a secret, so that it cannot be executed."""
+    """Whether a secret of a command is hidden, so that the command cannot run."""
     return any(HIDDEN in word for word in words)
 
 
 def remember_secrets(words: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> None:
-    """Hides from now on the secrets of a command or of the environment also where they are repeated without a name.
+    """Hides the secrets of a command or the environment from now on, also where they are repeated without a name.
 
     The last lines of a script may quote a key that a server has refused.
 
@@ -148,13 +148,13 @@ def remember_secrets(words: Iterable[str] = (), environment: Mapping[str, str] |
     """
     values = [secret for _, secrets in _scanned(words) for secret in secrets]
     values += [value for name, value in (environment or {}).items() if _is_secret(name, value)]
-    _remembered.update(value for value in values if _is_telling(value))
+    _remembered.update(value for value in values if _is_distinctive(value))
 
 
 def _scanned(words: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """Each word as it may be shown, and the secrets in it."""
+    """Each word with its secrets hidden, and its named secrets."""
     scanned: list[tuple[str, list[str]]] = []
-    option = ""  # that may have the next word as its value
+    option = ""  # whose value may be the next word
     for word in words:
         name, equals, value = word.partition("=")
         if option and _is_value(option, word):
@@ -168,7 +168,7 @@ def _scanned(words: Iterable[str]) -> list[tuple[str, list[str]]]:
 
 
 def _is_value(option: str, word: str) -> bool:
-    """Whether a word is the secret of the option before it, and no further option."""
+    """Whether a word is the secret of the option before it, rather than another option."""
     if option == "login":
         return _HEXADECIMAL.fullmatch(word) is not None
     is_option = word.startswith("--") or (word.startswith("-") and len(word) < LEAST_REPEATED)
@@ -176,7 +176,7 @@ def _is_value(option: str, word: str) -> bool:
 
 
 def _scanned_text(text: str) -> tuple[str, list[str]]:
-    """A text as it may be shown, and those of its secrets that have names."""
+    """A text with its secrets hidden, and its named secrets."""
     if not may_hold_secret(text):
         return text, []
     for value in sorted((value for value in _remembered if value in text), key=len, reverse=True):
@@ -198,7 +198,7 @@ def _scanned_text(text: str) -> tuple[str, list[str]]:
 
 
 def _names_secret(match: re.Match[str]) -> bool:
-    """Whether a name and what follows it in a text are a secret's, and no sentence or code about one."""
+    """Whether a name and the value after it hold a secret, rather than a sentence or code about one."""
     name, between, value = match["name"], match["between"], _unquoted(match["value"])
     if not _is_secret(name, value):
         return False
@@ -209,7 +209,7 @@ def _names_secret(match: re.Match[str]) -> bool:
         return name.startswith("-") and not value.startswith("--") and not is_metavariable and value not in _PROSE
     if between == "=" and not match["next"]:
         return value not in _PROSE
-    return _looks_random(value)  # else it may be code, or a sentence
+    return _looks_random(value)  # other values may be code or a sentence
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -229,13 +229,13 @@ def _is_secret(name: str, value: str) -> bool:
     return any(map(_SECRET.search, parts)) or (of_service and not _KEYS.isdisjoint(parts))
 
 
-def _is_telling(value: str) -> bool:
-    """Whether a value is no ordinary word or path, which other texts may hold by chance."""
+def _is_distinctive(value: str) -> bool:
+    """Whether a value is distinctive: other texts may hold an ordinary word or a path by chance."""
     return len(value) >= LEAST_REPEATED and value[0] not in "/~" and not (value.isalpha() and value.islower())
 
 
 def _looks_random(value: str) -> bool:
-    """Whether a text is rather a key than a word."""
+    """Whether a text looks like a key rather than a word."""
     kinds = (str.isdigit, str.isalpha)
     return len(value) >= LEAST_REPEATED and all(any(map(kind, value)) for kind in kinds)
 

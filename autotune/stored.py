@@ -1,7 +1,7 @@
-"""What every record in a file has in common: frozen, its text writable, its figures within a range.
+"""The base of every record in a file: frozen, its text writable, its figures within a range.
 
-A file may come from anywhere: a figure outside its range is refused where the file is read, so that nothing that is
-derived from it overflows. The ranges are far beyond any machine's, and within what a double and JSON hold exactly.
+A file may come from anywhere. A figure outside its range is refused when the file is read, so that no calculation
+overflows. The ranges are far beyond any machine's figures, and within the numbers that a double and JSON hold exactly.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from autotune.units import LEAST_DOLLARS, MOST_DOLLARS
 Whole = Annotated[int, Field(ge=0, le=2**53)]
 """A count, or a size in bytes: JSON's numbers are exact up to there."""
 Figure = Annotated[float, Field(ge=0, le=1e24)]
-"""A rate, a ratio, a power: even operations per second of a whole cluster stay below."""
+"""A rate, a ratio, a power: even the operations per second of a whole cluster are fewer."""
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
-"""Thirty years."""
+"""Up to thirty years."""
 Dollars = Annotated[float, Field(ge=LEAST_DOLLARS, le=MOST_DOLLARS)]
-"""What an hour of a machine costs."""
+"""Price of an hour of a machine."""
 Share = Annotated[float, Field(ge=0, le=1)]
 CLEAN = {"text": "was read from UTF-8, and escapes nothing else"}
-"""The context of a validation whose text needs no look: a thousand files are read in half the time."""
+"""Validation context for text that needs no check: a thousand files are read in half the time."""
 DEPTH = 2
-"""Containers within a record's field that may hold text: ``explored`` is a dict of tuples. Records clean their own."""
+"""Levels of containers in a field that may hold text: ``explored`` is a dict of tuples. Records clean their own."""
 
 
 class Stored(BaseModel):
-    """Base of all records that are kept in files; what newer versions add is ignored, NaN is refused."""
+    """Base of all records in files. Ignores fields that newer versions add, and refuses NaN."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _writable(cls, data: Any, info: ValidationInfo) -> Any:
-        """Names of files may hold bytes that are no UTF-8: as text, they could not be written when all is done."""
+        """File names may hold bytes that are not UTF-8; unchanged, they could not be written at the end of a run."""
         return data if info.context is CLEAN else writable(data, DEPTH + 1)
 
 
 def writable(value: Any, depth: int = 0) -> Any:
-    r"""Text with lone surrogates spelled out (``caf\udce9``), also inside of plain containers down to a depth."""
+    r"""Text with lone surrogates spelled out (``caf\udce9``), also in plain containers down to `depth`."""
     if type(value) is str:
         return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
     if depth and type(value) is dict:

@@ -1,4 +1,4 @@
-"""Reads what people type, "10m" and "90%", and writes what they read: "12.0 GiB"."""
+"""Parses what users type, such as "10m" and "90%", and formats what they read, such as "12.0 GiB"."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from autotune.errors import UsageError
 
 _DURATION_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 LONGEST_SECONDS = 30 * 86400.0
-"""A month: what is longer is a typing mistake, and above 292 years the system's own timeouts overflow."""
+"""A month. A longer duration is a typing mistake, and above 292 years the system's own timeouts overflow."""
 LEAST_DOLLARS, MOST_DOLLARS = 1e-6, 1e6
-"""An hour of a machine: neither is one for nothing, nor does one cost more."""
+"""Limits for the price of an hour of a machine."""
 _SHOWN_CHARACTERS = 40
 _NUMBER_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
 
@@ -55,16 +55,16 @@ def parse_fraction(text: str) -> float:
 
 
 def quoted(text: str) -> str:
-    """What was typed, in quotation marks; the first of it where it is longer than a sentence can hold."""
+    """The text in quotation marks; only its beginning if it is too long for a sentence."""
     return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}… ({len(text):,} characters)"
 
 
 def format_bytes(size: float) -> str:
     """A size with three digits and a binary unit: ``1.50 GiB``; below one unit of the next, ``1000 MiB``."""
-    # Integers of a broken file may be too large to be divided.
+    # A broken file may hold integers that are too large to divide.
     size = min(max(size, -sys.float_info.max), sys.float_info.max)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        # What rounds to 1024 belongs to the next unit.
+        # A size that rounds to 1024 belongs to the next unit.
         if abs(size) < 1023.5:
             return f"{size:.0f} B" if unit == "B" else f"{_three_digits(size)} {unit}"
         size /= 1024
@@ -72,12 +72,12 @@ def format_bytes(size: float) -> str:
 
 
 def _three_digits(number: float) -> str:
-    """Three significant digits, zeros kept, and never an exponent: ``1.50``, ``12.0``, ``1000``."""
+    """Three significant digits with trailing zeros and without an exponent: ``1.50``, ``12.0``, ``1000``."""
     return f"{number:.0f}" if abs(number) >= 99.95 else f"{number:#.3g}"
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration as a person says it: ``850 ms``, ``12.3 s``, ``4 m 05 s``, ``2 h 10 m``."""
+    """A duration for people: ``850 ms``, ``12.3 s``, ``4 m 05 s``, ``2 h 10 m``."""
     if not math.isfinite(seconds):
         return f"{seconds} s"
     if seconds < 0.9995:
@@ -93,7 +93,7 @@ def format_seconds(seconds: float) -> str:
 def format_flops(flops_per_second: float) -> str:
     """Floating-point operations a second: ``312 TFLOP/s``, ``41.2 GFLOP/s`` or ``0.59 MFLOP/s``."""
     scales = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"))
-    scale, unit = next((one for one in scales if flops_per_second >= one[0]), scales[-1])
+    scale, unit = next((entry for entry in scales if flops_per_second >= entry[0]), scales[-1])
     return f"{flops_per_second / scale:,.4g} {unit}"
 
 

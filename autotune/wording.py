@@ -1,4 +1,4 @@
-"""How figures and names are written wherever a person reads them, so that they look the same everywhere."""
+"""Formats figures and names for people, so that they look the same everywhere."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ T = TypeVar("T")
 
 
 def spelled(value: str) -> str:
-    """A text of a user or a file without secrets, its control characters spelled out: names must not steer a terminal.
+    """A text with its secrets hidden and its control characters spelled out: names must not control a terminal.
 
-    All that a person reads passes through here: in a terminal, on a page, in Markdown, in a picture.
+    Every text that people read passes through here: in a terminal, on a page, in Markdown, in a picture.
     """
     text = masked_text(value)
     return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
 
 
 def as_text(value: str, style: str = "") -> Text:
-    """The same as a `Text`, which is not read as markup: "[bold]" stays "[bold]"."""
+    """A spelled text as a `Text`, which rich does not read as markup: "[bold]" stays "[bold]"."""
     return Text(spelled(value), style=style)
 
 
 def labelled(label: str, value: str, style: str = "yellow", value_style: str = "") -> Text:
-    """A line such as ``warning: …``, of which `style` colours the label."""
+    """A line such as ``warning: …``; `style` colours the label."""
     return Text.assemble(as_text(f"{label}: ", style), as_text(value, value_style))
 
 
@@ -37,12 +37,12 @@ def percent(fraction: float, digits: int = 0) -> str:
 
 
 def or_dash(value: T | None, words: Callable[[T], str]) -> str:
-    """A figure in words; a dash where it is not known."""
+    """A figure in words, or a dash for None."""
     return "–" if value is None else words(value)
 
 
 def ratio_text(ratio: float) -> str:
-    """A ratio of rates with three digits, and one more beside 1, where it decides: ``1.42×``, ``1.008×``."""
+    """A ratio of rates with three digits, or four near 1, where they matter: ``1.42×``, ``1.008×``."""
     if 0.9 < ratio < 1.1:
         return f"{ratio:.3f}×"
     return f"{ratio:,.0f}×" if ratio >= 99.95 else f"{ratio:#.3g}×"

@@ -18,7 +18,7 @@ def card(
         Path | None, typer.Option("--out", "-o", help="A .svg or .png; both beside the result when left out.")
     ] = None,
 ) -> None:
-    """Draws a result as a card for a pull request: the speed-up, both rates, what was changed, and where."""
+    """Draws a result as a card for a pull request: the speed-up, both rates, the changed knobs, and the machine."""
     from autotune.commands.outputs import CARDS, require_replaceable
     from autotune.files import write_whole
     from autotune.report.card import card as drawn

@@ -1,4 +1,4 @@
-"""`autotune check`: does a result still hold here?"""
+"""`autotune check`: checks whether a result still holds here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Does a result still hold here? Exit status: 0 it does, 1 it has drifted, 3 it no longer fits."""
+    """Checks whether a result still holds here. Exit status: 0 it holds, 1 it has drifted, 3 it no longer fits."""
     from autotune.commands.checking import STATUS, check_result
     from autotune.commands.trust import allowing, trained_by
     from autotune.results.files import to_json
@@ -40,10 +40,10 @@ def check(
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
     with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=clock.remaining) as progress:
-        notes = None if model or command else file  # what the person names is measured
-        found = check_result(result, target, clock, progress, interrupts, file=notes)
+        notes = None if model or command else file  # a workload that the user names is always measured
+        record = check_result(result, target, clock, progress, interrupts, file=notes)
     if json:
-        say(to_json(found))
+        say(to_json(record))
     if not quiet:
-        console.print(check_lines(found))
-    raise typer.Exit(STATUS[found.verdict])
+        console.print(check_lines(record))
+    raise typer.Exit(STATUS[record.verdict])

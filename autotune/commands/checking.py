@@ -1,4 +1,4 @@
-"""Does a result still hold here? Recent trainings say so; else `autotune cross` of a result with its own baseline."""
+"""Checks whether a result still holds here: by recent trainings, else by measuring it against its own baseline."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ from autotune.wording import percent
 STATUS = {"holds": 0, "drifted": 1, "no longer fits": 3}
 DRIFT = 0.05
 """A ratio that is lower by more than this share has drifted, if the intervals do not overlap. Not tuned."""
-
-
 RECENT = timedelta(days=7)
-"""Trainings that ended longer ago say nothing of today. Not tuned."""
+"""Trainings that ended longer ago do not count. Not tuned."""
 LEAST_SECONDS = 60.0
-"""Only a training that lasted as long says whether the result holds. Not tuned."""
+"""Shorter trainings do not count. Not tuned."""
 
 
 def check_result(
@@ -43,15 +41,15 @@ def check_result(
 ) -> Check:
     """Trains both sides of a result in interleaved bursts, unless a recent training has reached the claimed rate.
 
-    The other arguments are those of `cross_result`, and so are the errors.
+    Raises the errors of `cross_result`.
 
     Args:
         result: The result.
-        target: The workload or the script, as it is found from here.
+        target: The workload or the script, as resolved from the working directory.
         budget: Wall-clock limit.
         progress: Receives progress events.
-        interrupts: The signals that end it.
-        file: Of the result, beside which trainings are noted; None: they are not asked.
+        interrupts: The signals that end the check.
+        file: The result's file, beside which trainings are recorded. None ignores them.
     """
     noted = by_trainings(result, str(target), file) if file is not None else None
     if noted is not None and noted.verdict == "holds":
@@ -63,9 +61,9 @@ def check_result(
 
 
 def by_trainings(result: Result, target: str, file: Path) -> Check | None:
-    """The verdict of recent trainings on this machine, of which the last one decides.
+    """The verdict by the last of the recent trainings on this machine.
 
-    None where there are none, and where the machine is no longer the one that the result names.
+    None if there are none, or if the machine is no longer the one that the result names.
     """
     trainings = read_trainings(result, file)
     since = datetime.now(timezone.utc) - RECENT
@@ -93,28 +91,28 @@ def by_trainings(result: Result, target: str, file: Path) -> Check | None:
 
 
 def is_like(here: Hardware, result: Result) -> bool:
-    """Whether a machine has a result's torch, CPUs and GPU, as far as they are read without torch."""
+    """Whether a machine has a result's torch, CPUs and GPU, as far as they can be read without torch."""
     torch = result.software.torch or ""
     kinds: list[DeviceKind] = ["cpu"]
-    if result.constraints.device == "cuda":  # GPUs of other makers are known to torch alone
+    if result.constraints.device == "cuda":  # only torch can read GPUs of other makers
         kinds.append("cuda")
-    # Wheels from PyPI have no build in their metadata, where torch itself names one: 2.11.0 and 2.11.0+cu130.
+    # The metadata of PyPI's wheels name no build, but torch itself does: 2.11.0 and 2.11.0+cu130.
     has_torch = here.software.torch in (torch, torch.partition("+")[0])
     return has_torch and all(here.machine(kind) == result.hardware.machine(kind) for kind in kinds)
 
 
 def judge_check(result: Result, target: str, cross: Cross) -> Check:
-    """The verdict on a result whose own config was measured beside its baseline.
+    """The verdict on a result, from a comparison of its config with its baseline.
 
     Raises:
         UsageError: Both sides train here, but too few rounds ended well to compare them.
     """
-    claimed, found = result.speedup, cross.over_baseline
+    claimed, measured = result.speedup, cross.over_baseline
 
     def check(verdict: Literal["holds", "drifted", "no longer fits"], reason: str) -> Check:
         differences = tuple(differences_of(result, cross.workload.fingerprint))
         return Check(
-            target=target, verdict=verdict, reason=reason, claimed=claimed, found=found, differences=differences
+            target=target, verdict=verdict, reason=reason, claimed=claimed, found=measured, differences=differences
         )
 
     if cross.failure is not None:
@@ -123,14 +121,14 @@ def judge_check(result: Result, target: str, cross: Cross) -> Check:
         trains = cross.theirs.measurement is not None
         why = f"the file recommends the baseline, and it {'trains' if trains else 'gave no figure'}"
         return check("holds" if trains else "no longer fits", why)
-    if found is None:
+    if measured is None:
         return check("no longer fits", cross.over_baseline_reason or "the baseline gave no figure")
-    if found.pairs < FEWEST_PAIRS:
+    if measured.pairs < FEWEST_PAIRS:
         raise UsageError(
             f"expected at least {FEWEST_PAIRS} interleaved rounds that end well, got fewer; give a longer --budget"
         )
-    if claimed is not None and found.ratio < (1 - DRIFT) * claimed.ratio and found.ci95.high < claimed.ci95.low:
+    if claimed is not None and measured.ratio < (1 - DRIFT) * claimed.ratio and measured.ci95.high < claimed.ci95.low:
         return check("drifted", "the tuned config gains less than the file says")
-    if found.ci95.high < 1:
+    if measured.ci95.high < 1:
         return check("drifted", "the tuned config is slower than the baseline here")
     return check("holds", "the tuned config gains what the file says, within the error of a few rounds")

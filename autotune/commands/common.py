@@ -1,4 +1,4 @@
-"""What sub-commands share: options, how they report an error, when they began, and how they write."""
+"""Shared by the sub-commands: options, error reports, the start time, and output."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from autotune.errors import INTERRUPTED_STATUS, AutotuneError, Interrupted
 from autotune.hardware import DeviceKind
 
 STARTED = time.monotonic()
-"""The budget counts from here, not from the start of the process: where a shell executes its last command in its own
-place, that is as old as the shell."""
+"""Start of the budget. Not the start of the process: a shell may replace itself by its last command, and the process is
+then as old as the shell."""
 DEVICES = "|".join(get_args(DeviceKind))
-Model = Annotated[str, typer.Option(help="The workload, where it is not found as the file names it.")]
-Trust = Annotated[bool, typer.Option("--trust", help="Run the code that the file names, wherever it lies.")]
+Model = Annotated[str, typer.Option(help="The workload, if it is not found under the name in the file.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Run the code that the file names, wherever it is.")]
 Seconds = Annotated[str, typer.Option(help="Wall-clock time for everything: 90s, 10m, 1h30m.", metavar="TIME")]
 Device = Annotated[str, typer.Option(help="Default: the first accelerator.", metavar=DEVICES)]
 AtLeast = Annotated[
@@ -39,7 +39,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def reported(command: Command) -> Command:
-    """Turns our errors into one sentence on stderr and their exit status, and an interruption into its own."""
+    """Makes a command report autotune's errors in one sentence on stderr, and exit with the error's status."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -57,5 +57,5 @@ def reported(command: Command) -> Command:
 
 
 def say(text: str) -> None:
-    """Prints what was asked for on stdout; a file's name as it is, whatever bytes it has."""
+    """Prints a command's output on stdout; file names keep their bytes."""
     typer.echo(text.encode("utf-8", "surrogateescape"))

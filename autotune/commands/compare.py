@@ -47,7 +47,7 @@ def compare(
             )
         require_replaceable("--out", out, COMPARISONS[chosen])
     comparison = compare_results(gather(paths), whole, floor)
-    if chosen == "csv" or not comparison.groups:  # in the others they are part of the text
+    if chosen == "csv" or not comparison.groups:  # the other formats include them
         make_console().print(remarks(comparison))
     require_rows(comparison)
     if chosen == "table":

@@ -42,7 +42,7 @@ def cross(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measures another machine's config here. Exit status: 0 measured, 3 it cannot be trained with here."""
+    """Measures another machine's config here. Exit status: 0 it was measured, 3 it cannot train here."""
     from autotune.commands.crossing import cross_result
     from autotune.commands.outputs import CROSS, require_replaceable
     from autotune.commands.trust import allowing, trained_by
@@ -65,11 +65,11 @@ def cross(
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
     with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=clock.remaining) as progress:
-        found = cross_result(source, target, clock, progress, interrupts, against=own, device=kind)
-    place = out or default_cross_path(found)
+        record = cross_result(source, target, clock, progress, interrupts, against=own, device=kind)
+    place = out or default_cross_path(record)
     if json:
-        say(to_json(found))
+        say(to_json(record))
     if not quiet:
-        console.print(cross_lines(found, place))
-    write_document(found, place)  # last: a full disk must not swallow what was found
-    raise typer.Exit(0 if found.failure is None else NothingFeasibleError.exit_status)
+        console.print(cross_lines(record, place))
+    write_document(record, place)  # last: a full disk must not hide the record
+    raise typer.Exit(0 if record.failure is None else NothingFeasibleError.exit_status)

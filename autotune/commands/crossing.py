@@ -1,4 +1,4 @@
-"""What the config of a result does here: beside this machine's own and the baseline, interleaved, for a minute."""
+"""Measures a result's config here, interleaved with this machine's own config and the baseline."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from autotune.search.trials import Trial
 PROBE_SECONDS = 20.0
 """Limit for looking at the machine. Not tuned."""
 FIRST_BURST_SHARE = 0.7
-"""The first burst may take this share of the time that remains: should it hang, the others still run."""
+"""The first burst may take this share of the remaining time: if it hangs, the others still run."""
 
 NamedResult = tuple[str, Result]
-"""A result, and its file as it was named."""
+"""The path of a result's file, as it was given, and the result."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the config is tried, the workload as it is there, this machine's own result, and notes on all that."""
+    """The machine that measures the config, the workload on it, its own result, and notes on the comparison."""
 
     hardware: Hardware
     device: DeviceKind
@@ -61,20 +61,21 @@ def cross_result(
 
     Args:
         source: The result.
-        target: The workload or the script, as it is found from here.
+        target: The workload or the script, as resolved from the working directory.
         budget: Wall-clock limit for the whole comparison.
         progress: Receives progress events.
-        interrupts: The signals that end it.
+        interrupts: The signals that end the comparison.
         against: This machine's own result.
-        results: Where that is looked for if it is not named, in this machine's folder; None: there is none.
-        device: The kind to train on; the one that the config was found on when None.
+        results: The folder of all results. Without `against`, its folder for this machine is searched for an own
+            result; None skips the search.
+        device: The kind of device to train on. None means the kind on which the config was tuned.
 
     Raises:
         UsageError: This machine has no such device, or the budget holds too few rounds.
         TargetError, WorkloadError: The workload cannot be trained here at all.
         Interrupted: Asked to end.
     """
-    objective = source.objective  # one that this version does not know is refused before anything runs
+    objective = source.objective  # an unknown objective is refused before anything runs
     results_read = [source] if against is None else [source, against[1]]
     for read in results_read:
         if read.ignored is not None:
@@ -82,29 +83,29 @@ def cross_result(
     arguments = {name for read in results_read for side in (read.baseline, read.best) for name in side.parameters}
     if isinstance(target, Script):
         progress.note(f"the command that runs: {target.text}")
-    on_gpu = source.best.config.ranks == 1  # several ranks train on all of them
+    on_gpu = source.best.config.ranks == 1  # several ranks use all GPUs
     with opened(target, budget, progress, interrupts, progress.note, on_gpu=on_gpu) as isolation:
         progress.stage("probing")
         hardware = look_at_machine(isolation, min(PROBE_SECONDS, budget.preparing_seconds))
-        wanted = _device_here(source, device, hardware)
-        require_energy(objective.name, hardware.device(wanted), source.best.config.ranks)
+        kind = _device_here(source, device, hardware)
+        require_energy(objective.name, hardware.device(kind), source.best.config.ranks)
         target_share = source.constraints.memory_target
-        runner = make_runner(isolation, hardware, wanted, memory_target=target_share, note=progress.note)
+        runner = make_runner(isolation, hardware, kind, memory_target=target_share, note=progress.note)
         progress.stage("checking the workload")
         facts = runner.check(budget.preparing_seconds, arguments)
         own = against
         if own is None and results is not None:
-            own = own_result(results / hardware.slug, facts, wanted, progress.note)
+            own = own_result(results / hardware.slug, facts, kind, progress.note)
         notes = (
             *differences_of(source, facts.fingerprint),
             *learning_notes(source, own),
-            *device_notes(source, wanted),
-            *own_notes(source, own, facts, wanted),
+            *device_notes(source, kind),
+            *own_notes(source, own, facts, kind),
         )
         theirs, others = points_in_turn(source, own)
         progress.stage("both configs in turn")
         ran = run_in_turn(theirs, others, runner, budget, progress, objective)
-        return judge_cross(source, Place(hardware, wanted, facts, own, notes), ran)
+        return judge_cross(source, Place(hardware, kind, facts, own, notes), ran)
 
 
 def run_in_turn(
@@ -115,18 +116,18 @@ def run_in_turn(
     progress: Progress,
     objective: Objective = SAMPLES_PER_SECOND,
 ) -> tuple[list[Round], list[Burst]]:
-    """Rounds of a reference and what is compared with it, in turn, while there is time.
+    """Runs rounds of a reference and other points, in turn, while there is time.
 
     Args:
-        reference: When it fails, nothing more is run; without others it runs once.
-        others: One that fails is left out of the rounds that follow.
-        runner: Runs them side by side.
-        budget: Wall-clock limit for all of them.
+        reference: The point that is compared with the others. If it fails, nothing more runs; alone it runs once.
+        others: The other points. A point that fails is left out of later rounds.
+        runner: Runs the points of a round side by side.
+        budget: Wall-clock limit for all rounds.
         progress: Receives the bursts.
         objective: Ranks the sides of a round.
 
     Returns:
-        What was measured in each round, and the bursts that failed.
+        The measurements of each round, and the bursts that failed.
     """
     plan = round_plan(plan_for(objective), budget.seconds)
     trials: list[Trial] = []
@@ -160,7 +161,7 @@ def run_in_turn(
 
 
 def points_in_turn(source: Result, own: NamedResult | None) -> tuple[Point, list[Point]]:
-    """The other machine's config, and the different ones that it is compared with: this machine's own first."""
+    """The other machine's config, and the different ones to compare it with: this machine's own first."""
     theirs = source.best.point
     mine = [own[1].best.point] if own is not None else []
     return theirs, [point for point in dict.fromkeys((*mine, source.baseline.point)) if point != theirs]
@@ -169,11 +170,11 @@ def points_in_turn(source: Result, own: NamedResult | None) -> tuple[Point, list
 def own_result(
     folder: Path, facts: WorkloadFacts, device: DeviceKind, note: Callable[[str], None] = lambda _: None
 ) -> NamedResult | None:
-    """This machine's own result of a workload on a device: a complete one before a partial one, the newest of those.
+    """This machine's own result of a workload on a device: the newest complete one, else the newest partial one.
 
-    `note` receives a sentence for each file of the folder that cannot be read.
+    `note` receives a sentence for each file in the folder that cannot be read.
     """
-    found: list[NamedResult] = []
+    candidates: list[NamedResult] = []
     for path in sorted(folder.glob("*.json")):
         try:
             result = read_result(path)
@@ -183,12 +184,12 @@ def own_result(
             note(f"skipped while looking for this machine's own result: {error}")
             continue
         if result.workload.fingerprint == facts.fingerprint and result.constraints.device == device:
-            found.append((str(path), result))
-    return max(found, key=lambda named: (named[1].status == "complete", named[1].created), default=None)
+            candidates.append((str(path), result))
+    return max(candidates, key=lambda named: (named[1].status == "complete", named[1].created), default=None)
 
 
 def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst]]) -> Cross:
-    """The record of a comparison by `run_in_turn`.
+    """The record of a comparison that `run_in_turn` has measured.
 
     Raises:
         UsageError: The config trains here, but too few rounds ended well to compare it.
@@ -197,7 +198,7 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
     baseline, (theirs, others) = source.baseline.point, points_in_turn(source, place.own)
     own = place.own[1].best.point if place.own is not None else None
     broken = breakdown(theirs, failed)
-    if _pooled(theirs, rounds) is None:  # it may also have hung each time
+    if _pooled(theirs, rounds) is None:  # it may also have timed out each time
         broken = broken or next((burst for burst in failed if burst.point == theirs), None)
     failure = f"it {broken.ending}" if broken is not None else None
     over_own, own_reason = _compared(source, own, ran, "this machine's own config", failure)
@@ -217,7 +218,7 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
             fingerprint=place.facts.fingerprint,
             model=place.facts.model,
         ),
-        # As this machine's own result calls it, which the comparison puts beside it.
+        # The name in this machine's own result, which the comparison shows beside it.
         machine=place.own[1].machine if place.own is not None else place.hardware.machine(place.device),
         hardware=place.hardware,
         software=place.hardware.software.model_copy(update={"autotune": __version__}),
@@ -238,12 +239,12 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
 
 
 def breakdown(point: Point, failed: Sequence[Burst]) -> Burst | None:
-    """The burst of a point that failed; one that was only too slow for the time there was does not count."""
+    """The failed burst of a point; a timeout does not count, since the point may only be too slow for the budget."""
     return next((burst for burst in failed if burst.point == point and burst.outcome is not Outcome.TIMEOUT), None)
 
 
 def differences_of(source: Result, fingerprint: str) -> Iterable[str]:
-    """How the workload here, by its fingerprint, differs from the one that was tuned."""
+    """A note if the workload's fingerprint differs from the one that was tuned."""
     if fingerprint != source.workload.fingerprint:
         yield (
             f"the workload is not the one that was tuned (fingerprint {fingerprint} here, "
@@ -252,7 +253,7 @@ def differences_of(source: Result, fingerprint: str) -> Iterable[str]:
 
 
 def device_notes(source: Result, device: DeviceKind) -> Iterable[str]:
-    """What becomes of the config's knobs on another kind of device."""
+    """A note on the config's knobs, if they are tried on another kind of device."""
     there, config = source.constraints.device, source.best.config
     if there == device:
         return
@@ -262,7 +263,7 @@ def device_notes(source: Result, device: DeviceKind) -> Iterable[str]:
 
 
 def learning_notes(source: Result, own: NamedResult | None) -> Iterable[str]:
-    """Where the configs that are compared learn in different ways: a rate says nothing of that."""
+    """Notes where the compared configs learn differently, which their rates do not show."""
     theirs = source.best
     sides = {"the baseline": source.baseline} | ({own[0]: own[1].best} if own is not None else {})
     for name, side in sides.items():
@@ -276,7 +277,7 @@ def learning_notes(source: Result, own: NamedResult | None) -> Iterable[str]:
 
 
 def own_notes(source: Result, own: NamedResult | None, facts: WorkloadFacts, device: DeviceKind) -> Iterable[str]:
-    """What makes this machine's own result less comparable than it looks; one that was named is taken as it is."""
+    """Notes on what makes this machine's own result less comparable; the comparison uses it all the same."""
     if own is None:
         return
     path, result = own
@@ -290,13 +291,13 @@ def own_notes(source: Result, own: NamedResult | None, facts: WorkloadFacts, dev
         yield f"{path} is partial: this machine's own config may not be its best"
 
 
-def _device_here(source: Result, asked: DeviceKind | None, hardware: Hardware) -> DeviceKind:
-    """What to train on; a `UsageError` where this machine does not have it."""
+def _device_here(source: Result, requested: DeviceKind | None, hardware: Hardware) -> DeviceKind:
+    """The kind of device to train on; raises a `UsageError` if this machine does not have it."""
     there = source.constraints.device
-    if (asked or there) in hardware.devices:
-        return asked or there
-    if asked is not None:
-        raise missing_device(asked, hardware)
+    if (requested or there) in hardware.devices:
+        return requested or there
+    if requested is not None:
+        raise missing_device(requested, hardware)
     raise UsageError(
         f"the result is of {there} ({source.machine}), but this machine has {', '.join(hardware.devices)}: "
         f"'autotune cross --device {hardware.default_device}' measures its config on another kind of device"
@@ -304,7 +305,7 @@ def _device_here(source: Result, asked: DeviceKind | None, hardware: Hardware) -
 
 
 def _disturbance_notes(rounds: Sequence[Round]) -> Iterable[str]:
-    """What disturbed the figures, if something did."""
+    """A note on what disturbed the measurements, if anything did."""
     measured = [measurement for measurements in rounds for measurement in measurements.values()]
     disturbed = [m.telemetry.disturbance for m in measured if m.telemetry is not None and m.telemetry.disturbance]
     if disturbed:
@@ -314,7 +315,7 @@ def _disturbance_notes(rounds: Sequence[Round]) -> Iterable[str]:
 def _compared(
     source: Result, other: Point | None, ran: tuple[list[Round], list[Burst]], name: str, failure: str | None
 ) -> tuple[Speedup | None, str | None]:
-    """The speed-up over another config, or why there is none."""
+    """The speed-up over another config, or the reason why there is none."""
     (rounds, failed), theirs = ran, source.best.point
     if other is None:
         return None, "this machine has no result of its own; tune here, or name one with --against"
@@ -324,12 +325,12 @@ def _compared(
         return None, failure
     if (broken := breakdown(other, failed)) is not None:
         return None, f"{name} {broken.ending}"
-    found = speedup_of(theirs, other, rounds, source.objective)
-    return found, None if found is not None else f"fewer than {MIN_ROUNDS} rounds of both ended well"
+    speedup = speedup_of(theirs, other, rounds, source.objective)
+    return speedup, None if speedup is not None else f"fewer than {MIN_ROUNDS} rounds of both ended well"
 
 
 def _pooled(point: Point, rounds: Sequence[Round]) -> Measurement | None:
-    """All that was measured of a point."""
+    """All measurements of a point, pooled."""
     measured = [measurements[point] for measurements in rounds if point in measurements]
     return pool(measured) if measured else None
 

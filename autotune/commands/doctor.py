@@ -1,4 +1,4 @@
-"""`autotune doctor`: can tuning be trusted on this machine?"""
+"""`autotune doctor`: checks whether tuning can be trusted on this machine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ UNTRUSTED_STATUS = 4
 @reported
 def doctor(
     device: Device = "",
-    out: Annotated[Path | None, typer.Option(help="Folder for what was found; results/<machine>.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the findings. Default: results/<machine>.")] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tries out on this machine what tuning relies on; exit status 4 where its figures cannot be trusted."""
+    """Checks whether tuning can be trusted on this machine. Exit status: 4 if it cannot."""
     from autotune.bursts.isolation import Isolation
     from autotune.bursts.runner import look_at_machine
     from autotune.commands.outputs import EXAMINATION, require_replaceable
@@ -32,32 +32,32 @@ def doctor(
     from autotune.terminal.console import make_console
     from autotune.terminal.findings import examination_lines, finding_line
 
-    wanted = read(DeviceKind, "device", device)
+    requested = read(DeviceKind, "device", device)
     pin_gpu()
     console = make_console()
     with Isolation() as isolation:
         isolation.start(LOOK_SECONDS)
         hardware = look_at_machine(isolation, LOOK_SECONDS)
-    chosen = wanted or hardware.default_device
+    chosen = requested or hardware.default_device
     if chosen not in hardware.devices:
         raise missing_device(chosen, hardware)
     folder = out or Path("results") / hardware.slug
     require_replaceable("--out", examination_path(folder, chosen), EXAMINATION)
     show = not quiet and not json
     with console.status("") as status:
-        found = examine(
+        examination = examine(
             hardware,
             chosen,
             told=lambda finding: console.print(finding_line(finding)) if show else None,
             checking=lambda what: status.update(f"{what} …"),
         )
     try:
-        path = found.write(folder)
+        path = examination.write(folder)
     except OSError as error:
         raise UsageError(f"{folder} cannot be written to ({error}); name another folder with --out") from error
     if json:
-        say(found.to_json())
+        say(examination.to_json())
     elif show:
-        console.print(examination_lines(found, hardware.machine(chosen), path))
-    if not found.trusted:
+        console.print(examination_lines(examination, hardware.machine(chosen), path))
+    if not examination.trusted:
         sys.exit(UNTRUSTED_STATUS)

@@ -1,4 +1,4 @@
-"""`autotune fleet`: the same tuning on several kinds of machine, and where to train then."""
+"""`autotune fleet`: the same tuning on several kinds of machine, and which one to train on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.fleet.plan import EngineName
 
 @reported
 def fleet(
-    file: Annotated[Path, typer.Argument(help="Which machines there are.")],
+    file: Annotated[Path, typer.Argument(help="The fleet file, which lists the machines.")],
     others: Annotated[
         list[str] | None,
         typer.Argument(
@@ -38,9 +38,9 @@ def fleet(
 ) -> None:
     """Tunes on all machines of a fleet at once, brings the results home, and compares them.
 
-    The working directory is what the machines work in: Ray sends it there, Slurm's nodes share it.
+    All machines use the working directory: Ray sends it to them, and Slurm's nodes share it.
     """
-    from autotune.commands.fleet_run import FleetRun, Wanted
+    from autotune.commands.fleet_run import FleetRequest, FleetRun
     from autotune.fleet import read_plan
     from autotune.report.comparison import render_comparison
     from autotune.search.interrupts import Interrupts
@@ -48,14 +48,14 @@ def fleet(
     from autotune.terminal.console import make_console
     from autotune.terminal.fleet import ending_lines, step_line
 
-    wanted = Wanted.of(
+    request = FleetRequest.of(
         read_plan(file, engine=engine, address=address), out, model=model, budget=budget, others=tuple(others or ())
     )
     whole = options.read(options.Samples, "samples", samples)
     floor = options.read(options.Share, "at_least", at_least)
     console = make_console()
-    tell = (lambda _machine, _text: None) if quiet else (lambda *step: console.print(step_line(*step)))
-    with Interrupts() as interrupts, FleetRun(wanted, tell, interrupts) as run:
+    report = (lambda _machine, _text: None) if quiet else (lambda *step: console.print(step_line(*step)))
+    with Interrupts() as interrupts, FleetRun(request, report, interrupts) as run:
         endings = run.tune()
         if cross and not run.interrupted:
             endings += run.cross()

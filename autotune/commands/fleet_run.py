@@ -1,4 +1,4 @@
-"""What `autotune fleet` does: the commands for each machine, where their results are kept, and their comparison."""
+"""Runs `autotune fleet`: makes the commands for each machine, stores the results, and compares them."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from autotune.units import parse_duration
 
 PAGE = "fleet.html"
 OURS = ("--out", "--model", "--budget", "--dollars-per-hour", "--machine-name", "--warm-start", "--json", "--quiet")
-"""Options of ``autotune`` that the fleet itself gives to each machine."""
+"""Options of ``autotune`` that the fleet itself passes to each machine."""
 ENVIRONMENT = "OMP_NUM_THREADS"
-"""Ray sets it to a task's CPUs, one where none are asked for: with it, no baseline would be the user's."""
-Tell = Callable[[str, str], None]
+"""Ray sets it to the number of a task's CPUs, 1 by default, which would change the user's baseline."""
+Report = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a person asked for.
+class FleetRequest:
+    """The fleet, what to tune on it, and the options.
 
     Attributes:
         plan: The fleet.
         out: The folder for results.
-        target: Of what is tuned; None where it is a script.
-        script: The command that trains; empty where it is a target.
-        budget: Of each machine, as it was typed.
+        target: The model to tune; None for a script.
+        script: The training command; empty for a model.
+        budget: Budget of each machine, as typed.
         extra: Options of ``autotune`` for all machines.
     """
 
@@ -57,12 +57,12 @@ class Wanted:
     extra: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, plan: Plan, out: Path, *, model: str, budget: str, others: Sequence[str]) -> Wanted:
-        """What the command line says.
+    def of(cls, plan: Plan, out: Path, *, model: str, budget: str, others: Sequence[str]) -> FleetRequest:
+        """Checks the command line, and makes the request.
 
         Raises:
-            UsageError: It names nothing to tune, or two things, or an option that is the fleet's own, or that no
-                machine would understand.
+            UsageError: The command line names nothing to tune, or two workloads, or an option that the fleet itself
+                passes, or one that a machine would refuse.
         """
         parse_duration(budget)
         is_script = bool(others) and not others[0].startswith("-")
@@ -74,24 +74,24 @@ class Wanted:
         extra = () if is_script else tuple(others)
         for owner in (extra, *(kind.options for kind in plan.machines.values())):
             if own := [word for word in owner if word.partition("=")[0] in OURS]:
-                raise UsageError(f"{own[0]} is what the fleet gives to each machine itself; leave it out")
+                raise UsageError(f"{own[0]} is an option that the fleet itself passes to each machine; leave it out")
         if out.exists() and not out.is_dir():
             raise UsageError(f"--out: expected a folder, but {out} is a file; choose another")
-        wanted = cls(plan, out, model or None, tuple(others) if is_script else (), budget, extra)
+        request = cls(plan, out, model or None, tuple(others) if is_script else (), budget, extra)
         require_replaceable("--out", out / PAGE, outputs.PAGE)
         for machine in plan.machines:
-            words = tuple(word for word in wanted.command(machine) if word != WARM_START)
+            words = tuple(word for word in request.command(machine) if word != WARM_START)
             require_understood(machine, words)
-            require_replaceable("--out", wanted.place(machine), outputs.RESULT)
-        return wanted
+            require_replaceable("--out", request.place(machine), outputs.RESULT)
+        return request
 
     @property
     def name(self) -> str:
-        """What the files of its results are called."""
+        """File name of the results, without device and ending."""
         return Options(target=self.target or "", script=self.script).name
 
     def place(self, machine: str) -> Path:
-        """Where a machine's result is kept; the name holds the device where the options do."""
+        """Path of a machine's result; the name holds the device if the options do."""
         words = " ".join([*self.extra, *self.plan.machines[machine].options])
         device = re.findall(r"--device[ =](\w+)", words)[-1:]
         return self.out / slug(machine) / f"{'-'.join([self.name, *device])}.json"
@@ -110,31 +110,31 @@ class Wanted:
 
 @dataclass
 class FleetRun:
-    """One fleet at work. As a context manager: ends what is under way.
+    """One run of a fleet. As a context manager, it ends running jobs on exit.
 
     Args:
-        wanted: What was asked for.
-        tell: Told of each machine's steps.
-        interrupts: Asks it to end.
+        request: What to tune, and on which machines.
+        report: Receives each machine's steps.
+        interrupts: Ends the run early.
     """
 
-    wanted: Wanted
-    tell: Tell
+    request: FleetRequest
+    report: Report
     interrupts: Stop
     interrupted: bool = field(default=False, init=False)
-    _found: dict[str, Path] = field(default_factory=dict, init=False)
+    _paths: dict[str, Path] = field(default_factory=dict, init=False)
     _cleanup: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
 
     def __enter__(self) -> FleetRun:
         self.interrupts.pass_on_to(self._interrupt)
-        self._engine = _engine_of(self.wanted.plan)
+        self._engine = _engine_of(self.request.plan)
         self._cleanup.callback(self._engine.close)
         try:
-            self.wanted.out.mkdir(parents=True, exist_ok=True)
+            self.request.out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             self._cleanup.close()
             raise UsageError(
-                f"--out: the folder {self.wanted.out} cannot be made: {error.strerror}; choose another"
+                f"--out: the folder {self.request.out} cannot be made: {error.strerror}; choose another"
             ) from error
         return self
 
@@ -142,35 +142,35 @@ class FleetRun:
         self._cleanup.close()
 
     def tune(self) -> list[Ending]:
-        """Tunes on all machines at once; each begins with what is known when it comes to its turn."""
-        for machine in self.wanted.plan.machines:
-            self.tell(machine, f"tuning for {self.wanted.budget}")
-        return self._campaign(self.wanted.plan.machines, self._keep_result).run(self._tuning)
+        """Tunes on all machines at once; each starts from the results that exist when its job starts."""
+        for machine in self.request.plan.machines:
+            self.report(machine, f"tuning for {self.request.budget}")
+        return self._campaign(self.request.plan.machines, self._keep_result).run(self._tuning)
 
     def cross(self) -> list[Ending]:
-        """Measures each machine's config on every other one; of one machine, one after the other."""
-        machines = list(self._found)
+        """Measures each machine's config on every other machine; each machine measures one at a time."""
+        machines = list(self._paths)
         endings = []
         for shift in range(1, len(machines)):  # each machine is busy once in a round
             origin = {machine: machines[(number + shift) % len(machines)] for number, machine in enumerate(machines)}
             if self.interrupted:
                 break
             for machine, other in origin.items():
-                self.tell(machine, f"trying the config of {other}")
+                self.report(machine, f"trying the config of {other}")
             endings += self._campaign(machines, self._keep_cross).run(
                 lambda machine, origin=origin: self._crossing(machine, origin[machine])  # type: ignore[misc]
             )
         return endings
 
     def comparison(self, samples: int | None, at_least: float | None) -> Comparison:
-        """The fleet's results side by side, and what its machines' configs do on each other."""
-        found = self._found.values()
-        crosses = [folder for path in found if (folder := path.parent / "cross").is_dir()]
-        return compare(gather([*found, *crosses]), samples, at_least)
+        """The fleet's results side by side, and the crosses between its machines."""
+        paths = self._paths.values()
+        crosses = [folder for path in paths if (folder := path.parent / "cross").is_dir()]
+        return compare(gather([*paths, *crosses]), samples, at_least)
 
     def write_page(self, page: str) -> str:
-        """Writes the comparison's page; returns where it is."""
-        path = self.wanted.out / PAGE
+        """Writes the comparison's page; returns a sentence with its path, or why it could not be written."""
+        path = self.request.out / PAGE
         try:
             write_whole(path, page)
         except OSError as error:
@@ -181,8 +181,8 @@ class FleetRun:
         self.interrupted = True
 
     def _campaign(self, machines: Iterable[str], keep: Callable[[str, str], str]) -> Campaign:
-        kinds = {machine: self.wanted.plan.machines[machine] for machine in machines}
-        return Campaign(self._engine, kinds, keep, self.tell, lambda: self.interrupted)
+        kinds = {machine: self.request.plan.machines[machine] for machine in machines}
+        return Campaign(self._engine, kinds, keep, self.report, lambda: self.interrupted)
 
     def _job(
         self,
@@ -190,56 +190,56 @@ class FleetRun:
         arguments: tuple[str, ...],
         *,
         files: dict[str, str] | None = None,
-        known: dict[str, str | None] | None = None,
+        known_results: dict[str, str | None] | None = None,
     ) -> Job:
         return Job(
             machine,
             arguments,
-            parse_duration(self.wanted.budget),
+            parse_duration(self.request.budget),
             files=files or {},
-            known=known or {},
+            known=known_results or {},
             environment={ENVIRONMENT: os.environ.get(ENVIRONMENT)},
         )
 
     def _tuning(self, machine: str) -> Job:
-        return self._job(machine, self.wanted.command(machine), known=self._known())
+        return self._job(machine, self.request.command(machine), known_results=self._known_results())
 
-    def _known(self) -> dict[str, str | None]:
-        """What each machine of the fleet has found, now or in a fleet before; None where that is still to come home."""
-        known: dict[str, str | None] = {}
-        for machine in self.wanted.plan.machines:
-            path = self._found.get(machine, self.wanted.place(machine)).resolve()
+    def _known_results(self) -> dict[str, str | None]:
+        """Text of each machine's result file by path, from this or an earlier run; None where there is none yet."""
+        results: dict[str, str | None] = {}
+        for machine in self.request.plan.machines:
+            path = self._paths.get(machine, self.request.place(machine)).resolve()
             if not path.exists():
-                known[str(path)] = None
+                results[str(path)] = None
                 continue
-            with contextlib.suppress(ResultFileError):  # what cannot be read is no start; a new one will replace it
+            with contextlib.suppress(ResultFileError):  # an unreadable file cannot help; the new result replaces it
                 read_result(path)
-                known[str(path)] = path.read_text("utf-8")
-        return known
+                results[str(path)] = path.read_text("utf-8")
+        return results
 
     def _crossing(self, machine: str, other: str) -> Job:
-        files = {name: self._found[kind].read_text("utf-8") for name, kind in (("own", machine), ("theirs", other))}
+        files = {name: self._paths[kind].read_text("utf-8") for name, kind in (("own", machine), ("theirs", other))}
         arguments = ("cross", f"{FOLDER}/theirs", f"--against={FOLDER}/own", f"--out={FOLDER}/{RESULT}")
-        target = self.wanted.target
-        trained = [f"--model={target}"] if target is not None else ["--", *self.wanted.script]
-        device = f"--device={read_result(self._found[machine]).constraints.device}"  # a GPU's config is tried on a GPU
-        return self._job(machine, (*arguments, device, f"--budget={self.wanted.budget}", *trained), files=files)
+        target = self.request.target
+        trained = [f"--model={target}"] if target is not None else ["--", *self.request.script]
+        device = f"--device={read_result(self._paths[machine]).constraints.device}"  # a GPU's config is tried on a GPU
+        return self._job(machine, (*arguments, device, f"--budget={self.request.budget}", *trained), files=files)
 
     def _keep_result(self, machine: str, text: str) -> str:
         result = parse_document(json.loads(text), f"the file of {machine}", Result)
-        path = _kept(result, self.wanted.place(machine))
-        self._found[machine] = path
+        path = _kept(result, self.request.place(machine))
+        self._paths[machine] = path
         return f"{verdict(result)[1]}: {verdict(result)[2]}; {path}"
 
     def _keep_cross(self, machine: str, text: str) -> str:
         cross = parse_document(json.loads(text), f"the file of {machine}", Cross)
-        folder = self.wanted.out / slug(machine) / "cross"
-        path = _kept(cross, folder / f"{self.wanted.name}-{cross.device}-from-{slug(cross.config_of.machine)}.json")
+        folder = self.request.out / slug(machine) / "cross"
+        path = _kept(cross, folder / f"{self.request.name}-{cross.device}-from-{slug(cross.config_of.machine)}.json")
         return f"{cross.finding}; {path}"
 
 
 def _engine_of(plan: Plan) -> Engine:
-    """The engine of a plan, for the programs in the working directory.
+    """The engine of a plan, for the code in the working directory.
 
     Raises:
         UsageError: It is not installed, or cannot be reached.
@@ -253,9 +253,9 @@ def _engine_of(plan: Plan) -> Engine:
     return SlurmEngine(Path(plan.folder) if plan.folder else None, local=plan.engine == "local", wait=plan.wait_seconds)
 
 
-def _kept(record: Document, wanted: Path) -> Path:
-    """Where a file lies: in the temporary folder, where its own cannot be written."""
-    path, failure = keep_document(record, wanted)
+def _kept(record: Document, place: Path) -> Path:
+    """Writes a record and returns its path: in the temporary folder if `place` cannot be written."""
+    path, failure = keep_document(record, place)
     if path is None:
         raise failure or ResultFileError(f"the {record.NOUN} could be written nowhere")
     return path

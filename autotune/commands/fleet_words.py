@@ -1,4 +1,4 @@
-"""What autotune on a machine of a fleet would make of its command line: a typo is told here, and not hours later."""
+"""Checks the command lines for a fleet's machines, so that a typo is reported at once rather than hours later."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from autotune.commands.tune import tune
 from autotune.errors import UsageError
 
 _REFUSED: Any = typer.BadParameter.__base__
-"""What all refusals of a command line are: of click, which typer brings along or needs, as its version has it."""
+"""Base of click's usage errors. Some versions of typer include click, and others depend on it."""
 
 
 def require_understood(machine: str, words: Sequence[str]) -> None:
-    """Refuses what the machine would refuse, as far as that can be told from here: paths are the machine's to look for.
+    """Refuses a command line that the machine would refuse; paths are not checked, since they are the machine's.
 
     Args:
         machine: Its name in the fleet's file.
-        words: Of its command line, after ``autotune``.
+        words: Its command line, after ``autotune``.
 
     Raises:
         UsageError: An option is unknown or invalid.

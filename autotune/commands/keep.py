@@ -1,4 +1,4 @@
-"""`autotune keep`: writes what was found into the script, and takes it out again."""
+"""`autotune keep`: writes a result's settings into the script, and reverts them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def keep(
     reverse: Annotated[bool, typer.Option("--reverse", help="Take the changes out again.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the diff, and change nothing.")] = False,
 ) -> None:
-    """Changes the script as a result says, in the folder where it was tuned: arguments in place, else one line."""
+    """Writes a result's settings into its script, in the folder where it was tuned: as arguments, else as one line."""
     from autotune.results.result import read_result
     from autotune.scripts.patch import patch_of, undone
     from autotune.terminal.console import make_console
@@ -47,23 +47,23 @@ def keep(
             console.print(undone_lines(former))
         return
     if former:
-        console.print(f"{', '.join(one.name for one in former)}: changed so already", markup=False)
+        console.print(f"{', '.join(edited.name for edited in former)}: already changed", markup=False)
         return
     patch = patch_of(result, file)
     if dry_run:
         _print_diff(patch.files)
     elif patch.files:
-        write_diff(patch, file)  # by which it is undone
+        write_diff(patch, file)  # --reverse needs it
         write_files(patch.files)
     console.print(kept_lines(patch, file, changed=not dry_run))
 
 
 def after_run(result: Result, place: Path, *, keeping: bool) -> tuple[RenderableType | None, AutotuneError | None]:
-    """Writes a script's diff beside its result, and the script where that is wanted.
+    """Writes a script's diff beside its result and, with `keeping`, changes the script.
 
     Returns:
-        What became of it; and the failure, where the script was to be changed. Without that wish a diff that cannot be
-        made is none: the result is there, and `launch` trains with it.
+        The output to show, and the failure if the script was to be changed. Without `keeping` a diff that cannot be
+        made is no failure: the result exists, and `launch` trains with it.
     """
     from autotune.scripts.patch import Patch, patch_of
     from autotune.terminal.patch import kept_lines, no_diff_lines
@@ -71,7 +71,7 @@ def after_run(result: Result, place: Path, *, keeping: bool) -> tuple[Renderable
     if result.workload.script is None:
         return None, None
     if place.suffix != ".diff":
-        place.with_suffix(".diff").unlink(missing_ok=True)  # of a result that this one has replaced
+        place.with_suffix(".diff").unlink(missing_ok=True)  # the diff of the result that this one replaces
     try:
         patch = patch_of(result, place) if result.changed_knobs else Patch()
         if patch.files:
@@ -80,7 +80,7 @@ def after_run(result: Result, place: Path, *, keeping: bool) -> tuple[Renderable
             write_files(patch.files)
     except AutotuneError as error:
         return no_diff_lines(str(error)), error if keeping else None
-    except Exception as error:  # noqa: BLE001 - the result is written, and its diff is no reason to fail
+    except Exception as error:  # noqa: BLE001 - the result is written; without its diff it is still complete
         why = f"it could not be made: {type(error).__name__}: {error}"
         return no_diff_lines(why), UsageError(f"the script is as it was: {why}") if keeping else None
     return kept_lines(patch, place, changed=keeping), None
@@ -104,29 +104,29 @@ def write_diff(patch: Patch, place: Path) -> None:
 
 
 def write_files(files: Sequence[EditedFile]) -> None:
-    """Writes all files, or leaves all as they were.
+    """Writes all files, or restores all of them.
 
     Raises:
-        UsageError: One of them cannot be written, or lies elsewhere than below the working directory.
+        UsageError: One of them cannot be written, or is outside the working directory.
     """
     from autotune.files import write_whole
     from autotune.scripts.in_place import own_path
 
-    paths = [own_path(one.name) for one in files]  # past links, which stay
+    paths = [own_path(edited.name) for edited in files]  # links are followed, and stay links
     written: list[tuple[Path, EditedFile]] = []
     try:
-        for one, path in zip(files, paths, strict=True):
-            with path.open("r+b"):  # that a file is write-protected is meant, whatever its folder allows
+        for edited, path in zip(files, paths, strict=True):
+            with path.open("r+b"):  # respects write protection, even in a writable folder
                 pass
-            write_whole(path, one.after, like=path.stat())
-            written.append((path, one))
+            write_whole(path, edited.after, like=path.stat())
+            written.append((path, edited))
     except BaseException as error:
         for place, former in written:
             with contextlib.suppress(OSError):
                 write_whole(place, former.before, like=place.stat())
         if isinstance(error, OSError):
             raise UsageError(
-                f"{one.name} could not be written ({error.strerror or error}); nothing was changed: make it writable"
+                f"{edited.name} could not be written ({error.strerror or error}); nothing was changed: make it writable"
             ) from error
         raise
 
@@ -134,11 +134,12 @@ def write_files(files: Sequence[EditedFile]) -> None:
 def _print_diff(files: Sequence[EditedFile]) -> None:
     from autotune.scripts.diff import unified
 
-    say("".join(unified(one.name, one.before, one.after).decode("utf-8", "surrogateescape") for one in files).rstrip())
+    diffs = [unified(edited.name, edited.before, edited.after) for edited in files]
+    say(b"".join(diffs).decode("utf-8", "surrogateescape").rstrip())
 
 
 def _diff_beside(file: Path) -> bytes:
-    """The diff that was written with a result; empty where there is none."""
+    """The diff beside a result; empty if there is none."""
     try:
         return file.with_suffix(".diff").read_bytes()
     except OSError:

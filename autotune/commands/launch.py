@@ -1,4 +1,4 @@
-"""`autotune launch`: trains with what was found, whatever the script."""
+"""`autotune launch`: runs a training script with a result's settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def launch(
         typer.Option("--strict", help="Refuse if this is a different machine, or where a process cannot be entered."),
     ] = False,
     no_realised: Annotated[
-        bool, typer.Option("--no-realised", help="Do not note beside FILE what the training reaches.")
+        bool, typer.Option("--no-realised", help="Do not record beside FILE the rate that the training reaches.")
     ] = False,
 ) -> None:
     """Runs a training script with a result's settings: autotune launch FILE -- python train.py --epochs 90."""

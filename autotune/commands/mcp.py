@@ -1,4 +1,4 @@
-"""`autotune mcp`: the same commands for agents and editors, over the Model Context Protocol."""
+"""`autotune mcp`: serves commands to agents and editors, over the Model Context Protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The MCP server: one measurement at a time, with progress; whatever ends a request leaves no process behind."""
+"""The MCP server: one measurement at a time, with progress. A request that ends leaves no process behind."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from autotune.secrets import masked_text
 from autotune.terminal.sentence import Sentence
 
 PROGRESS_SECONDS = 1.0
-"""Between two words of progress."""
+"""Interval between two progress reports. Not tuned."""
 ENDING_SECONDS = 10.0
-"""For which a call waits until the work of a cancelled one has ended: as its bursts do, within three each. Chosen."""
+"""Limit for waiting until a cancelled measurement has ended; its bursts end within three seconds each. Not tuned."""
 INSTRUCTIONS = """\
 autotune finds the fastest correct way to train a PyTorch model on this machine. Begin with dry_run, which says what
 would be tried. run tunes within a budget of wall-clock time and reports progress meanwhile; cancelling it keeps what
@@ -36,11 +36,11 @@ Work = Callable[[Sentence, Stop], Answer]
 
 @dataclass
 class Desk:
-    """Where measurements are asked for: one at a time, each in a thread of its own.
+    """Runs measurements for requests: one at a time, each in its own thread.
 
     Attributes:
         out_anywhere: Whether tools may write outside the working directory.
-        running: What is being measured; None while nothing is.
+        running: Name of the running measurement; None if there is none.
     """
 
     out_anywhere: bool = False
@@ -49,33 +49,33 @@ class Desk:
     _idle: anyio.Event = field(default_factory=anyio.Event)
 
     async def measure(self, context: Context[Any, Any], what: str, seconds: float, work: Work[Answer]) -> Answer:
-        """Runs `work` to its end, or until the request is cancelled or the client has gone.
+        """Runs `work` until it ends, the request is cancelled, or the client disconnects.
 
         Args:
-            context: Of the request; told how it goes.
-            what: It is called in the refusal of a second one.
-            seconds: Its budget, of which progress is a share.
-            work: Runs in a thread.
+            context: The request's context; receives progress.
+            what: Name of the measurement, for the message that refuses a second one.
+            seconds: Its budget. Progress is the share that has passed.
+            work: The measurement; runs in a thread.
 
         Raises:
-            UsageError: Something is being measured already.
-            AutotuneError: What `work` raises.
+            UsageError: Another measurement is running.
+            AutotuneError: Raised by `work`.
         """
-        await self._have_room()
-        told, stop = Sentence(), Stop()
+        await self._wait_for_room()
+        sentence, stop = Sentence(), Stop()
         self.running, self._stop = what, stop
         ended: list[Answer | BaseException] = []
 
         def run() -> None:
             try:
-                ended.append(work(told, stop))
-            except (Exception, Interrupted) as error:  # noqa: BLE001 - raised below, where it is no group
+                ended.append(work(sentence, stop))
+            except (Exception, Interrupted) as error:  # noqa: BLE001 - raised below, outside of the task group
                 ended.append(error)
 
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._tell, context, told, seconds, stop)
-                await anyio.to_thread.run_sync(run)  # a cancelled request waits for it: that is when all is gone
+                group.start_soon(self._report_progress, context, sentence, seconds, stop)
+                await anyio.to_thread.run_sync(run)  # a cancelled request waits until all processes have ended
                 group.cancel_scope.cancel()
         finally:
             self.running = self._stop = None
@@ -88,11 +88,11 @@ class Desk:
             raise answer
         return answer
 
-    async def _have_room(self) -> None:
-        """Waits a while for the end of what was cancelled.
+    async def _wait_for_room(self) -> None:
+        """Waits for a cancelled measurement to end, for a limited time.
 
         Raises:
-            UsageError: Something is being measured, or has not ended by then.
+            UsageError: A measurement is running, or has not ended in time.
         """
         if self._is_ending:
             with anyio.move_on_after(ENDING_SECONDS):
@@ -113,21 +113,23 @@ class Desk:
     def _is_ending(self) -> bool:
         return self._stop is not None and self._stop.asked
 
-    async def _tell(self, context: Context[Any, Any], told: Sentence, seconds: float, stop: Stop) -> None:
-        """Reports progress; is cancelled when the request is, or the client has gone, and ends the work then."""
+    async def _report_progress(
+        self, context: Context[Any, Any], sentence: Sentence, seconds: float, stop: Stop
+    ) -> None:
+        """Reports progress until the request is cancelled or the client disconnects, then ends the work."""
         began, last = time.monotonic(), 0.0
         try:
             while True:
                 share = min(1.0, (time.monotonic() - began) / seconds)
-                if share > last:  # it must grow
+                if share > last:  # the protocol requires progress to grow
                     last = share
-                    await context.report_progress(share, 1.0, masked_text(told.text()))
+                    await context.report_progress(share, 1.0, masked_text(sentence.text()))
                 await anyio.sleep(PROGRESS_SECONDS)
         finally:
             stop.ask()
 
     async def close(self) -> None:
-        """Ends what is being measured, and waits for it."""
+        """Ends the running measurement, and waits for it."""
         while self.running is not None:
             if self._stop is not None:
                 self._stop.ask()
@@ -135,7 +137,7 @@ class Desk:
 
 
 def serve(*, out_anywhere: bool) -> None:
-    """Serves on standard input and output until the client closes it, or a signal comes.
+    """Serves on standard input and output until the client closes the connection or a signal arrives.
 
     Args:
         out_anywhere: Whether tools may write outside the working directory.
@@ -161,7 +163,7 @@ async def _serve(make_tools: Callable[[Desk], list[Any]], out_anywhere: bool) ->
 
 
 def _client_is_gone(error: BaseException) -> bool:
-    """Whether an error, or each of a group, is that nobody reads the answers any more: no mistake of ours."""
+    """Whether an error, or each error of a group, says that the client no longer reads answers."""
     inner: Sequence[BaseException] = getattr(error, "exceptions", ())
     return (
         all(map(_client_is_gone, inner)) if inner else isinstance(error, (BrokenPipeError, anyio.BrokenResourceError))
@@ -169,8 +171,8 @@ def _client_is_gone(error: BaseException) -> bool:
 
 
 async def _heed_signals(desk: Desk) -> None:
-    """Ends the server at the first signal, once what was measured is kept, and at the second at once."""
-    if sys.platform == "win32":  # whose event loop cannot be told of signals
+    """Ends the server: at the first signal after saving the measurement, at the second immediately."""
+    if sys.platform == "win32":  # its event loop cannot handle signals
         return
     closing = False
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
@@ -184,4 +186,4 @@ async def _heed_signals(desk: Desk) -> None:
 
 async def _close(desk: Desk) -> None:
     await desk.close()
-    os._exit(INTERRUPTED_STATUS)  # not by returning: a thread waits for a line of standard input
+    os._exit(INTERRUPTED_STATUS)  # returning would hang: a thread waits for a line of standard input

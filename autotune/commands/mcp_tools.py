@@ -1,6 +1,6 @@
 """The tools that an agent calls: commands, with the commands' own options, defaults, errors and output.
 
-An answer is what a terminal would show, and as data the record itself, without what is long.
+An answer holds the text that a terminal would show, and the record as data, without its long fields.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from autotune.commands.mcp_server import Desk
     from autotune.results.result import Result
 
-Said = tuple[dict[str, Any], list[RenderableType]]
-"""An answer as data, and as a terminal would show it."""
-Call = Callable[[Context[Any, Any], dict[str, Any]], Awaitable[Said]]
+ToolAnswer = tuple[dict[str, Any], list[RenderableType]]
+"""An answer as data, and as terminal output."""
+Call = Callable[[Context[Any, Any], dict[str, Any]], Awaitable[ToolAnswer]]
 COLUMNS = 120
-"""Width of a table in an answer: a program reads it, and no terminal folds it."""
+"""Width of the tables in an answer. Not tuned; no terminal limits it."""
 _SIDE = {"measurement": {"blocks", "telemetry", "looks", "final_loss"}}
 _LEFT_OUT: Any = {
     "hardware": True, "software": True, "constraints": True, "workload": {"script", "model"},
     "baseline": _SIDE, "best": _SIDE, "search": {"skipped_knobs"}, "diagnosis": {"before", "after"},
 }  # fmt: skip
-"""Fields of a result that an answer leaves to its file: they are long, or an agent has no use for them."""
+"""Fields of a result that an answer omits: they are long, or of no use to an agent. The file has them."""
 COMMAND = (
     Annotated[
         list[str] | None,
@@ -56,13 +56,13 @@ FILE = (Annotated[str, Field(description="A result file.")], ...)
 PATHS = (Annotated[list[str], Field(description="Result files, or folders that hold them.")], ...)
 WHY = (Annotated[bool, Field(description="Show every burst, and why it was run.")], False)
 READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False)
-"""A tool with these hints changes nothing, and runs autotune's own code only."""
+"""Hints of a tool that changes nothing, and runs only autotune's own code."""
 RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
-"""A tool with these hints runs a person's code or a command, which may do anything."""
+"""Hints of a tool that runs the user's code or a command, which may do anything."""
 
 
 def make_tools(desk: Desk) -> list[Tool]:
-    """The tools of a server; what they measure goes through its desk."""
+    """The tools of a server; all measurements go through its desk."""
     measuring = _Measuring(desk)
     options = {
         name: _argument(name, [] if repeats(field) else field.default)
@@ -88,7 +88,7 @@ def make_tools(desk: Desk) -> list[Tool]:
             "budget; cancelling keeps what was measured by then.",
             tuning, measuring.run, RUNS,
         ),
-        _tool("show", "One result file.", {"file": FILE, "why": WHY}, _in_a_thread(_shown), READS),
+        _tool("show", "One result file.", {"file": FILE, "why": WHY}, _in_a_thread(_show), READS),
         _tool(
             "check",
             "Whether a result still holds on this machine. Notes of its trainings in the last week may answer, unless "
@@ -97,7 +97,7 @@ def make_tools(desk: Desk) -> list[Tool]:
             measuring.check, RUNS,
         ),
         _tool("compare", "Results of the same workload side by side, across machines.", {"paths": PATHS},
-              _in_a_thread(_compared), READS),
+              _in_a_thread(_compare), READS),
     ]  # fmt: skip
 
 
@@ -107,7 +107,7 @@ class _Measuring:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    async def probe(self, context: Context[Any, Any], given: dict[str, Any]) -> Said:
+    async def probe(self, context: Context[Any, Any], given: dict[str, Any]) -> ToolAnswer:
         """`autotune probe`."""
         from autotune.terminal.console import hardware_table
 
@@ -117,40 +117,40 @@ class _Measuring:
         hardware = await self._desk.measure(context, "the machine", PROBE_SECONDS, work)
         return hardware.model_dump(mode="json"), [hardware_table(hardware)]
 
-    async def dry_run(self, context: Context[Any, Any], given: dict[str, Any]) -> Said:
-        """`autotune run --dry-run`, of models too."""
+    async def dry_run(self, context: Context[Any, Any], given: dict[str, Any]) -> ToolAnswer:
+        """`autotune run --dry-run`, also for models."""
         from autotune.commands.tuning import Tuning
         from autotune.terminal.look import look_data, look_lines
 
-        wanted = _wanted(given, out_anywhere=self._desk.out_anywhere)
-        budget = Budget(wanted.budget_seconds)
+        options = _options(given, out_anywhere=self._desk.out_anywhere)
+        budget = Budget(options.budget_seconds)
 
-        def work(told: Sentence, stop: Stop) -> Any:
-            tuning = Tuning(wanted, told, budget, stop)
+        def work(sentence: Sentence, stop: Stop) -> Any:
+            tuning = Tuning(options, sentence, budget, stop)
             return tuning.look(), tuning.notes
 
-        found, notes = await self._desk.measure(context, wanted.target, budget.preparing_seconds, work)
-        return {**look_data(*found), "notes": notes}, [look_lines(*found), *notes]
+        look, notes = await self._desk.measure(context, options.target, budget.preparing_seconds, work)
+        return {**look_data(*look), "notes": notes}, [look_lines(*look), *notes]
 
-    async def run(self, context: Context[Any, Any], given: dict[str, Any]) -> Said:
+    async def run(self, context: Context[Any, Any], given: dict[str, Any]) -> ToolAnswer:
         """`autotune --model` and `autotune run`."""
         from autotune.commands.keep import after_run
         from autotune.commands.saving import tune_and_save
 
-        wanted = _wanted(given, out_anywhere=self._desk.out_anywhere)
-        budget = Budget(wanted.budget_seconds)
+        options = _options(given, out_anywhere=self._desk.out_anywhere)
+        budget = Budget(options.budget_seconds)
 
-        def work(told: Sentence, stop: Stop) -> Any:
-            saved = tune_and_save(wanted, told, budget, stop)
+        def work(sentence: Sentence, stop: Stop) -> Any:
+            saved = tune_and_save(options, sentence, budget, stop)
             if saved.path is not None and saved.failure is None:
                 after_run(saved.result, saved.path, keeping=False)
             return saved, *saved.write_page()
 
-        saved, page, why_none = await self._desk.measure(context, wanted.target, budget.seconds, work)
-        data, shown = _said(saved.result, saved.path, page)
-        return data, [*shown, *(str(told) for told in (saved.failure, why_none) if told is not None)]
+        saved, page, why_none = await self._desk.measure(context, options.target, budget.seconds, work)
+        data, shown = _result_answer(saved.result, saved.path, page)
+        return data, [*shown, *(str(problem) for problem in (saved.failure, why_none) if problem is not None)]
 
-    async def check(self, context: Context[Any, Any], given: dict[str, Any]) -> Said:
+    async def check(self, context: Context[Any, Any], given: dict[str, Any]) -> ToolAnswer:
         """`autotune check`."""
         from autotune.commands.checking import check_result
         from autotune.commands.trust import trained_by
@@ -164,33 +164,33 @@ class _Measuring:
         budget = Budget(parse_duration(str(given["budget"])))
         await context.report_progress(0.0, 1.0, f"what runs: {target}")
 
-        notes = None if given["model"] or command else file  # what the agent names is measured
+        notes = None if given["model"] or command else file  # a workload that the agent names is always measured
 
-        def work(told: Sentence, stop: Stop) -> Any:
-            return check_result(result, target, budget, told, stop, file=notes)
+        def work(sentence: Sentence, stop: Stop) -> Any:
+            return check_result(result, target, budget, sentence, stop, file=notes)
 
-        found = await self._desk.measure(context, str(target), budget.seconds, work)
-        return found.model_dump(mode="json"), [check_lines(found)]
+        record = await self._desk.measure(context, str(target), budget.seconds, work)
+        return record.model_dump(mode="json"), [check_lines(record)]
 
 
-def _in_a_thread(work: Callable[[dict[str, Any]], Said]) -> Call:
-    """A tool that reads files, so that words of progress are not held up meanwhile."""
+def _in_a_thread(work: Callable[[dict[str, Any]], ToolAnswer]) -> Call:
+    """Runs a tool that reads files in a thread, so that it does not delay progress reports."""
 
-    async def call(_context: Context[Any, Any], given: dict[str, Any]) -> Said:
+    async def call(_context: Context[Any, Any], given: dict[str, Any]) -> ToolAnswer:
         return await anyio.to_thread.run_sync(work, given)
 
     return call
 
 
-def _shown(given: dict[str, Any]) -> Said:
+def _show(given: dict[str, Any]) -> ToolAnswer:
     from autotune.results.result import read_result
 
     file = Path(given["file"])
     page = file.with_suffix(".html")
-    return _said(read_result(file), file, page if page.is_file() else None, why=given["why"])
+    return _result_answer(read_result(file), file, page if page.is_file() else None, why=given["why"])
 
 
-def _compared(given: dict[str, Any]) -> Said:
+def _compare(given: dict[str, Any]) -> ToolAnswer:
     from autotune.results.compare import compare, require_rows
     from autotune.results.gather import gather
     from autotune.terminal.comparison import comparison_table
@@ -203,8 +203,8 @@ def _compared(given: dict[str, Any]) -> Said:
     return comparison.model_dump(mode="json"), [comparison_table(comparison)]
 
 
-def _said(result: Result, path: Path | None, page: Path | None, *, why: bool = False) -> Said:
-    """A result, just found or read from its file; every burst, too, with `why`."""
+def _result_answer(result: Result, path: Path | None, page: Path | None, *, why: bool = False) -> ToolAnswer:
+    """The answer for a result; `why` adds every burst."""
     from autotune.terminal.console import result_table, training_lines, usage_lines
     from autotune.terminal.trials import profile_tables, trials_table
 
@@ -218,12 +218,12 @@ def _said(result: Result, path: Path | None, page: Path | None, *, why: bool = F
     return data, [result_table(result), *bursts, *usage]
 
 
-def _wanted(given: dict[str, Any], *, out_anywhere: bool) -> Options:
-    """What to tune, as it was asked for.
+def _options(given: dict[str, Any], *, out_anywhere: bool) -> Options:
+    """The options of a tuning, from a tool's arguments.
 
     Raises:
-        UsageError: Neither or both of a model and a command are named, or an option is invalid, or a file is to be
-            written outside the working directory.
+        UsageError: The arguments name neither or both of a model and a command, or an option is invalid, or a file
+            would be written outside the working directory.
     """
     from autotune.scripts.script import Script
 
@@ -232,23 +232,23 @@ def _wanted(given: dict[str, Any], *, out_anywhere: bool) -> Options:
         raise UsageError("expected either model, such as train:build, or command, such as python train.py; pass one")
     script = Script.of(command) if command else None
     what = {"target": model} if script is None else {"target": script.text, "script": script.command}
-    wanted = Options.parse(given, **what)
+    options = Options.parse(given, **what)
     if out_anywhere:
-        return wanted
-    if wanted.out is not None:
-        _require_inside("--out", wanted.out, *map(wanted.out.with_suffix, BESIDE))
-    if wanted.storage is not None:
+        return options
+    if options.out is not None:
+        _require_inside("--out", options.out, *map(options.out.with_suffix, BESIDE))
+    if options.storage is not None:
         from autotune.search.storage import sqlite_file  # here: optuna takes long to import
 
-        _require_inside("--storage", *filter(None, [sqlite_file(wanted.storage)]))
-    return wanted
+        _require_inside("--storage", *filter(None, [sqlite_file(options.storage)]))
+    return options
 
 
 def _require_inside(option: str, *places: Path) -> None:
-    """Refuses places outside the working directory, links followed.
+    """Refuses paths outside the working directory, after following links.
 
     Raises:
-        UsageError: One of them lies elsewhere.
+        UsageError: A path is outside.
     """
     folder = Path.cwd().resolve()
     for place in places:
@@ -260,27 +260,27 @@ def _require_inside(option: str, *places: Path) -> None:
 
 
 def _argument(name: str, default: Any) -> tuple[Any, Any]:
-    """An option as an argument: the command's own reading of it says what is wrong, rather than the protocol's."""
+    """An option as an argument of any type, so that errors come from the command rather than from the protocol."""
     return Annotated[Any, WithJsonSchema(schema_of(name) | {"default": default})], default
 
 
 def _tool(
     name: str, meaning: str, arguments: Mapping[str, tuple[Any, Any]], call: Call, hints: ToolAnnotations
 ) -> Tool:
-    """A tool; one that does not know an argument says so, instead of leaving it out.
+    """A tool that refuses unknown arguments, instead of ignoring them.
 
     Args:
         name: Its name.
-        meaning: What it does.
+        meaning: Its description, for the agent.
         arguments: The type and the default of each; ``...`` for none.
-        call: What it does.
-        hints: What a client may ask a person before it calls it.
+        call: The function that it runs.
+        hints: Tell a client whether to ask the user before a call.
     """
 
     async def tool(context: Context[Any, Any], **given: Any) -> CallToolResult:
         try:
             data, shown = await call(context, given)
-        except AutotuneError as error:  # with the user's own frames where their code raised
+        except AutotuneError as error:  # with the user's own frames if their code raised
             trace = getattr(error, "trace", None)
             return CallToolResult(content=[_content(f"{error}\n\n{trace}" if trace else str(error))], is_error=True)
         console = Console(file=io.StringIO(), width=COLUMNS, color_system=None, force_terminal=False, highlight=False)
@@ -290,8 +290,8 @@ def _tool(
 
     keyword, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     named = [
-        inspect.Parameter(one, keyword, annotation=kind, default=empty if default is ... else default)
-        for one, (kind, default) in arguments.items()
+        inspect.Parameter(argument, keyword, annotation=kind, default=empty if default is ... else default)
+        for argument, (kind, default) in arguments.items()
     ]
     first = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)
     tool.__signature__ = inspect.Signature([first, *named], return_annotation=CallToolResult)  # type: ignore[attr-defined]

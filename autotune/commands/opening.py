@@ -1,4 +1,4 @@
-"""Opens what is to be trained: a target is imported, a script is looked at; signals end the burst that runs."""
+"""Opens a workload: imports a target, or looks at a script. Signals end the running burst."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def opened(
     *,
     on_gpu: bool = True,
 ) -> Iterator[Isolation]:
-    """Where bursts of a target or a script come from.
+    """The isolation that runs bursts of a target or a script.
 
     Args:
-        target: What trains.
-        budget: A share of it is for the start.
-        progress: Who is told.
-        interrupts: What ends the burst that runs.
-        note: Told what a person should know.
-        on_gpu: Whether a GPU may be trained on: then the freest one is chosen.
+        target: The workload.
+        budget: Wall-clock limit of the run; the start may take a share of it.
+        progress: Receives progress events.
+        interrupts: The signals that end the running burst.
+        note: Receives sentences for the user.
+        on_gpu: Whether the workload may train on a GPU; then the freest one is chosen.
 
     Raises:
         TargetError, WorkloadError: It cannot be imported, or does not train.
@@ -61,7 +61,7 @@ def _isolation(target: str | Script | Sent, note: Callable[[str], None]) -> Isol
 
 @contextlib.contextmanager
 def _one_gpu(note: Callable[[str], None]) -> Iterator[None]:
-    """While open, processes see one GPU; a process that goes on afterwards, such as a notebook's, sees all again."""
+    """Hides all GPUs but one from processes; on exit, a process that continues, such as a notebook, sees all again."""
     before = os.environ.get(_VISIBLE)
     if (chosen := pin_gpu()) is not None:
         note(chosen)

@@ -1,6 +1,6 @@
-"""What a person may ask of a tuning: one model, from which the command line, `autotune.tune` and MCP's tools are made.
+"""The options of a tuning: one model, from which the command line, `autotune.tune` and MCP's tools are made.
 
-A command line gives texts; Python and agents give numbers, lists and mappings. Each field reads both, so that names,
+A command line passes texts; Python and agents pass numbers, lists and mappings. Each field parses both, so that names,
 defaults, ranges and errors are the same everywhere.
 """
 
@@ -43,35 +43,35 @@ if TYPE_CHECKING:
     from autotune.measuring import Objective
 
 MOST_SAMPLES = 2**31 - 1
-"""The largest effective batch: no loader's index counts further, and the divisors of more take minutes to find."""
+"""The largest effective batch: a loader's index ends there, and finding the divisors of more takes minutes."""
 MOST_PINNED = {"num_workers": 4096, "num_threads": 4096, "prefetch_factor": 1024}
-"""More than the CPUs of any machine; higher pins would start processes or threads, or fill memory, without end."""
+"""More than the CPUs of any machine. Higher pins would start too many processes or threads, or fill the memory."""
 MOST_SEED = 2**32 - 1
-"""The highest that numpy's random generator takes, from which the samplers draw."""
+"""The largest seed of numpy's random generator, from which the samplers draw."""
 MOST_VALUES = 64
-"""Of one argument, to explore: each costs a burst or more, and a search has a few hundred."""
+"""Most values to explore for one argument: each costs a burst or more, and a search has a few hundred."""
 MOST_RANKS = 256
-"""More than the devices of any machine: each is a process that holds the model."""
+"""More than the devices of any machine: each rank is a process that holds the model."""
 MOST_CHARACTERS = 200
-"""Of one typed value: it stands in every row of the result's tables."""
+"""Length limit of one typed value, which appears in every row of the result's tables."""
 MOST_TRAINED = 1e15
-"""Samples of a training: no loader counts further in a machine's life."""
+"""Most samples of a training: no machine processes more in its lifetime."""
 MAX_NAME_CHARACTERS = 60
-"""Characters of a machine's name: it stands in each row of a comparison."""
+"""Length limit of a machine's name, which appears in each row of a comparison."""
 _THOUSANDS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class Takes:
-    """How the values of a type are written: `sample` stands for one in ``--help``, and an error expects `noun`."""
+    """How a type's values are written: `sample` is the placeholder in ``--help``, and `noun` the word in errors."""
 
     sample: str
     noun: str = ""
 
 
 def _typed(value: Any) -> str:
-    """What a person would have typed for a value: one word, or several separated by commas."""
+    """The text that a user would type for a value: one word, or several separated by commas."""
     from autotune.knobs import format_scalar
 
     if value is None or isinstance(value, (str, bool, int, float)):
@@ -84,12 +84,12 @@ def _typed(value: Any) -> str:
 
 
 def _several(value: Any) -> Any:
-    """What stands alone as a list of one."""
+    """A single text or path as a list of one; other values unchanged."""
     return [value] if isinstance(value, (str, os.PathLike)) else value
 
 
 def _reader(parse: Callable[[Any], Any], written: Any) -> BeforeValidator:
-    """Makes a value of what is written for it, of the JSON type `written`."""
+    """Parses an option from a value of the JSON type `written`."""
 
     def read(value: Any) -> Any:
         try:
@@ -101,12 +101,12 @@ def _reader(parse: Callable[[Any], Any], written: Any) -> BeforeValidator:
 
 
 def _text(parse: Callable[[str], Any], written: Any = float | str) -> BeforeValidator:
-    """The same of a text, such as a person types or would type."""
+    """Parses an option from a text, as a user would type it."""
     return _reader(lambda value: parse(_typed(value)), written)
 
 
 def _number(text: str) -> float:
-    """A number such as ``90M``, ``1.2e9`` or ``$2.49``; NaN where it is none, which is outside of every range."""
+    """A number such as ``90M``, ``1.2e9`` or ``$2.49``; NaN for other texts, which every range excludes."""
     digits, factor = text.strip().removeprefix("$").replace(",", ""), 1.0
     if digits[-1:] in _THOUSANDS:
         digits, factor = digits[:-1], _THOUSANDS[digits[-1]]
@@ -117,27 +117,27 @@ def _number(text: str) -> float:
 
 
 def _is_empty(value: Any) -> bool:
-    """Whether a value leaves its option out."""
+    """Whether a value counts as leaving its option out."""
     if isinstance(value, str):
         return not value.strip()
     return value is None or (isinstance(value, Collection) and len(value) == 0)
 
 
 def _name(text: str) -> str:
-    """A name that fits into a table, without what steers a terminal."""
+    """A name that fits into a table, without control characters."""
     if len(text) > MAX_NAME_CHARACTERS:
         raise UsageError(f"expected a name of {MAX_NAME_CHARACTERS} characters at most, got {quoted(text)}; shorten it")
     return " ".join(spelled(text).split())
 
 
 def _pairs(given: Any, expected: str) -> Iterator[tuple[str, str]]:
-    """The two sides of each ``name=value``; of a mapping's items, too. Each name may come once.
+    """The two sides of each ``name=value``, or of a mapping's items. Each name may occur once.
 
     Raises:
-        UsageError: It is not written as `expected`.
+        UsageError: The text is not of the form `expected`.
     """
     if isinstance(given, Mapping):
-        given = [f"{name}{'' if str(one).startswith('<=') else '='}{_typed(one)}" for name, one in given.items()]
+        given = [f"{name}{'' if str(value).startswith('<=') else '='}{_typed(value)}" for name, value in given.items()]
     if not isinstance(several := _several(given), Collection):
         raise UsageError(f"expected {expected}, got {given!r:.60}; pass a text, a list or a mapping of them")
     names: set[str] = set()
@@ -156,7 +156,7 @@ def _pairs(given: Any, expected: str) -> Iterator[tuple[str, str]]:
 
 
 def _pins(given: Any) -> dict[str, Scalar]:
-    """The knobs of ``knob=value``, each with its value; of ``knob<=number``, with ``<=number``."""
+    """The pinned knobs: ``knob=value`` gives the value, and ``knob<=number`` gives ``<=number``."""
     from autotune.knobs import at_most, check_values, parse_knob
 
     pinned: dict[str, Scalar] = {}
@@ -170,7 +170,7 @@ def _pins(given: Any) -> dict[str, Scalar]:
         if name.endswith("<"):
             if type(value) is not int:
                 raise UsageError(f"expected a whole number after {knob}<=, got {quoted(text)}; pin {knob}={text}")
-            if getattr(check_values({}), knob) is None:  # which every limit would let pass
+            if getattr(check_values({}), knob) is None:  # None would satisfy every limit
                 raise UsageError(f"{knob}<={text} limits nothing: torch chooses the number itself; pin {knob}={text}")
             value = at_most(value)
         pinned[knob] = value
@@ -178,7 +178,7 @@ def _pins(given: Any) -> dict[str, Scalar]:
 
 
 def _knobs(text: str) -> tuple[str, ...]:
-    """Knob names."""
+    """The knob names in a text, separated by commas."""
     from autotune.knobs import KNOB_NAMES, unknown_knob
 
     names = tuple(name.strip() for name in text.split(",") if name.strip())
@@ -190,7 +190,7 @@ def _knobs(text: str) -> tuple[str, ...]:
 
 
 def _explored(given: Any) -> dict[str, tuple[Scalar, ...]]:
-    """Arguments of ``name=a,b``, each with its values."""
+    """The arguments in ``name=a,b``, each with its values."""
     from autotune.knobs import parse_scalar
 
     explored = {}
@@ -209,7 +209,7 @@ def _explored(given: Any) -> dict[str, tuple[Scalar, ...]]:
 
 
 def _existing(paths: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The paths, each of which exists."""
+    """Refuses paths that do not exist."""
     for path in paths:
         if not path.exists():
             raise ValueError(f"expected a file or folder that exists, got {str(path)!r}; create it, or leave it out")
@@ -232,21 +232,21 @@ Existing = Annotated[
 ]
 Switch = Annotated[bool, Field(strict=True)]
 NOT_A_SWITCH = BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)
-"""Refuses True, which pydantic would read as 1."""
+"""Makes a number refuse True, which pydantic would read as 1."""
 FOR_MODELS = frozenset({"objective", "at_least", "explore", "join", "nproc_per_node", "fit", "evaluation"})
-"""Options that a script cannot have."""
+"""Options that only models have."""
 FOR_SCRIPTS = frozenset({"writable", "network"})
-"""Options that a model has no need of; they lift a protection, so that no agent may pass them."""
+"""Options that only scripts have. They lift a protection, so no agent may pass them."""
 
 
 class Options(BaseModel):
-    """What the person asked for; its fields are the options of the command line, by their aliases where they have one.
+    """The options of a tuning. A field with an alias has it as its name on the command line.
 
     Attributes:
-        target: What is tuned, as the result calls it.
-        script: The command that trains, where a script is tuned; the target is its text.
-        sent: The function, where one is tuned that only this process has; the target is its name.
-        pinned: The value of a knob, or ``<=`` and a number.
+        target: Name of the workload in the result: a target, a script's text, or a function's name.
+        script: The training command; empty if no script is tuned.
+        sent: A function that only this process has; None if none is tuned.
+        pinned: A value or ``<=`` and a number for each pinned knob.
     """
 
     model_config = ConfigDict(
@@ -261,8 +261,8 @@ class Options(BaseModel):
     )
     at_least: Share | None = Field(
         default=None,
-        description="With samples_per_joule: nothing below this share of the fastest config's rate replaces what you "
-        "have.",
+        description="With samples_per_joule: no config below this share of the fastest config's rate replaces the "
+        "baseline.",
     )
     dollars_per_hour: Price | None = Field(
         default=None, description="What this machine costs an hour, for comparisons."
@@ -314,7 +314,7 @@ class Options(BaseModel):
         description="Number of processes that train together, as under torchrun; auto: one per device.",
     )
     fit: Switch = Field(default=False, description="Measure every change that would make a baseline fit into memory.")
-    evaluation: Switch = Field(default=False, description="Find the batch size to evaluate with, too.")
+    evaluation: Switch = Field(default=False, description="Also find the batch size for evaluation.")
     writable: Existing = Field(
         default=(), description="A file or folder that bursts may change in earnest; may be repeated."
     )
@@ -329,22 +329,22 @@ class Options(BaseModel):
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], **what: Any) -> Options:
-        """The options that were typed, or passed from Python or by an agent.
+        """Parses options that were typed, or passed from Python or by an agent.
 
         Args:
-            given: By the options' names, with ``_`` for ``-``; None, a blank text or an empty list leaves one out.
-            what: Is tuned: `target`, `script`, `sent`.
+            given: Values by option name, with ``_`` for ``-``. None, a blank text or an empty list leaves one out.
+            what: The workload: `target`, `script`, `sent`.
 
         Raises:
-            UsageError: One of them is invalid.
+            UsageError: An option is invalid.
         """
-        known = {name: value for name, value in given.items() if not _is_empty(value)}
+        values = {name: value for name, value in given.items() if not _is_empty(value)}
         try:
-            return cls.model_validate({**known, **what})
+            return cls.model_validate({**values, **what})
         except ValidationError as error:
             name = str(error.errors()[0]["loc"][0])
             field = OFFERED[name]
-            raise _refusal(name, error, known[name], field.annotation, field.metadata) from None
+            raise _refusal(name, error, values[name], field.annotation, field.metadata) from None
 
     @model_validator(mode="after")
     def _agree(self) -> Options:
@@ -376,26 +376,26 @@ class Options(BaseModel):
 
     @property
     def goal(self) -> Objective:
-        """What is maximised."""
+        """The objective that is maximised."""
         from autotune.measuring import objective_named
 
         return objective_named(self.objective)
 
     @property
     def name(self) -> str:
-        """What the files of its result are called, before their device."""
+        """File name of the result, without device and ending."""
         from autotune.scripts.script import Script
 
         return stem_of(Script(self.script).place if self.script else self.target)
 
 
 NAMES = {field.alias or name: name for name, field in Options.model_fields.items() if field.description}
-"""The options, each with its field's name."""
+"""The name of the field of each option."""
 OFFERED: Mapping[str, FieldInfo] = {option: Options.model_fields[name] for option, name in NAMES.items()}
 
 
 def offering(without: Collection[str]) -> Callable[[Command], Command]:
-    """Gives a command the options of a tuning, but for some, in place of its ``**options``."""
+    """Replaces a command's ``**options`` by the options of a tuning, except those in `without`."""
 
     def offer(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True)
@@ -405,9 +405,9 @@ def offering(without: Collection[str]) -> Callable[[Command], Command]:
             for name, field in OFFERED.items()
             if name not in without
         ]
-        kept = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        first = [one for one in kept if one.kind is not keyword]
-        last = [one for one in kept if one.kind is keyword]
+        kept = [parameter for parameter in own.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+        first = [parameter for parameter in kept if parameter.kind is not keyword]
+        last = [parameter for parameter in kept if parameter.kind is keyword]
         command.__signature__ = own.replace(parameters=[*first, *named, *last])  # type: ignore[attr-defined]
         return command
 
@@ -415,10 +415,10 @@ def offering(without: Collection[str]) -> Callable[[Command], Command]:
 
 
 def read(hint: Any, name: str, given: Any) -> Any:
-    """The value of one option, of a type that a tuning's options have; None where it is left out.
+    """Parses one option of the type `hint`; None if it is left out.
 
     Raises:
-        UsageError: It is invalid.
+        UsageError: The value is invalid.
     """
     if _is_empty(given):
         return None
@@ -429,24 +429,24 @@ def read(hint: Any, name: str, given: Any) -> Any:
 
 
 def option_of(name: str) -> str:
-    """As it is typed: ``--memory-target``."""
+    """An option as it is typed: ``--memory-target``."""
     return f"--{name.replace('_', '-')}"
 
 
 def help_of(field: FieldInfo) -> str:
-    """What an option means, and the range of its values."""
+    """Help text of an option: its description, and the range of its values."""
     ranges = [bounds for part, metadata in _parts(field.annotation, field.metadata) if (bounds := _range(metadata))]
     return " ".join([str(field.description), *(f"{bounds[0].upper()}{bounds[1:]}." for bounds in ranges)])
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """An option's JSON Schema, with what it means."""
+    """JSON Schema of an option, including its help text."""
     schema: dict[str, Any] = Options.model_json_schema()["properties"][name]
     return {key: value for key, value in schema.items() if key != "title"} | {"description": help_of(OFFERED[name])}
 
 
 def _typer_option(name: str, field: FieldInfo) -> Any:
-    """An option as typer takes it: a text, several, or the option alone."""
+    """An option for typer: a text, a list of texts, or a switch."""
     if field.annotation is bool:
         return Annotated[bool, typer.Option(option_of(name), help=help_of(field))]
     sample = "|".join(_sample(part, metadata) for part, metadata in _parts(field.annotation, field.metadata))
@@ -455,7 +455,7 @@ def _typer_option(name: str, field: FieldInfo) -> Any:
 
 
 def default_of(field: FieldInfo) -> Any:
-    """What is used where an option is left out, as a command line and a call show it."""
+    """Default of an option, as a command line and a call show it."""
     return None if repeats(field) else field.default
 
 
@@ -465,7 +465,7 @@ def repeats(field: FieldInfo) -> bool:
 
 
 def _parts(hint: Any, metadata: Collection[Any] = ()) -> Iterator[tuple[Any, list[Any]]]:
-    """The types that a value may have, each with all that is noted at it."""
+    """The types that a value may have, each with its metadata."""
     if get_origin(hint) is Annotated:
         hint, *own = get_args(hint)
         metadata = [*own, *metadata]
@@ -473,34 +473,36 @@ def _parts(hint: Any, metadata: Collection[Any] = ()) -> Iterator[tuple[Any, lis
         for part in get_args(hint):
             yield from _parts(part, metadata)
     elif hint is not NoneType:
-        inner = (one.metadata if isinstance(one, FieldInfo) else [one] for one in metadata)
+        inner = (entry.metadata if isinstance(entry, FieldInfo) else [entry] for entry in metadata)
         yield hint, [*itertools.chain.from_iterable(inner)]
 
 
 def _sample(part: Any, metadata: Collection[Any]) -> str:
-    """What stands for a value in ``--help``."""
+    """Placeholder for a value in ``--help``."""
     if get_origin(part) is Literal:
         return "|".join(get_args(part))
-    return next((one.sample for one in metadata if isinstance(one, Takes)), {int: "NUMBER", Path: "FILE"}.get(part, ""))
+    samples = (entry.sample for entry in metadata if isinstance(entry, Takes))
+    return next(samples, {int: "NUMBER", Path: "FILE"}.get(part, ""))
 
 
 def _range(metadata: Collection[Any]) -> str:
-    ends: list[Any] = [one.ge if isinstance(one, Ge) else one.le for one in metadata if isinstance(one, (Ge, Le))]
+    bounds = (entry for entry in metadata if isinstance(entry, (Ge, Le)))
+    ends: list[Any] = [bound.ge if isinstance(bound, Ge) else bound.le for bound in bounds]
     return f"from {min(ends):.10g} to {max(ends):.10g}" if ends else ""
 
 
 def _expected(part: Any, metadata: Collection[Any]) -> str:
-    """What an error expects."""
+    """The expected value, for an error message."""
     if get_origin(part) is Literal:
         words = get_args(part)
         return f"one of {', '.join(words)}" if len(words) > 1 else repr(*words)
     nouns = {int: "a whole number", bool: "True or False", str: "a text", Path: "the path of a file"}
-    noun = next((one.noun for one in metadata if isinstance(one, Takes) and one.noun), nouns.get(part))
+    noun = next((entry.noun for entry in metadata if isinstance(entry, Takes) and entry.noun), nouns.get(part))
     return " ".join(filter(None, [noun, _range(metadata)]))
 
 
 def _refusal(name: str, error: ValidationError, given: Any, hint: Any, metadata: Collection[Any] = ()) -> UsageError:
-    """What is wrong with an option's value: in the words of what read it, else by its type and range."""
+    """The error for an option's value: its parser's own message, else the expected type and range."""
     first = error.errors()[0]
     if first["type"] == "value_error":
         return UsageError(f"{option_of(name)}: {first['ctx']['error']}")
@@ -510,15 +512,15 @@ def _refusal(name: str, error: ValidationError, given: Any, hint: Any, metadata:
 
 
 def missing_device(device: str, hardware: Hardware) -> UsageError:
-    """The error where a device is asked for that this machine does not have."""
+    """The error for a device that this machine does not have."""
     return UsageError(f"--device: expected one that this machine has ({', '.join(hardware.devices)}), got {device}")
 
 
 def require_energy(objective: str, device: Gpu | Cpu | None, ranks: int = 1) -> None:
-    """Refuses an objective that needs a counter of energy where there is none.
+    """Refuses an objective that needs an energy counter if there is none.
 
     Raises:
-        UsageError: It cannot be measured here.
+        UsageError: The objective cannot be measured here.
     """
     from autotune.measuring import SAMPLES_PER_JOULE
 
@@ -530,20 +532,20 @@ def require_energy(objective: str, device: Gpu | Cpu | None, ranks: int = 1) -> 
             "--nproc-per-node out"
         )
     if (why := why_no_energy(device)) is not None:
-        raise UsageError(f"--objective {objective}: expected a counter of energy, got none: {why}")
+        raise UsageError(f"--objective {objective}: expected an energy counter, got none: {why}")
 
 
-def ranks_on(hardware: Hardware, device: DeviceKind, wanted: int | Literal["auto"]) -> int:
-    """How many ranks train on a machine; ``auto``: one a device, and one a CPU where that trains.
+def ranks_on(hardware: Hardware, device: DeviceKind, requested: int | Literal["auto"]) -> int:
+    """Number of ranks on a machine. ``auto`` means one per GPU, or one per CPU if the CPU trains.
 
     Raises:
-        UsageError: There are fewer devices than that, or no process groups for them.
+        UsageError: There are fewer devices, or no process groups for them.
     """
-    if wanted == 1:
+    if requested == 1:
         return 1
     gpus = sum(gpu.kind == device for gpu in hardware.gpus)
-    found = hardware.cpu.budget if device == "cpu" else gpus
-    ranks = found if wanted == "auto" else wanted
+    devices = hardware.cpu.budget if device == "cpu" else gpus
+    ranks = devices if requested == "auto" else requested
     if ranks > 1 and (device == "mps" or sys.platform != "linux"):
         raise UsageError("--nproc-per-node: expected 1 here, since several ranks need Linux, and a CPU or NVIDIA GPUs")
     if device != "cpu" and ranks > gpus:

@@ -1,4 +1,4 @@
-"""Where a command may write: in a new file, or in place of an own file of the same kind. Checked before any work."""
+"""Checks before any work that a command writes a new file, or replaces one of autotune's files of the same kind."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 from autotune.errors import UsageError
 
 HEAD_BYTES = 65_536
-"""Bytes at a file's start in which its kind shows: the writers below put it into the first two thousand."""
+"""Bytes at a file's start that identify its kind; autotune writes the mark into the first two thousand."""
 
 
 class Kind(NamedTuple):
     """A kind of file that autotune writes.
 
     Attributes:
-        noun: What a person calls it, with its article.
-        start: How its content begins.
+        noun: Its name in messages, with the article.
+        start: Pattern at the start of its content.
     """
 
     noun: str
@@ -41,19 +41,19 @@ COMPARISONS = {
     "html": PAGE,
 }
 BESIDE = {".html": PAGE, ".journal": JOURNAL, ".live.jsonl": LIVE, ".diff": None}
-"""What lies beside a result; a diff of autotune looks like any other."""
+"""Endings of the files beside a result. A diff has no kind: autotune's look like any other."""
 
 
 def require_replaceable(option: str, path: Path, kind: Kind) -> None:
-    """Refuses to write in place of anything but an own file of the same kind, or an empty one.
+    """Refuses to replace anything but an empty file, or a file of autotune of the same kind.
 
     Args:
-        option: By which a person has named the file, for the message.
+        option: The option that names the file, for the message.
         path: The file.
-        kind: What is to be written.
+        kind: The kind of file to write.
 
     Raises:
-        UsageError: Something else is there, or what is there cannot be read.
+        UsageError: Another file is there, or the file cannot be read.
     """
     try:
         if path.is_dir():
@@ -71,10 +71,10 @@ def require_replaceable(option: str, path: Path, kind: Kind) -> None:
 
 
 def require_result_place(path: Path) -> None:
-    """The same for a result that a person has named by ``--out``, and for the files that come to lie beside it.
+    """Checks the path of a result that ``--out`` names, and those of the files beside it.
 
     Raises:
-        UsageError: The result, its page, its journal or its diff would take the place of another file.
+        UsageError: The result, its page, its journal or its diff would replace another file.
     """
     if path.suffix in BESIDE:
         raise UsageError(f"--out: expected the result's own file, such as {path.with_suffix('.json')}, got {path}")

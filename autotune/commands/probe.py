@@ -1,4 +1,4 @@
-"""`autotune probe`: what this machine has."""
+"""`autotune probe`: shows this machine's hardware."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from autotune.search.interrupts import Stop
 
 PROBE_SECONDS, PEAK_SECONDS = 120.0, 1.5
-"""For everything, and for each peak that is measured. Chosen, not measured."""
+"""Limits in seconds: of the whole probe, and of the measurement of each peak. Not tuned."""
 
 
 @reported
 def probe(device: Device = "", json: Json = False) -> None:
-    """Shows what this machine has, and what limits it."""
+    """Shows this machine's hardware and its limits."""
     from json import dumps as to_json
 
     from autotune.sandbox.protection import find_offer
@@ -35,11 +35,11 @@ def probe(device: Device = "", json: Json = False) -> None:
 
 
 def probed(device: str, stop: Stop | None = None) -> Hardware:
-    """What this machine has, by the host and by torch.
+    """This machine's hardware, read from the host and from torch.
 
     Args:
-        device: The kind whose peaks are measured, as it is typed; empty for the first accelerator.
-        stop: Ends it early.
+        device: The kind of device whose peaks are measured, as typed; empty for the first accelerator.
+        stop: Ends the probe early.
 
     Raises:
         UsageError: There is no such kind.

@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from autotune.report.saved import SavedResult
 
 OPTIONS = {name: field for name, field in OFFERED.items() if name not in FOR_SCRIPTS}
-"""Those of ``autotune --model``, which is the target here."""
+"""The options of ``autotune --model``; the target replaces ``--model``."""
 
 
 def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **options: Any) -> SavedResult:
-    """Tunes a model, as ``autotune --model`` does, and returns the result, which is saved too.
+    """Tunes a model, as ``autotune --model`` does, saves the result and returns it.
 
-    Ctrl-C, or a notebook's "interrupt", ends it early: what was measured by then is saved and returned. A second one
-    raises KeyboardInterrupt at once, as does one that comes before anything was measured.
+    Ctrl-C, or a notebook's "interrupt", ends it early: the measurements so far are saved and returned. A second
+    interrupt, or one before anything was measured, raises KeyboardInterrupt at once.
 
     Args:
         target: ``"train:build"``, ``"folder/train.py:build"``, or the function itself, wherever it is defined: in a
-            notebook's cell, in the script that runs, inside another function. It is sent to the bursts with all that
-            it uses.
-        quiet: Whether no progress is shown; None shows it in a notebook and at a prompt, and not in a script.
-        options: Those of the command, by the same names with ``_`` for ``-``, as texts or as Python writes them:
-            ``budget=600``, ``only=["num_workers", "precision"]``, ``pin={"batch_size": 64}``,
-            ``explore={"max_len": [256, 384]}``, ``resume=True``.
+            notebook's cell, in the running script, inside another function. A function is sent to the bursts with
+            everything that it uses.
+        quiet: Whether to hide progress. None shows it in a notebook and at a prompt, but not in a script.
+        options: The command's options, with ``_`` for ``-``, as texts or as Python values: ``budget=600``,
+            ``only=["num_workers", "precision"]``, ``pin={"batch_size": 64}``, ``explore={"max_len": [256, 384]}``,
+            ``resume=True``.
 
     Returns:
         The result, with ``path``, its file, for `autotune.load`, and ``page``, its report. A notebook shows it as the
@@ -43,7 +43,7 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
     Raises:
         AutotuneError: As the command reports it: UsageError, WorkloadError, NothingFeasibleError, IsolationError.
         TypeError: There is no such option.
-        KeyboardInterrupt: Interrupted before anything was measured, or twice.
+        KeyboardInterrupt: Interrupted twice, or before anything was measured.
     """
     for name in options:
         if name not in OPTIONS:
@@ -67,13 +67,13 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
     from autotune.workload.sent import Sent
 
     sent = None if isinstance(target, str) else Sent.of(target)
-    wanted = Options.parse(options, target=sent.target if sent else str(target), sent=sent)
-    budget = Budget(wanted.budget_seconds)
+    parsed = Options.parse(options, target=sent.target if sent else str(target), sent=sent)
+    budget = Budget(parsed.budget_seconds)
     silent = not _at_prompt() if quiet is None else quiet
-    progress = make_progress(make_console(), quiet=silent, objective=wanted.goal, seconds=budget.remaining)
+    progress = make_progress(make_console(), quiet=silent, objective=parsed.goal, seconds=budget.remaining)
     with CallInterrupts() as interrupts:
         try:
-            saved = tune_and_save(wanted, progress, budget, interrupts)
+            saved = tune_and_save(parsed, progress, budget, interrupts)
         except Interrupted as interrupted:
             raise KeyboardInterrupt(str(interrupted)) from None
         except AutotuneError as error:
@@ -81,22 +81,22 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
                 error.add_note(f"In the burst:\n{trace}")
             raise
         page, why_none = saved.write_page()
-    for told in (saved.failure, why_none):
-        if told is not None:  # the result is here all the same
-            warnings.warn(str(told), stacklevel=2)
+    for problem in (saved.failure, why_none):
+        if problem is not None:  # the result is returned all the same
+            warnings.warn(str(problem), stacklevel=2)
     return SavedResult.of(saved.result, saved.path, page)
 
 
 def _at_prompt() -> bool:
-    """Whether a person enters one piece of code after the other: in a notebook, in IPython, in Python's own prompt."""
+    """Whether the session is interactive: a notebook, IPython, or Python's own prompt."""
     get_ipython: Callable[[], Any] = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
     return get_ipython() is not None or hasattr(sys, "ps1")
 
 
 def _signature() -> inspect.Signature:
-    """The function's own, with the command's options in place of ``**options``: editors and help show them."""
+    """The signature of `tune` with the command's options in place of ``**options``, for editors and help."""
     own = inspect.signature(tune)
-    fixed = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    fixed = [parameter for parameter in own.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
     keyword = inspect.Parameter.KEYWORD_ONLY
     named = [inspect.Parameter(name, keyword, default=default_of(field)) for name, field in OPTIONS.items()]
     return own.replace(parameters=[*fixed, *named])

@@ -1,4 +1,4 @@
-"""`autotune run`: tunes a training script as it is."""
+"""`autotune run`: tunes a training script without changing it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ def run(
     command: Words = None,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what was seen and what would be changed, and stop.")
+        bool, typer.Option("--dry-run", help="Show what was seen and what would be tried, and exit.")
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Change the script in the end as the result says; autotune keep undoes it.")
+        bool,
+        typer.Option(
+            "--keep", help="Write the result's settings into the script; autotune keep --reverse reverts them."
+        ),
     ] = False,
     effective_batch: Annotated[
         str,
@@ -41,15 +44,15 @@ def run(
     from autotune.scripts.script import Script
 
     script = Script.of(command or ())
-    wanted = Options.parse({**options, "effective_batch": effective_batch}, target=script.text, script=script.command)
+    parsed = Options.parse({**options, "effective_batch": effective_batch}, target=script.text, script=script.command)
     if dry_run:
-        _look(wanted, as_json=json, quiet=quiet)
+        _look(parsed, as_json=json, quiet=quiet)
     else:
-        raise typer.Exit(tune_and_tell(wanted, as_json=json, quiet=quiet, keeping=keep))
+        raise typer.Exit(tune_and_tell(parsed, as_json=json, quiet=quiet, keeping=keep))
 
 
-def _look(wanted: Options, *, as_json: bool, quiet: bool) -> None:
-    """Shows what a look at the script finds."""
+def _look(options: Options, *, as_json: bool, quiet: bool) -> None:
+    """Shows the dry run of a script."""
     from json import dumps
 
     from autotune.commands.tuning import Tuning
@@ -61,10 +64,10 @@ def _look(wanted: Options, *, as_json: bool, quiet: bool) -> None:
     from autotune.terminal.progress import make_progress
 
     console = make_console()
-    budget = Budget(wanted.budget_seconds, started=STARTED)
+    budget = Budget(options.budget_seconds, started=STARTED)
     with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=budget.remaining) as progress:
-        found = Tuning(wanted, progress, budget, interrupts).look()
+        look = Tuning(options, progress, budget, interrupts).look()
     if as_json:
-        say(dumps(masked_data(look_data(*found)), indent=2, default=str))
+        say(dumps(masked_data(look_data(*look)), indent=2, default=str))
     else:
-        console.print(look_lines(*found))
+        console.print(look_lines(*look))

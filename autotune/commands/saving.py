@@ -1,4 +1,4 @@
-"""A tuning whose result is saved: whole files or none, wherever there is room, also where it was interrupted."""
+"""Runs a tuning and saves its result, also after an interruption; to the temporary folder if need be."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from autotune.search.stopping import Budget
 
 @dataclass(frozen=True)
 class Saved:
-    """A result and where it lies.
+    """A result and its file.
 
     Attributes:
-        result: What was found, in part where it was interrupted.
-        path: Its file; None where none could be written.
-        failure: Why the file is not where it was wanted.
+        result: The result; partial if the tuning was interrupted.
+        path: Its file; None if it could not be written.
+        failure: Why the file is not at the requested path; None if it is.
     """
 
     result: Result
@@ -30,35 +30,39 @@ class Saved:
     failure: ResultFileError | None
 
     def write_page(self) -> tuple[Path | None, str | None]:
-        """Writes the report beside the result, unless that had to be written elsewhere; and says why it could not."""
+        """Writes the report beside the result, unless the result had to be written elsewhere.
+
+        Returns:
+            The report's path, and the reason if it could not be made.
+        """
         if self.path is None or self.failure is not None:
             return None, None
         try:
             from autotune.report import write_report
 
             return write_report(self.result, self.path), None
-        except Exception as error:  # noqa: BLE001 - the result is written, and its picture is no reason to fail
+        except Exception as error:  # noqa: BLE001 - the result is written; without its report it is still complete
             return None, f"the report could not be made: {error}; 'autotune report {self.path}' tries again"
 
 
-def tune_and_save(wanted: Options, progress: Progress, budget: Budget, stop: Stop) -> Saved:
+def tune_and_save(options: Options, progress: Progress, budget: Budget, stop: Stop) -> Saved:
     """Tunes, and writes the result.
 
     Args:
-        wanted: What was asked for.
-        progress: Shows how it goes; opened here.
-        budget: For all of it.
-        stop: Ends it early, with what is known by then.
+        options: The options of the command.
+        progress: Receives progress events; this function opens it.
+        budget: Wall-clock limit for the whole tuning.
+        stop: Ends the tuning early, with a partial result.
 
     Raises:
         AutotuneError: As `Tuning.run`.
-        Interrupted: Asked to end before there was anything to keep.
+        Interrupted: Asked to end before the first burst ended.
     """
     try:
         with progress:
-            result, wanted_path = Tuning(wanted, progress, budget, stop).run()
+            result, place = Tuning(options, progress, budget, stop).run()
     except Interrupted:
         raise Interrupted("interrupted before the first burst ended; nothing was written") from None
     with stop.held():
-        path, failure = keep_document(result, wanted_path)
+        path, failure = keep_document(result, place)
     return Saved(result, path, failure)

@@ -1,4 +1,4 @@
-"""`autotune train`: trains once, for real, and tunes meanwhile."""
+"""`autotune train`: trains for real, and tunes meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which code a file may name to be run: what lies in the working directory, and nothing that it only refers to."""
+"""Decides which code a result file may run: code in the working directory, but nothing that it only imports."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from autotune.secrets import is_masked
 from autotune.workload.target import split_target
 
 _HARMLESS = {"-u", "-B", "-O", "-OO"}
-"""Options of Python that may stand before a script; others run other code, or change where it is looked for."""
+"""Options of Python that may precede a script. Others run other code, or change where Python looks for it."""
 
 
 def trained_by(
     workload: WorkloadRecord, file: Path, *, model: str, command: Sequence[str], trust: bool
 ) -> str | Script:
-    """What to train: what the person named by ``--model`` or after ``--``, else what the file names, if it may run.
+    """The workload to train: from ``--model`` or the command after ``--``, else from the file, if that may run.
 
     Args:
-        workload: As the file has it.
+        workload: The file's record of the workload.
         file: The file.
-        model: What the person named by ``--model``; empty: nothing.
-        command: What the person typed after ``--``.
+        model: Value of ``--model``; empty if it was left out.
+        command: The words after ``--``.
         trust: Whether the file may name any code.
 
     Raises:
-        TargetError: What the file names is no target.
-        UsageError: It may not be run, or its program is not here; or a command is given where a target is expected.
+        TargetError: The file's target is malformed.
+        UsageError: The workload may not run, or its program is missing; or a command is given for a model.
     """
     if command:
         if workload.script is None or model:
@@ -64,10 +64,10 @@ def trained_by(
 
 
 def allowing(target: str | Script, writable: Iterable[Path], *, any_network: bool) -> str | Script:
-    """The same, where a script may change what was named, and connect where the person says; a target has no need.
+    """Adds writable paths and network access to a script; a model stays unchanged, since it needs neither.
 
     Raises:
-        UsageError: There is no such path.
+        UsageError: A path does not exist.
     """
     if isinstance(target, str):
         return target
@@ -75,7 +75,7 @@ def allowing(target: str | Script, writable: Iterable[Path], *, any_network: boo
 
 
 def _is_own_command(command: Sequence[str]) -> bool:
-    """Whether it is the Python that runs autotune, running a file or a module of the working directory."""
+    """Whether a command runs a file or a module of the working directory with autotune's own Python."""
     if not _is_this_python(command[0]):
         return False
     words = [*itertools.dropwhile(_HARMLESS.__contains__, command[1:]), "", ""]
@@ -89,22 +89,22 @@ def _is_own_command(command: Sequence[str]) -> bool:
 
 
 def _is_this_python(program: str) -> bool:
-    """Whether a program is this interpreter: of the same environment too, which decides what is imported."""
+    """Whether a program is this interpreter, in the same environment, which decides what it imports."""
     place = shutil.which(program)
     if place is None or not sys.executable:
         return False
-    environments = {Path(one).parent.resolve() for one in (place, sys.executable)}
+    environments = {Path(program).parent.resolve() for program in (place, sys.executable)}
     return len(environments) == 1 and os.path.samefile(place, sys.executable)
 
 
 def target_of(named: str, file: Path, model: str, *, trust: bool) -> str:
-    """The workload to run: what the person named by ``--model``, else the target named in the file, if that may be run.
+    """The target to run: the value of ``--model``, else the target named in the file, if that may run.
 
     With `trust`, the file may name any code that is installed here.
 
     Raises:
-        TargetError: What the file names is no target.
-        UsageError: It lies outside the working directory, or the attribute is not defined where it is looked for.
+        TargetError: The file's target is malformed.
+        UsageError: The target is outside the working directory, or its module does not define the attribute itself.
     """
     if model or trust:
         return model or named
@@ -115,7 +115,7 @@ def target_of(named: str, file: Path, model: str, *, trust: bool) -> str:
         why = f"which is not found in the working directory {folder}"
     elif source.is_file() and not _defines(source, attribute):
         why = f"which {source} does not define itself"
-    else:  # the import reports what is not there at all
+    else:  # the import reports a missing file
         return named
     raise UsageError(
         f"{file} names {named}, {why}: a file from elsewhere could run any code that way; "
@@ -124,9 +124,9 @@ def target_of(named: str, file: Path, model: str, *, trust: bool) -> str:
 
 
 def _source_of(module: str, folder: Path) -> Path | None:
-    """The file that an import of a module would run, found without importing its packages; None where there is none.
+    """The file that importing a module would run, without importing its packages; None if there is none.
 
-    The working directory comes first unless it is on the path already, as when the workload is imported.
+    The working directory comes first unless it is on the path already, as for the import of the workload.
     """
     if module.partition(".")[0] in {*sys.builtin_module_names, *sys.stdlib_module_names}:
         return None
@@ -141,14 +141,14 @@ def _source_of(module: str, folder: Path) -> Path | None:
 
 
 def _is_own(source: Path, folder: Path) -> bool:
-    """Whether a file lies in the folder, and in no environment that lies there too."""
+    """Whether a file is in the folder, but not in an environment inside the folder."""
     environments = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)]
     installed = any(folder in place.parents and source.is_relative_to(place) for place in environments)
     return source.is_relative_to(folder) and not installed and "site-packages" not in source.parts
 
 
 def _defines(source: Path, attribute: str) -> bool:
-    """Whether a module makes the attribute itself: by its imports, ``train:os.system`` would be within reach."""
+    """Whether a module defines the attribute itself; through its imports ``train:os.system`` would be reachable."""
     first, *rest = attribute.split(".")
     try:
         tree = ast.parse(source.read_bytes())
@@ -160,7 +160,7 @@ def _defines(source: Path, attribute: str) -> bool:
 
 
 def _names(tree: ast.AST) -> Iterator[tuple[str, bool]]:
-    """The names that a module's code binds, and whether by itself rather than by an import."""
+    """The names that a module binds, each with whether it is a definition rather than an import."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name, True

@@ -1,4 +1,4 @@
-"""`autotune` itself: tuning, its options, and what is written and shown in the end."""
+"""`autotune` itself: tunes a model, then writes and shows the result."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def tune(
     raise typer.Exit(tune_and_tell(Options.parse(options, target=model), as_json=json, quiet=quiet))
 
 
-def tune_and_tell(wanted: Options, *, as_json: bool, quiet: bool, keeping: bool = False) -> int:
-    """Tunes, writes the result, shows it; returns the exit status.
+def tune_and_tell(options: Options, *, as_json: bool, quiet: bool, keeping: bool = False) -> int:
+    """Tunes, writes and shows the result, and returns the exit status.
 
     Args:
-        wanted: What was asked for.
-        as_json: Whether the result is printed as JSON.
-        quiet: Whether nothing but errors is shown.
-        keeping: Whether a script is changed in the end as the result says.
+        options: The options of the command.
+        as_json: Whether to print the result as JSON.
+        quiet: Whether to show only errors.
+        keeping: Whether to write the result's settings into the script.
     """
     from autotune.commands.keep import after_run
     from autotune.commands.saving import tune_and_save
@@ -54,11 +54,11 @@ def tune_and_tell(wanted: Options, *, as_json: bool, quiet: bool, keeping: bool 
     from autotune.terminal.progress import make_progress
 
     console = make_console()
-    budget = Budget(wanted.budget_seconds, started=STARTED)
+    budget = Budget(options.budget_seconds, started=STARTED)
     with Interrupts() as interrupts:
-        progress = make_progress(console, quiet=quiet, objective=wanted.goal, seconds=budget.remaining)
+        progress = make_progress(console, quiet=quiet, objective=options.goal, seconds=budget.remaining)
         try:
-            saved = tune_and_save(wanted, progress, budget, interrupts)
+            saved = tune_and_save(options, progress, budget, interrupts)
         except Interrupted as interrupted:
             console.print(str(interrupted))
             return INTERRUPTED_STATUS
@@ -82,7 +82,7 @@ def tune_and_tell(wanted: Options, *, as_json: bool, quiet: bool, keeping: bool 
 
 
 def _refuse_options(context: typer.Context, command: str) -> None:
-    """An option that stands before a sub-command would be lost without a word."""
+    """Refuses an option before a sub-command, which would be ignored silently."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE":

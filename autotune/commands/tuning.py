@@ -40,14 +40,14 @@ from autotune.search.trials import TrialLog
 from autotune.search.warm_start import Candidate, candidates, read_results
 
 PEAKS_SHARE, PEAKS_MAX_SECONDS = 0.01, 1.5
-"""Of the budget, for each peak of the hardware that is measured. Chosen, not measured."""
+"""Time to measure each peak of the hardware: a share of the budget, and the most seconds. Not tuned."""
 PROFILE_MIN_SECONDS = 2.0
-"""With less than this left, no profile is begun."""
+"""With less time remaining, no profile is taken. Not tuned."""
 
 
 @dataclass
 class Tuning:
-    """A tuning in progress; its budget has been running since the command began."""
+    """A tuning in progress; its budget counts from the start of the command."""
 
     options: Options
     progress: Progress
@@ -56,13 +56,13 @@ class Tuning:
     _notes: list[str] = field(default_factory=list, init=False)
 
     def run(self) -> tuple[Result, Path]:
-        """Tunes; returns the result and where it belongs. The caller writes it.
+        """Tunes, and returns the result with the path where the caller writes it.
 
         Raises:
             UsageError: An option, the target or the storage is wrong.
             WorkloadError: The user's code failed.
             NothingFeasibleError: No config could be trained.
-            Interrupted: Asked to end before anything was measured; later, a partial result is returned.
+            Interrupted: Asked to end before anything was measured. Later interrupts return a partial result.
         """
         elsewhere = read_results(self.options.warm_start)
         for source, result in elsewhere:
@@ -86,7 +86,7 @@ class Tuning:
         return make_result(search, setting, findings, tried=tried, notes=self._notes, seconds=seconds), out
 
     def _examine(self, isolation: Isolation) -> tuple[Setting, ProcessRunner]:
-        """Looks at the machine and at the workload."""
+        """Reads the machine's hardware, and checks the workload."""
         options = self.options
         seen = isolation.seen if isinstance(isolation, ScriptIsolation) else None
         self.progress.stage("probing")
@@ -103,13 +103,13 @@ class Tuning:
         enough = sufficient_budget(began + 2 * deadline, 2 * deadline)
         facts = runner.check(deadline, options.explored, f"try --budget {enough:.0f}s")
         prepared = self.budget.elapsed
-        source = source_of(seen) if seen is not None else None  # now: its files may be edited meanwhile
+        source = source_of(seen) if seen is not None else None  # now, since its files may be edited during the search
         return Setting(options, hardware, device, facts, prepared - began, prepared, seen, source), runner
 
     def _search(
         self, setting: Setting, space: Space, runner: ProcessRunner, log: TrialLog, tried: Sequence[Candidate]
     ) -> Search:
-        """The search, with what it may spend."""
+        """The search, with its share of the budget."""
         options, baseline = self.options, Point(config=setting.facts.baseline)
         kept = EVALUATION.seconds(self.budget.seconds) if options.evaluation else 0.0
         kept += SCALING.seconds(self.budget.seconds) if setting.searches_ranks else 0.0
@@ -133,10 +133,10 @@ class Tuning:
         )
 
     def _measure(self, search: Search, runner: ProcessRunner, setting: Setting) -> Findings:
-        """Runs the search and what follows it; interrupted, it keeps what was found by then.
+        """Runs the search and the measurements after it; after an interrupt, returns the findings so far.
 
         Raises:
-            Interrupted: There is no figure yet.
+            Interrupted: Asked to end before anything was measured.
         """
         findings = Findings()
         try:
@@ -149,23 +149,23 @@ class Tuning:
             self._profile(runner, search, findings.profiles)
             findings.stopped_by = stopped_by
         except Interrupted:
-            if search.log.incumbent() is None:  # a result without a figure would serve nobody
+            if search.log.incumbent() is None:  # a result without a measurement is useless
                 raise
         return findings
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person was told."""
+        """All notes that the user has seen."""
         return tuple(self._notes)
 
     def look(self) -> tuple[SeenScript | None, Space, str | None]:
-        """What a dry run shows: what was seen of a script, what would be searched, and how files are protected.
+        """A dry run: what was seen in a script, what the search would try, and how files are protected.
 
-        Of a `build()`, the first and the last are None.
+        The first and the last are None for a `build()`.
 
         Raises:
             UsageError: An option or the target is wrong.
-            WorkloadError: It cannot be tuned as it is.
+            WorkloadError: The workload cannot be tuned.
             Interrupted: Asked to end.
         """
         with self._opened() as isolation:
@@ -175,18 +175,18 @@ class Tuning:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Isolation]:
-        """Where bursts come from."""
+        """The isolation that runs the bursts."""
         options = self.options
         script = Script(options.script, options.writable, options.any_network) if options.script else None
         target = script or options.sent or options.target
-        on_gpu = options.device in {None, "cuda"} and options.ranks == 1  # else all of them train
+        on_gpu = options.device in {None, "cuda"} and options.ranks == 1  # several ranks use all GPUs
         with opened(target, self.budget, self.progress, self.interrupts, self._note, on_gpu=on_gpu) as isolation:
             if isolation.fork_unsafe_reason is not None:
                 self._note(f"each burst starts a fresh interpreter: {isolation.fork_unsafe_reason}")
             yield isolation
 
     def _space(self, setting: Setting) -> Space:
-        """What is searched, as it was asked for."""
+        """The space to search, by the options, the workload and the doctor's findings."""
         options, baseline = self.options, setting.facts.baseline
         examination = self._examined(setting)
         unsound = {(drop.knob, drop.value): drop.reason for drop in examination.drops}
@@ -196,7 +196,7 @@ class Tuning:
             held = held_knobs(setting.seen, batch_is_free=is_free)
             _require_changeable(options.pinned, baseline, held)
             unsound |= {("precision", "fp16"): "fp16 needs a GradScaler in the script"}
-            if is_free:  # what a script accumulates stays
+            if is_free:  # a script's accumulation stays
                 pinned = {**pinned, "accumulation_steps": baseline.accumulation_steps}
         return build_space(
             setting.hardware,
@@ -213,37 +213,37 @@ class Tuning:
         )
 
     def _numerics(self, runner: ProcessRunner, baseline: Point) -> NumericsGuard:
-        """What judges whether a config trains what the baseline trains."""
+        """The guard that checks whether a config trains the same thing as the baseline."""
         if not self.options.script:
             return NumericsGuard(runner.agreement, baseline, self._note)
         return ScriptNumerics(runner.agreement, baseline, self._note, runner.losses)
 
-    def _profile(self, runner: ProcessRunner, search: Search, found: dict[Point, Profile]) -> None:
-        """Looks where the baseline and the answer spend their time, as far as there is time to see it."""
+    def _profile(self, runner: ProcessRunner, search: Search, profiles: dict[Point, Profile]) -> None:
+        """Profiles the baseline and the answer into `profiles`, as far as the budget allows."""
         for point in dict.fromkeys((search.confirmation.answer(), search.baseline)):
             if search.log.measurement(point) is None or self.budget.remaining < PROFILE_MIN_SECONDS:
                 continue
             self.progress.stage("profiling")
-            with contextlib.suppress(AutotuneError):  # a profile that fails explains nothing, and costs nothing else
-                found[point] = runner.profile(point, self.budget.remaining)
+            with contextlib.suppress(AutotuneError):  # a failed profile is only missing
+                profiles[point] = runner.profile(point, self.budget.remaining)
 
     def _evaluation(self, runner: ProcessRunner, search: Search, facts: WorkloadFacts) -> Evaluation | None:
-        """The batch to evaluate with; None, which is told, where there was no time, or it failed."""
+        """The evaluation batch size; None, with a note, if there was no time or evaluating failed."""
         self.progress.stage("evaluation")
         plan, answer = BurstPlan(measure_seconds=EXPLAINING_SECONDS), search.confirmation.answer()
-        found = evaluation_batch(answer, runner, plan, self.budget, facts.evaluation_samples)
-        if found is None:
-            self._note("no batch size to evaluate with was found: there was no time for it, or evaluating failed")
-        return found
+        evaluation = evaluation_batch(answer, runner, plan, self.budget, facts.evaluation_samples)
+        if evaluation is None:
+            self._note("no evaluation batch size was found: there was no time, or evaluating failed")
+        return evaluation
 
     def _scaling(self, runner: ProcessRunner, search: Search) -> Scaling | None:
-        """How many ranks pay, as far as there is time to see it."""
+        """How the speed scales with the number of ranks; None if there was no time."""
         self.progress.stage("fewer ranks")
         plan, answer = BurstPlan(measure_seconds=EXPLAINING_SECONDS), search.confirmation.answer()
         return scaling(answer, runner, plan, self.budget)
 
     def _look_at_machine(self, isolation: Isolation, seen: SeenScript | None) -> tuple[Hardware, DeviceKind]:
-        """The machine as host and torch see it, and the device to train on."""
+        """The machine's hardware, read from the host and torch, and the device to train on."""
         seconds = min(PEAKS_MAX_SECONDS, PEAKS_SHARE * self.budget.seconds)
         hardware = look_at_machine(isolation, 10 + 10 * seconds, device=self.options.device, peak_seconds=seconds)
         device = self.options.device or hardware.default_device
@@ -259,10 +259,10 @@ class Tuning:
         return hardware, device
 
     def _examined(self, setting: Setting) -> Examination:
-        """What the doctor has found here; where nobody asked it, what it sees at a glance."""
+        """The stored examination of this machine, else a quick one."""
         folder = Path("results") / setting.hardware.slug
-        known = known_examination(folder, setting.hardware, setting.device)
-        examination = known or examine_quickly(setting.hardware, setting.device)
+        stored = known_examination(folder, setting.hardware, setting.device)
+        examination = stored or examine_quickly(setting.hardware, setting.device)
         for finding in examination.findings:
             if finding.status == "does not hold":
                 self._note(f"doctor: {finding.name}: {finding.found}; {finding.remedy}")
@@ -288,11 +288,11 @@ class Tuning:
         log = TrialLog(study, space, self._note, objective=options.goal, others=shared)
         if log.trials:
             whose = "other machines" if shared is not None else "an earlier run"
-            self._note(f"{len(log.trials)} bursts of {whose} are known and not run again")
+            self._note(f"{len(log.trials)} bursts of {whose} are reused, and not run again")
         return log
 
     def _is_over(self) -> bool:
-        """Whether nothing is to be waited for any more."""
+        """Whether the time is up or the run was interrupted."""
         return self.budget.remaining <= 0 or (self.interrupts is not None and self.interrupts.asked)
 
     def _note(self, text: str) -> None:
@@ -301,10 +301,10 @@ class Tuning:
 
 
 def _require_changeable(pinned: Mapping[str, Scalar], baseline: TrainConfig, held: Mapping[str, str]) -> None:
-    """Refuses pins that nothing would come of.
+    """Refuses pins that would have no effect.
 
     Raises:
-        UsageError: A knob is to be held at a value that it cannot have.
+        UsageError: A knob is pinned to a value that it cannot take.
     """
     for knob, value in pinned.items():
         own, most = getattr(baseline, knob), limit_of(value)
@@ -313,10 +313,10 @@ def _require_changeable(pinned: Mapping[str, Scalar], baseline: TrainConfig, hel
 
 
 def _require_writable(out: Path) -> None:
-    """Makes sure that the result can be written, before anything is spent on finding it.
+    """Checks before the search that the result can be written.
 
     Raises:
-        UsageError: Another file is there, or its folder cannot be written to.
+        UsageError: Another file is there, or its folder is not writable.
     """
     require_replaceable("--out", out, RESULT)
     try:

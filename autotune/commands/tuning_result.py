@@ -1,4 +1,4 @@
-"""The result that a tuning comes to, made of what is known however the search ended."""
+"""Makes the result of a tuning, however the search ended."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ LONGER = "give a longer --budget, or --resume"
 
 @dataclass(frozen=True)
 class Setting:
-    """What is tuned, where, and as it was asked for.
+    """The workload, the machine and the options of a tuning.
 
     Attributes:
-        options: What the person asked for.
+        options: The user's options.
         hardware: The machine.
-        device: What is trained on.
+        device: The kind of device that trains.
         facts: The workload.
-        checked_seconds: What the look at the workload took.
-        prepared_seconds: What all took that came before the first burst.
-        seen: Of a script: what a look at it has seen.
-        source: Of a script: by which it can be changed.
+        checked_seconds: Duration of the workload's check.
+        prepared_seconds: Duration of everything before the first burst.
+        seen: What the look at a script has found; None for a model.
+        source: The script's source, for its patch; None for a model.
     """
 
     options: Options
@@ -68,39 +68,39 @@ class Setting:
 
     @property
     def memory_limit_bytes(self) -> int | None:
-        """What a burst may take of the device's memory; None where it is not known."""
+        """The device memory that a burst may use; None if it is unknown."""
         return self.hardware.memory_limit_bytes(self.device, self.options.memory_target)
 
     @property
     def searches_ranks(self) -> bool:
-        """Whether fewer ranks could be told to train: a script's own launcher says how many there are."""
+        """Whether to try fewer ranks; not for a script, whose own launcher sets the number."""
         return self.seen is None and self.facts.baseline.ranks > 1
 
     @property
     def script(self) -> ScriptRecord | None:
-        """The script, where one is tuned."""
+        """The record of the script; None for a model."""
         if self.seen is None or self.source is None:
             return None
         return ScriptRecord(command=self.options.script, loop=loop_of(self.seen), source=self.source)
 
     @property
     def effective_batch(self) -> int | None:
-        """Samples of an optimizer step that every candidate holds; None when free."""
-        wanted = self.options.effective_batch
-        if wanted is None:
+        """Samples per optimizer step, the same for every candidate; None if it is free."""
+        requested = self.options.effective_batch
+        if requested is None:
             return self.facts.baseline.effective_batch
-        return wanted if isinstance(wanted, int) else None
+        return requested if isinstance(requested, int) else None
 
 
 @dataclass
 class Findings:
-    """How a search ended, and what was found after it, as far as it came.
+    """How a search ended, and the measurements after it, as far as they ran.
 
     Attributes:
-        stopped_by: Why it ended; interrupted, until all is found.
-        profiles: Of the baseline and the answer, as far as there was time.
-        evaluation: The batch to evaluate with.
-        scaling: How many ranks pay.
+        stopped_by: Why the search ended; "interrupted" until all measurements are complete.
+        profiles: Profiles of the baseline and the answer, as far as there was time.
+        evaluation: The batch size for evaluation.
+        scaling: How the speed scales with the number of ranks.
     """
 
     stopped_by: StoppedBy = "interrupted"
@@ -118,18 +118,18 @@ def make_result(
     notes: Sequence[str],
     seconds: float,
 ) -> Result:
-    """The result of what is known, however the search ended.
+    """The result of a tuning, however the search ended.
 
     Args:
-        search: What was run.
-        setting: What was tuned.
-        findings: How it ended, and what was found after it.
-        tried: What other machines' results suggested.
-        notes: What a person was told meanwhile.
-        seconds: That all of it took.
+        search: The search.
+        setting: The workload, the machine and the options.
+        findings: How the search ended, and the measurements after it.
+        tried: Candidates from other machines' results.
+        notes: The notes that the user has seen.
+        seconds: Duration of the whole tuning.
 
     Raises:
-        NothingFeasibleError: Nothing could be trained.
+        NothingFeasibleError: No config could be trained.
     """
     trials, facts, hardware = search.log.trials, setting.facts, setting.hardware
     stopped_by, profiles = findings.stopped_by, findings.profiles
@@ -181,11 +181,15 @@ def make_result(
             _evidence(search, after, setting, profiles.get(best)),
             profiles.get(search.baseline),
             search.headroom,
-            (one for name, side in sides.items() for one in growths(name, side.measurement, *machine, facts.samples)),
             (
-                one
+                growth
                 for name, side in sides.items()
-                for one in peak_shares(name, side, *machine, facts, search.ceilings.of(side.point))
+                for growth in growths(name, side.measurement, *machine, facts.samples)
+            ),
+            (
+                share
+                for name, side in sides.items()
+                for share in peak_shares(name, side, *machine, facts, search.ceilings.of(side.point))
             ),
         ),
         evaluation=findings.evaluation,
@@ -194,10 +198,12 @@ def make_result(
 
 
 def _measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:
-    """Share of a run's seconds that its bursts spent in warm-up and timed steps."""
+    """Share of a run's duration that its bursts spent in warm-up and timed steps."""
     own = [trial for trial in trials if not trial.resumed]
     measured = sum(trial.burst.measuring_seconds for trial in own)
-    incumbents: dict[int, float] = {}  # one trains beside all of a turn, each block of theirs once
+    incumbents: dict[
+        int, float
+    ] = {}  # an incumbent trains beside all candidates of a turn, and each of its blocks counts once
     for trial in own:
         if trial.turn is not None and trial.pair is not None and trial.burst.measurement is not None:
             trained = trial.pair.ratio * trial.burst.measurement.measure_seconds
@@ -206,15 +212,15 @@ def _measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:
 
 
 def _numerics(search: Search, best: Point) -> Numerics | None:
-    """Whether the answer trains what eager fp32 trains; said too where there was no time to see."""
-    known = search.confirmation.verdict(best)
-    if known is not None or not search.confirmation.checks:
-        return known
+    """The numerics check of the answer against eager fp32; "unchecked" if there was no time."""
+    verdict = search.confirmation.verdict(best)
+    if verdict is not None or not search.confirmation.checks:
+        return verdict
     return Numerics(outcome="unchecked", reason=f"there was no time to check it; {LONGER}")
 
 
 def _how_it_ended(search: Search) -> str:
-    """How the baseline ended, where it never trained."""
+    """How a baseline that never trained ended."""
     failure = _baselines_first(search)
     return failure.ending if failure is not None else "was never run"
 
@@ -225,12 +231,12 @@ def _baselines_first(search: Search) -> Burst | None:
 
 
 def _why_nothing(search: Search, setting: Setting) -> str:
-    """How the baseline ended, where not even that could be trained; and the budget that would do, if that is why."""
+    """How a baseline that could not train ended; after a timeout, also the budget that would suffice."""
     trials = search.log.trials
     failure = _baselines_first(search)
     why = f"; the baseline {_how_it_ended(search)}" if failure is not None else ""
     if failure is not None and failure.outcome is Outcome.TIMEOUT:
-        # The check starts, builds and trains a step, as a burst does before its timed part; a script, its look.
+        # Like a burst before its timed part, the check starts, builds and trains a step; for a script, the look does.
         to_loop, preparing = 0.0, "importing, probing and checking"
         if setting.seen is not None:
             to_loop, preparing = setting.seen.seconds_to_loop, "the look and the checks"
@@ -238,13 +244,13 @@ def _why_nothing(search: Search, setting: Setting) -> str:
         enough = sufficient_budget(setting.prepared_seconds, start_seconds)
         why += (
             f"; {preparing} took {format_seconds(setting.prepared_seconds)} of the "
-            f"{format_seconds(setting.options.budget_seconds)}: if nothing hangs, --budget {enough:.0f}s would do"
+            f"{format_seconds(setting.options.budget_seconds)}: if nothing hangs, --budget {enough:.0f}s suffices"
         )
-    return f"none of {len(trials)} bursts could be trained to its end{why}"
+    return f"none of {len(trials)} bursts completed{why}"
 
 
 def _evidence(search: Search, best: Side, setting: Setting, profile: Profile | None) -> Evidence | None:
-    """All that is known of the answer."""
+    """The evidence for the diagnosis of the answer."""
     if best.measurement is None:
         return None
     copying = copy_ceiling(setting.hardware, setting.device, setting.facts)
@@ -265,8 +271,8 @@ def _constraints(setting: Setting) -> Constraints:
         "device": setting.device, "effective_batch": setting.effective_batch,
         "memory_limit_bytes": setting.memory_limit_bytes,
     }  # fmt: skip
-    asked = setting.options.model_dump(include=Constraints.model_fields.keys() - own.keys())
-    return Constraints.model_validate(asked | own)
+    requested = setting.options.model_dump(include=Constraints.model_fields.keys() - own.keys())
+    return Constraints.model_validate(requested | own)
 
 
 def trial_record(trial: Trial, baseline: Point) -> TrialRecord:
@@ -295,16 +301,16 @@ def trial_record(trial: Trial, baseline: Point) -> TrialRecord:
 def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
     """The point to recommend, its confirmed speed-up, and the reason when there is none.
 
-    Only a confirmed gain displaces the baseline: else the baseline is the answer.
+    Only a confirmed gain displaces the baseline; otherwise the baseline is the answer.
     """
     better = "faster" if search.log.objective.is_rate else "better"
     answer = search.confirmation.answer()
     if answer != search.baseline and not search.confirmation.baseline_trains:
-        why = f"what you train with today {_how_it_ended(search)}: there is nothing to compare the answer with"
+        why = f"the baseline {_how_it_ended(search)}, so there is nothing to compare the answer with"
         return answer, None, why
     confirmed = search.confirmation.confirmed()
     if confirmed:
-        winner = next((one for one in confirmed if one.point == answer), None)
+        winner = next((finalist for finalist in confirmed if finalist.point == answer), None)
         if winner is not None:
             return winner.point, winner.speedup, None
         top = confirmed[0].speedup
@@ -315,18 +321,18 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
             return search.baseline, None, f"what is {better} ({ratio_text(top.ratio)}, {spread_text(top)}) {too_slow}"
         remedy = f"; {LONGER}" if too_few_pairs(top.pairs) else ""
         reached = f"the best candidate reached {ratio_text(top.ratio)} ({spread_text(top)}){remedy}"
-        return search.baseline, None, f"nothing was {better} than the baseline beyond doubt: {reached}"
+        return search.baseline, None, f"no candidate was significantly {better} than the baseline: {reached}"
     return search.baseline, None, _why_unconfirmed(search, better)
 
 
 def _why_unconfirmed(search: Search, better: str) -> str:
-    """Why there are no confirming rounds, or too few."""
+    """Why there are no confirmation rounds, or too few."""
     best = search.log.incumbent()
-    found = best is not None and best.burst.point != search.baseline
-    why = search.confirmation.why_out(best.burst.point) if best is not None and found else None
+    has_candidate = best is not None and best.burst.point != search.baseline
+    why = search.confirmation.why_out(best.burst.point) if best is not None and has_candidate else None
     if why is None and (seems := _what_seems(search, better)) is not None:
         return f"{seems}, but there was no time to confirm it; {LONGER}"
-    if found:
+    if has_candidate:
         return f"the search found a {better} config, but {why or f'there was no time to confirm it; {LONGER}'}"
     others = [trial for trial in search.log.trials if trial.burst.point != search.baseline]
     if not others and (search.space.choices or search.space.parameters):
@@ -339,7 +345,7 @@ def _why_unconfirmed(search: Search, better: str) -> str:
 
 
 def _what_seems(search: Search, better: str) -> str | None:
-    """What seemed better in confirming rounds that began, and were too few; None where nothing did."""
+    """The candidate that seemed better in too few confirmation rounds; None if there is none."""
     rounds: dict[int, dict[Point, float]] = {}
     for trial in search.log.trials:
         if trial.stage == CONFIRM and trial.round is not None and trial.score:
@@ -354,12 +360,12 @@ def _what_seems(search: Search, better: str) -> str | None:
     if best is None or (ratio := statistics.geometric_mean(ratios[best])) <= 1:
         return None
     pairs = len(ratios[best])
-    told = f"{best.changes_text(search.baseline)} seemed {ratio_text(ratio)} {better}"
-    return f"{told} in {pairs} pair{'' if pairs == 1 else 's'}"
+    claim = f"{best.changes_text(search.baseline)} seemed {ratio_text(ratio)} {better}"
+    return f"{claim} in {pairs} pair{'' if pairs == 1 else 's'}"
 
 
 def _sides(search: Search, best: Point, speedup: Speedup | None) -> tuple[Side, Side]:
-    """The baseline and the answer: in the rounds that hold both where there is a speed-up, so that blocks are pairs."""
+    """The baseline and the answer; with a speed-up, from rounds that hold both, so that their blocks form pairs."""
     points = (search.baseline, best)
     paired = search.confirmation.sides(best) if speedup is not None else None
     measured = paired or tuple(_measured(search, point) for point in points)
@@ -371,5 +377,5 @@ def _sides(search: Search, best: Point, speedup: Speedup | None) -> tuple[Side, 
 
 
 def _measured(search: Search, point: Point) -> Measurement | None:
-    """What a point was measured to do: beside the others, in turn, if it came to that; else in bursts of its own."""
+    """The measurement of a point: from the confirmation rounds if it took part in any, else from its own bursts."""
     return search.log.measurement(point, CONFIRM) or search.log.measurement(point)

@@ -1,4 +1,4 @@
-"""`autotune watch`: a training that is tuned while it runs, in the terminal; it only reads a file."""
+"""`autotune watch`: shows a training that is tuned while it runs, from its log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.commands.common import reported
 
 @reported
 def watch(file: Annotated[Path, typer.Argument(help="The log of a training, or its result file.")]) -> None:
-    """Shows a training that autotune train has started: its rate, what is played, and what that gains."""
+    """Shows a training that autotune train has started: its rate, the setting in play, and the gain so far."""
     from autotune.errors import ResultFileError
     from autotune.results.live import log_path
     from autotune.terminal.console import make_console

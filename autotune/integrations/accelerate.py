@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
-    """Keyword arguments of ``Accelerator``. Yours are added, and win.
+    """Keyword arguments of ``Accelerator``. Your own are added, and take precedence.
 
-    Precision, accumulation, non_blocking, compiling and the CPU are said in its words; `prepare` applies the other
-    knobs. Warns of what Accelerate cannot do.
+    They set precision, accumulation, non_blocking, compiling and the CPU; `prepare` applies the other knobs. Warns of
+    each knob that Accelerate cannot apply.
     """
     from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs, TorchDynamoPlugin
 
@@ -36,8 +36,8 @@ def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     }
     if common.compiles_itself(tuned):
         words["dynamo_plugin"] = TorchDynamoPlugin(backend="inductor", mode=config.compile_mode)
-    settings, unsaid = common.ddp_settings(tuned)
-    missing |= unsaid
+    settings, missing_exchange = common.ddp_settings(tuned)
+    missing |= missing_exchange
     if settings:
         words["kwargs_handlers"] = [DistributedDataParallelKwargs(**_without_none(settings))]
     common.tell("Accelerate", tuned, missing)
@@ -45,24 +45,24 @@ def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
 
 
 def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
-    """Accelerate's own defaults where nothing is said: its bucket's is torch's."""
+    """The settings without None: Accelerate's own defaults apply to the others, and its bucket size is torch's."""
     return {name: value for name, value in settings.items() if value is not None}
 
 
 def prepare(
     tuned: Tuned, accelerator: Any, model: nn.Module, optimizer: Optimizer, loader: DataLoader[Any], *others: Any
 ) -> Any:
-    """``accelerator.prepare`` after layout, optimizer, attention, threads and allocator were applied.
+    """Applies layout, optimizer, attention, threads and allocator, then calls ``accelerator.prepare``.
 
-    The model is compiled here where the accelerator does not. Use ``accelerator.accumulate(model)`` in the loop.
+    Compiles the model if the accelerator does not. Use ``accelerator.accumulate(model)`` in the loop.
 
     Args:
         tuned: What to apply.
-        accelerator: Made with `accelerator_kwargs`; warns of each knob that it was given otherwise.
+        accelerator: Made with `accelerator_kwargs`. A warning names each knob that it sets to another value.
         model: Changed in place.
-        optimizer: Of its parameters; changed in place.
-        loader: Gives the samples of training; one with the tuned settings takes its place.
-        others: Schedulers, other loaders: prepared as they are.
+        optimizer: The model's optimizer; changed in place.
+        loader: The loader of the training samples; a loader with the tuned settings replaces it.
+        others: Schedulers and other loaders; prepared unchanged.
 
     Returns:
         The prepared model, optimizer, loader and others.

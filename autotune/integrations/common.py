@@ -1,4 +1,4 @@
-"""What all integrations share: applying what frameworks have no words for, tuned loaders, telling what is missing."""
+"""Shared by all integrations: applying knobs that frameworks lack, tuned loaders, and warnings of missing knobs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Missing = dict[str, str]
 
 
 def tell(framework: str, tuned: Tuned, missing: Mapping[str, str]) -> tuple[str, ...]:
-    """Warns, in one sentence, of the knobs that are not in effect, ``device`` among them; returns their names."""
+    """Warns, in one sentence, of the knobs that are not in effect, including ``device``; returns their names."""
     if missing:
-        wanted = {**tuned.config.model_dump(), "device": str(tuned.device)}
-        told = "; ".join(f"{knob}={wanted[knob]} ({why})" for knob, why in missing.items())
-        warnings.warn(f"{framework} does not apply what was tuned: {told}", stacklevel=3)
+        tuned_values = {**tuned.config.model_dump(), "device": str(tuned.device)}
+        details = "; ".join(f"{knob}={tuned_values[knob]} ({why})" for knob, why in missing.items())
+        warnings.warn(f"{framework} does not apply what was tuned: {details}", stacklevel=3)
     return tuple(missing)
 
 
 def half_precision(tuned: Tuned) -> tuple[str | None, Missing]:
-    """``bf16``, ``fp16`` or None, as all frameworks mix it; and what none of them can do."""
+    """The mixed precision, ``bf16``, ``fp16`` or None, and what no framework can apply."""
     precision = tuned.config.precision
     if precision == "fp16" and tuned.device.type == "cpu":
         return None, {"precision": "it mixes fp16 on a GPU only; fp32 is used"}
@@ -41,7 +41,7 @@ def half_precision(tuned: Tuned) -> tuple[str | None, Missing]:
 
 
 def other_copies(tuned: Tuned) -> Missing:
-    """``non_blocking`` where a framework never waits for copies from pinned memory to a GPU."""
+    """``non_blocking``, if it is off: the framework never waits for copies from pinned memory to a GPU."""
     config = tuned.config
     if tuned.device.type == "cuda" and config.pin_memory and not config.non_blocking:
         return {"non_blocking": "it never waits for a copy from pinned memory"}
@@ -49,15 +49,15 @@ def other_copies(tuned: Tuned) -> Missing:
 
 
 def ddp_settings(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
-    """How several ranks exchange gradients, in the words of ``DistributedDataParallel``; nothing for a single one.
+    """Arguments of ``DistributedDataParallel`` by which several ranks exchange gradients; none for a single rank.
 
-    And what a framework cannot do: it leaves out the exchange in the very first micro-batch, on which DDP fails an
-    assertion under ``static_graph`` (seen with torch 2.13), where `Tuned.accumulate` does not.
+    Also returns what a framework cannot apply. Frameworks skip the exchange in the very first micro-batch, which makes
+    DDP fail an assertion under ``static_graph`` (seen with torch 2.13); `Tuned.accumulate` does not skip it.
     """
     config = tuned.config
     if config.ranks == 1:
         return {}, {}
-    os.environ.update(variables(config))  # the ranks have not met yet
+    os.environ.update(variables(config))  # the process group does not exist yet
     if config.strategy == "fsdp":
         return {}, {"strategy": "what was measured is torch's FSDP2 on repeated blocks: ask it for its own"}
     missing: Missing = {}
@@ -70,9 +70,9 @@ def ddp_settings(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
 
 
 def compiles_itself(tuned: Tuned) -> bool:
-    """Whether Accelerate, by itself or under transformers, may compile: for fp32 on CUDA it would switch TF32 on.
+    """Whether Accelerate, by itself or under transformers, may compile.
 
-    It knows Inductor's modes only.
+    For fp32 on CUDA it would switch TF32 on, and it supports only Inductor's modes.
     """
     config = tuned.config
     fp32_on_cuda = tuned.device.type == "cuda" and config.precision == "fp32"
@@ -80,24 +80,24 @@ def compiles_itself(tuned: Tuned) -> bool:
 
 
 def differences(values: Mapping[str, tuple[Any, Any]]) -> Missing:
-    """Of ``{knob: (tuned value, value in effect)}`` the knobs whose values differ, and what is in effect."""
+    """The knobs whose values differ in ``{knob: (tuned value, value in effect)}``, and the value in effect."""
     return {knob: f"it is {actual}" for knob, (expected, actual) in values.items() if actual != expected}
 
 
 def apply(
     tuned: Tuned, model: nn.Module, optimizers: Sequence[Optimizer], *, device: torch.device, leave: Sequence[str] = ()
 ) -> Missing:
-    """Does what `Tuned.prepare` does, where a framework has put the model and made the optimizers, which are changed.
+    """Does what `Tuned.prepare` does, for a model that a framework has placed and optimizers that it has made.
 
     Args:
         tuned: What to apply.
         model: Changed in place.
-        optimizers: None, one, or several.
+        optimizers: None, one, or several; changed in place.
         device: Where the framework trains.
         leave: Knobs that the framework applies itself.
 
     Returns:
-        What could not be applied.
+        The knobs that could not be applied.
     """
     tuned.compare_workload(model, optimizers[0] if optimizers else None)
     tuned.note_training(device)
@@ -133,16 +133,16 @@ def _lay_out_arguments(_model: nn.Module, args: tuple[Any, ...], kwargs: dict[st
 
 def _lay_out(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point():
-        # Not contiguous(): with one channel both layouts lie in memory alike, and it would keep the strides of the
-        # other, by which the next layer chooses its own.
+        # Not contiguous(): with one channel both layouts are alike in memory, and it would keep the old strides, from
+        # which the next layer derives its layout.
         return value.to(memory_format=torch.channels_last)
     return value
 
 
 def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any], Missing]:
-    """A loader of the same samples, drawn and collated as before, with the tuned settings; and what is not in effect.
+    """A loader of the same samples, drawn and collated as before, with the tuned settings; and the missing knobs.
 
-    Batches that the user's own batch sampler makes stay as they are.
+    The batches of the user's own batch sampler stay unchanged.
     """
     parts = read_loader(loader)
     loader, missing = parts.loader, {}
@@ -165,16 +165,16 @@ def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any]
 
 
 def evaluation_loader(tuned: Tuned, loader: Any) -> Any:
-    """A loader to evaluate with, of the same samples in the same order, in batches of the size found for that.
+    """An evaluation loader with the same samples in the same order, in batches of the tuned evaluation size.
 
-    What makes its own batches stays as it is, and so does all where no such size was looked for.
+    A loader that makes its own batches stays unchanged, as does every loader if no such size was searched.
     """
     if tuned.result is None or tuned.result.evaluation is None or not isinstance(loader, DataLoader):
         return loader
     parts = read_loader(loader)
     if parts.batch_size is None:
         return loader
-    return tuned.loader(  # the framework shares samples out among ranks
+    return tuned.loader(  # the framework distributes samples among ranks
         parts.loader.dataset,
         batch_size=tuned.eval_batch_size,
         sampler=parts.sampler,
@@ -186,7 +186,7 @@ def evaluation_loader(tuned: Tuned, loader: Any) -> Any:
 
 
 def loader_differences(tuned: Tuned, loader: object) -> Missing:
-    """The loader's settings that are not the tuned ones."""
+    """The loader's settings that differ from the tuned ones."""
     if not isinstance(loader, DataLoader):
         return dict.fromkeys(DATALOADER_ARGUMENTS, "the train data comes from no single DataLoader")
     return differences(

@@ -18,14 +18,14 @@ PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed", None: "32-true"}
 
 
 def fabric_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
-    """Keyword arguments of ``Fabric``: accelerator, devices, precision. Yours are added, and win.
+    """Keyword arguments of ``Fabric``: accelerator, devices, precision. Your own are added, and take precedence.
 
-    Gradients are accumulated by your own loop, ``for micro_batches in tuned.accumulate(loader)``; warns of that, and of
-    what Fabric cannot do. `setup` applies the other knobs.
+    Your own loop accumulates gradients: ``for micro_batches in tuned.accumulate(loader)``. Warns of that, and of each
+    knob that Fabric cannot apply. `setup` applies the other knobs.
     """
     words, missing = placement(tuned)
-    settings, unsaid = common.ddp_settings(tuned)
-    missing |= unsaid
+    settings, missing_exchange = common.ddp_settings(tuned)
+    missing |= missing_exchange
     if settings:
         from lightning.fabric.strategies import DDPStrategy  # type: ignore[attr-defined]
 
@@ -39,19 +39,20 @@ def fabric_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
 def setup(
     tuned: Tuned, fabric: Any, model: nn.Module, optimizer: Optimizer, loader: DataLoader[Any]
 ) -> tuple[Any, Any, Any]:
-    """Applies layout, optimizer, compiling, attention, threads and allocator, then sets all up with Fabric.
+    """Applies layout, optimizer, compiling, attention, threads and allocator, then calls Fabric's own setup.
 
-    Several ranks then exchange gradients as ``tuned.accumulate`` says: with the last micro-batch of a step.
+    Several ranks then exchange gradients as in ``tuned.accumulate``: with the last micro-batch of a step. Warns of each
+    knob that is not in effect.
 
     Args:
         tuned: What to apply.
         fabric: A launched ``Fabric``.
         model: Changed in place.
-        optimizer: Of its parameters; changed in place.
-        loader: Gives the samples; one with the tuned settings takes its place.
+        optimizer: The model's optimizer; changed in place.
+        loader: The loader of the training samples; a loader with the tuned settings replaces it.
 
     Returns:
-        Fabric's model, optimizer and loader. Warns of what is not in effect.
+        Fabric's model, optimizer and loader.
     """
     missing = common.apply(tuned, model, [optimizer], device=fabric.device)
     precision = placement(tuned)[0]["precision"]
@@ -60,13 +61,13 @@ def setup(
     loader, kept = common.tuned_loader(tuned, loader)
     common.tell("Fabric", tuned, missing | kept | common.other_copies(tuned))
     model, optimizer = fabric.setup(model, optimizer)
-    for part in model.modules():  # DDP is inside of Fabric's own module
+    for part in model.modules():  # DDP is inside Fabric's own module
         tuned.exchanges(part)
     return model, optimizer, fabric.setup_dataloaders(loader)
 
 
 def placement(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
-    """Where to train and in which precision, in the words of Fabric and of Lightning; and what they cannot do."""
+    """Arguments of Fabric and Lightning for device and precision; and the knobs that they cannot apply."""
     half, missing = common.half_precision(tuned)
     device, ranks = tuned.device, tuned.config.ranks
     words = {

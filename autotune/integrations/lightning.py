@@ -31,14 +31,14 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def trainer_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
-    """Keyword arguments of ``Trainer``. Yours are added, and win; your callbacks come before ours.
+    """Keyword arguments of ``Trainer``. Your own are added, and take precedence; your callbacks come first.
 
-    accelerator, devices, precision, accumulate_grad_batches and benchmark are said in Lightning's words;
-    `tuned_callback`, which is among the callbacks, applies the other knobs. Warns of what Lightning cannot do.
+    They set accelerator, devices, precision, accumulate_grad_batches and benchmark. `tuned_callback`, which is among
+    the callbacks, applies the other knobs. Warns of each knob that Lightning cannot apply.
     """
     words, missing = placement(tuned)
-    settings, unsaid = common.ddp_settings(tuned)
-    missing |= unsaid
+    settings, missing_exchange = common.ddp_settings(tuned)
+    missing |= missing_exchange
     if settings:
         words["strategy"] = importlib.import_module(f"{_package_name()}.strategies").DDPStrategy(**settings)
     callbacks = yours.pop("callbacks", None) or []
@@ -47,19 +47,19 @@ def trainer_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     return {
         **words,
         **framework_arguments("lightning", tuned.config),
-        "benchmark": tuned.config.cudnn_benchmark or None,  # None leaves it as it is, as bursts did
+        "benchmark": tuned.config.cudnn_benchmark or None,  # None leaves the setting unchanged, as bursts did
         **yours,
         "callbacks": [*callbacks, tuned_callback(tuned)],
     }
 
 
 def tuned_datamodule(tuned: Tuned, datamodule: Any) -> Any:
-    """The same LightningDataModule (or LightningModule), whose `train_dataloader` has the tuned settings from now on.
+    """Applies the tuned settings to the loader of a LightningDataModule (or LightningModule), and returns the module.
 
-    Where a batch size to evaluate with was found, `val_dataloader` and `test_dataloader` have that one.
+    If the result has an evaluation batch size, `val_dataloader` and `test_dataloader` use it.
 
-    Its samples are drawn and collated as before. Warns, when it loads, of what is not in effect: batches that a batch
-    sampler of your own makes stay as they are, and so does what is no single DataLoader.
+    Samples are drawn and collated as before. The batches of your own batch sampler stay unchanged, as does anything but
+    a single DataLoader; when the data loads, a warning names each knob that is not in effect.
     """
     original = datamodule.train_dataloader
 
@@ -80,14 +80,14 @@ def tuned_datamodule(tuned: Tuned, datamodule: Any) -> Any:
 
 
 def _evaluating(tuned: Tuned, original: Any) -> Any:
-    """A hook that gives loaders to evaluate with, which have the batch size found for that."""
+    """A hook whose evaluation loaders have the tuned evaluation batch size."""
 
     @functools.wraps(original)
     def loaders() -> Any:
-        found = original()
-        if isinstance(found, (list, tuple)):
-            return type(found)(common.evaluation_loader(tuned, loader) for loader in found)
-        return common.evaluation_loader(tuned, found)
+        original_loaders = original()
+        if isinstance(original_loaders, (list, tuple)):
+            return type(original_loaders)(common.evaluation_loader(tuned, loader) for loader in original_loaders)
+        return common.evaluation_loader(tuned, original_loaders)
 
     return loaders
 
@@ -95,18 +95,18 @@ def _evaluating(tuned: Tuned, original: Any) -> Any:
 def tuned_callback(tuned: Tuned) -> Any:
     """A Lightning ``Callback`` that applies layout, optimizer, compiling, attention, threads and allocator.
 
-    `training_step` is compiled as a whole but for ``self.log``. When training starts, it warns of each knob that is not
-    in effect, and keeps their names in ``not_in_effect``. What it has changed in the module but for its weights' layout
-    is reverted when training ends.
+    It compiles `training_step` as a whole, except ``self.log``. When training starts, it warns of each knob that is not
+    in effect, and keeps their names in ``not_in_effect``. When training ends, it reverts its changes to the module,
+    except the layout of the weights.
     """
     return _callback_class("TunedCallback", _Hooks, _bases())(tuned)
 
 
 def live_callback(out: str | Path | None = None) -> Any:
-    """A Lightning ``Callback`` that tunes the training while it goes on, as `autotune.live` does.
+    """A Lightning ``Callback`` that tunes the running training, as `autotune.live` does.
 
     Args:
-        out: Keep a log beside this path, for ``autotune watch``; none when left out.
+        out: Path beside which the log for ``autotune watch`` is written; without it there is no log.
     """
     return _callback_class("LiveCallback", _Live, _bases())(out)
 
@@ -117,7 +117,7 @@ def _bases() -> tuple[type, ...]:
 
 
 def _package_name() -> str:
-    """The name under which Lightning is in use already, else the one under which it is found."""
+    """The name of the Lightning package that is already imported, else of the one that is installed."""
     return next((name for name in _PACKAGES if name in sys.modules), None) or str(_import_package().__name__)
 
 
@@ -138,7 +138,7 @@ def _callback_class(name: str, hooks: type, bases: tuple[type, ...]) -> Any:
 
 
 class _Live:
-    """Tunes a Lightning training while it goes on."""
+    """Tunes a running Lightning training."""
 
     def __init__(self, out: str | Path | None) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class _Hooks:
 
     Attributes:
         tuned: What is applied.
-        not_in_effect: Names of the knobs that are not; known once training has started.
+        not_in_effect: Names of the knobs that are not in effect; filled when training starts.
     """
 
     def __init__(self, tuned: Tuned) -> None:
@@ -174,15 +174,15 @@ class _Hooks:
         self._undo = contextlib.ExitStack()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
-        """Sets what holds for the whole process."""
+        """Applies the settings of the whole process."""
         if stage == "fit":
             self.tuned.apply_process_settings()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """The module is on its device and the optimizers are made."""
+        """Applies the other knobs; the module is on its device, and the optimizers exist."""
         config, device = self.tuned.config, pl_module.device
         whole = config.compile_mode not in {None, "blocks"}
-        leave = ["compile_mode"] if whole else []  # that is for the step
+        leave = ["compile_mode"] if whole else []  # the step is compiled instead
         refused: Missing = {}
         if config.optimizer_impl == "fused" and trainer.precision == "16-mixed" and trainer.gradient_clip_val:
             leave.append("optimizer_impl")
@@ -197,7 +197,7 @@ class _Hooks:
             self._wrap_step(pl_module, device)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """The loader is there: tells of all that is not in effect."""
+        """Warns of each knob that is not in effect; the loader exists by now."""
         words, _ = placement(self.tuned)
         missing = self._missing | common.differences(
             {
@@ -217,7 +217,7 @@ class _Hooks:
         self._undo.close()
 
     def _lay_out_batches(self, datamodule: Any, pl_module: Any, device: torch.device) -> None:
-        """After the hook that Lightning calls last with a batch: the data's, unless only the module has its own."""
+        """Wraps the last batch hook that Lightning calls: the datamodule's, unless only the module overrides it."""
         name = "on_after_batch_transfer"
         owner = pl_module
         if datamodule is not None and (_has_own(datamodule, name) or not _has_own(pl_module, name)):
@@ -231,7 +231,7 @@ class _Hooks:
         self._undo.callback(put(owner, name, on_after_batch_transfer))
 
     def _wrap_step(self, pl_module: Any, device: torch.device) -> None:
-        """Compiles `training_step`, which is what Lightning calls."""
+        """Compiles `training_step`, which Lightning calls."""
         original = pl_module.training_step
         step = _Step(original)
         Tuned(self.tuned.config, device=device).apply(step)
@@ -241,12 +241,12 @@ class _Hooks:
             return step(*args, **kwargs)
 
         self._undo.callback(put(pl_module, "training_step", training_step))
-        for name in ("log", "log_dict"):  # they are the trainer's business, and no computation
+        for name in ("log", "log_dict"):  # the trainer's bookkeeping, no computation
             quiet = torch.compiler.disable(getattr(pl_module, name))  # type: ignore[no-untyped-call]
             self._undo.callback(put(pl_module, name, quiet))
 
 
 def _has_own(owner: Any, hook: str) -> bool:
-    """Whether a hook is the user's and not Lightning's."""
+    """Whether a hook is the user's rather than Lightning's."""
     module = getattr(getattr(owner, hook), "__module__", "") or ""
     return not module.startswith(("lightning.", "pytorch_lightning."))

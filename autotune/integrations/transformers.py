@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def training_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
-    """Keyword arguments of ``TrainingArguments``. Yours are added, and win.
+    """Keyword arguments of ``TrainingArguments``. Your own are added, and take precedence.
 
-    Batch sizes (of evaluation too, where one was found), accumulation, bf16, fp16, tf32, torch_compile and its mode,
-    the fused AdamW, workers, prefetching, persistence, pinning, non_blocking and use_cpu are said in its words; give
-    the Trainer that is made with them to `tune_trainer`, which applies the other knobs. Warns of what transformers
-    cannot do.
+    They set batch sizes (of evaluation too, if the result has one), accumulation, bf16, fp16, tf32, torch_compile and
+    its mode, the fused AdamW, workers, prefetching, persistence, pinning, non_blocking and use_cpu. Pass the Trainer
+    that you make with them to `tune_trainer`, which applies the other knobs. Warns of each knob that transformers
+    cannot apply.
     """
     words, missing = _words(tuned)
     if tuned.device.index and this_rank().alone:
@@ -31,11 +31,11 @@ def training_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
 
 
 def tune_trainer(tuned: Tuned, trainer: Any) -> Any:
-    """The same ``Trainer`` (or one of a class derived from it), from now on with what was tuned.
+    """Applies the tuned settings to a ``Trainer`` (or one of a derived class), and returns it.
 
-    Its train loader has the tuned settings, its samples drawn and collated as before; when training begins, layout,
-    the optimizer's form, attention, threads and allocator are applied, and compiling where the arguments say nothing.
-    Warns of each knob that is not in effect, as where the arguments are not those of `training_kwargs`.
+    Its train loader gets the tuned settings; samples are drawn and collated as before. When training begins, layout,
+    the optimizer's form, attention, threads and allocator are applied, and compiling if the arguments do not set it.
+    Warns of each knob that is not in effect, for example because the arguments are not those of `training_kwargs`.
     """
     original = trainer.get_train_dataloader
 
@@ -51,7 +51,7 @@ def tune_trainer(tuned: Tuned, trainer: Any) -> Any:
 
 
 def _words(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
-    """The config in the words of ``TrainingArguments``, and what they cannot say."""
+    """The config as ``TrainingArguments``, and the knobs for which they have no argument."""
     config = tuned.config
     half, missing = common.half_precision(tuned)
     words: dict[str, Any] = {
@@ -67,15 +67,15 @@ def _words(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
         words["tf32"] = True
     if common.compiles_itself(tuned):
         words |= {"torch_compile": True, "torch_compile_mode": config.compile_mode}
-    more, unsaid = _exchanging(tuned)
-    words, missing = words | more, missing | unsaid
+    more, missing_exchange = _exchanging(tuned)
+    words, missing = words | more, missing | missing_exchange
     if config.optimizer_impl != "default":  # transformers' own default is the fused AdamW
         words["optim"] = "adamw_torch_fused" if config.optimizer_impl == "fused" else "adamw_torch"
     return words, missing
 
 
 def _exchanging(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
-    """How several ranks exchange gradients, in the words of ``TrainingArguments``, and what they cannot say."""
+    """``TrainingArguments`` by which several ranks exchange gradients, and the knobs for which there are none."""
     from transformers import TrainingArguments
 
     settings, missing = common.ddp_settings(tuned)
@@ -89,7 +89,7 @@ def _exchanging(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
 
 
 def _differences(tuned: Tuned, args: Any) -> Missing:
-    """Knobs that the arguments of a Trainer decide, and decide otherwise."""
+    """Knobs that a Trainer's arguments set to other values."""
     words, _ = _words(tuned)
     missing = common.differences(
         {
@@ -108,18 +108,18 @@ def _differences(tuned: Tuned, args: Any) -> Missing:
 
 @functools.cache
 def _callback_class() -> Any:
-    """The callback's class, whose base is transformers' own."""
+    """The class of the callback, derived from transformers' own."""
     from transformers import TrainerCallback
 
     class TunedCallback(TrainerCallback):  # type: ignore[misc]
-        """Applies what ``TrainingArguments`` has no words for, once for each model that is trained."""
+        """Applies the knobs without a ``TrainingArguments`` argument, once for each trained model."""
 
         def __init__(self, tuned: Tuned) -> None:
             self._tuned = tuned
             self._model: Any = None
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-            """The model is on its device, the optimizer is made, and nothing has run."""
+            """Applies the knobs; the model is on its device, the optimizer exists, and no step has run."""
             model, optimizer = kwargs["model"], kwargs["optimizer"]
             if model is self._model:
                 return
@@ -135,20 +135,20 @@ def _callback_class() -> Any:
 
 
 def live_callback(out: str | Path | None = None) -> Any:
-    """A ``TrainerCallback`` that tunes the training while it goes on, as `autotune.live` does.
+    """A ``TrainerCallback`` that tunes the running training, as `autotune.live` does.
 
     Args:
-        out: Keep a log beside this path, for ``autotune watch``; none when left out.
+        out: Path beside which the log for ``autotune watch`` is written; without it there is no log.
     """
     from transformers import TrainerCallback
 
     from autotune.training import live
 
     class LiveCallback(TrainerCallback):  # type: ignore[misc]
-        """Tunes a training while it goes on."""
+        """Tunes a running training."""
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
-            """Nothing has been drawn yet."""
+            """Starts tuning, before any batch is drawn."""
             live.begin(out)
 
     return LiveCallback()

@@ -25,8 +25,8 @@ def render_report(result: Result, source: Path | None = None) -> str:
     """A result as one HTML page.
 
     Args:
-        result: Any that can be read, a partial one included.
-        source: Its file, as the page names it; None for a result without one.
+        result: A complete or partial result.
+        source: Its file, as the page names it; None for a result without a file.
     """
     raw = RawData(
         name=source.name if source is not None else "result.json",
@@ -37,12 +37,12 @@ def render_report(result: Result, source: Path | None = None) -> str:
 
 
 def render_first_screen(result: Result) -> str:
-    """What is first seen of that page, as a page of its own: the answer, and before and after."""
+    """The first screen of the report as its own page: the answer, and before and after."""
     return render(_page(result, [_before_and_after(result, None)], None))
 
 
 def write_report(result: Result, path: Path) -> Path:
-    """Writes the page beside a result's file, whole or not at all, and returns its path.
+    """Writes the page atomically beside a result's file, and returns its path.
 
     Raises:
         ResultFileError: The page cannot be written.
@@ -86,7 +86,7 @@ def _before_and_after(result: Result, source: Path | None) -> Section:
 
 
 def _sections(result: Result, source: Path | None) -> list[Section]:
-    """In the order in which a reader asks: how much, why, and what now."""
+    """The sections in the order of a reader's questions: how much, why, and what now."""
     rows = tuple((label, "\n".join(lines)) for label, lines in hardware_rows(result.hardware))
     machine = Table(result.hardware.hostname, ("", ""), rows)
     pairs = confirmation(result)

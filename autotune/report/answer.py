@@ -1,4 +1,4 @@
-"""The answer's sections: how much faster, by which changes, whether it trains the same thing, and how to use it."""
+"""The answer's sections: the speed-up, the changes and their worth, the numerics check, and how to use it."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ TONES: dict[str, Tone] = {"agrees": "good", "disagrees": "warning"}
 
 
 def headline(result: Result) -> Headline:
-    """The confirmed speed-up with its interval, or that there is none and why."""
-    found = summary.verdict(result)
+    """The confirmed speed-up with its interval, or the reason why there is none."""
+    verdict = summary.verdict(result)
     before, after = result.score_of(result.baseline), result.score_of(result.best)
     scores = ""
     if before is not None and after is not None:
         scores = result.objective.format(after)
         if result.changed_knobs:
             scores = f"{result.objective.bare(before)} → {scores}"
-    if found.confirmed and result.speedup is not None:
+    if verdict.confirmed and result.speedup is not None:
         figure, reason = ratio_text(result.speedup.ratio), summary.spread_text(result.speedup)
-        return Headline(figure, found.words, reason, scores, good=True)
-    return Headline("", found.words, found.reason, scores, good=False)
+        return Headline(figure, verdict.words, reason, scores, good=True)
+    return Headline("", verdict.words, verdict.reason, scores, good=False)
 
 
 def rates(result: Result, source: Path | None = None) -> list[Block]:
-    """Before and after, what was changed, and what trainings noted beside its file have reached since."""
+    """Before and after, the changed knobs, and what trainings recorded beside the file have reached since."""
     rows = tuple(
-        (f"{label} of the {of.partition(' ')[0]}" if of else label, before, after)
-        for label, before, after, of in summary.figures(result)
+        (f"{label} of the {part_of.partition(' ')[0]}" if part_of else label, before, after)
+        for label, before, after, part_of in summary.figures(result)
     )
     table = Table("Measured before and after", ("", "before", "after"), rows, numeric=RIGHT)
     svg = rates_picture(both_sides(result), "rates")
@@ -50,7 +50,7 @@ def rates(result: Result, source: Path | None = None) -> list[Block]:
     if changed := summary.changes(result):
         blocks.append(Table("Changed knobs", KNOBS, tuple(change[:3] for change in changed)))
     else:
-        blocks.append(Text("No knob was changed: nothing faster was found than what you train with today."))
+        blocks.append(Text("No knob was changed: nothing faster than the baseline was found."))
     blocks += [Text(f"{text[0].upper()}{text[1:]}.") for text in summary.proof_texts(result)]
     if (even := summary.break_even(result)) is not None:
         blocks.append(Text(f"{even[0].upper()}{even[1:]}."))
@@ -59,14 +59,15 @@ def rates(result: Result, source: Path | None = None) -> list[Block]:
     if (scaling := summary.scaling_text(result)) is not None:
         blocks.append(Text(f"{scaling[0].upper()}{scaling[1:]}."))
     trainings = read_trainings(result, source) if source is not None else None
-    blocks += [Text(f"{told[0].upper()}{told[1:]}.") for told in (trainings.sentences() if trainings else ())]
+    sentences = trainings.sentences() if trainings is not None else ()
+    blocks += [Text(f"{sentence[0].upper()}{sentence[1:]}.") for sentence in sentences]
     configs = [side.config.model_dump() for side in (result.baseline, result.best)]
     whole = tuple((knob, *(summary.knob_text(knob, config[knob]) for config in configs)) for knob in KNOB_NAMES)
     return [*blocks, Folded("Every knob", (Table("All knobs, changed or not", KNOBS, whole),))]
 
 
 def ablation(result: Result) -> list[Block]:
-    """What each change was worth, as a waterfall."""
+    """The worth of each change, as a waterfall."""
     svg = waterfall_picture(result)
     if svg is None:
         return [Text(_no_ablation(result), "note")]
@@ -76,21 +77,21 @@ def ablation(result: Result) -> list[Block]:
         svg,
         f"What each change was worth: {worths}.",
         f"bar: from the speed without the change to that with it; line across its end: {summary.INTERVAL}; 1×: before; "
-        "grey: cannot be told from nothing",
+        "grey: may be no change",
     )
     blocks: list[Block] = [
         Text(
-            "The search's estimates, from all pairs that played: the answer's speed over that with one knob as before. "
-            "Where the interval holds 1, the change cannot be told from nothing. The factors multiply, so equal "
-            "lengths in the picture are equal factors."
+            "The search's estimates, from all measured pairs: the answer's speed over its speed with one knob as "
+            "before. If the interval includes 1, the change may have no effect. The factors multiply, so equal lengths "
+            "in the picture are equal factors."
         ),
         Pair(picture, Table("Each change", ("knob", "worth", summary.INTERVAL), rows, numeric=RIGHT)),
     ]
     for step in waterfall_steps(result):
         if step.label == TOGETHER:
             words = (
-                f"Alone, the changes multiply to {ratio_text(step.start)}; {ratio_text(step.ratio)} remains for what "
-                "they do only together, for knobs that are not estimated, and for what the estimates miss."
+                f"Alone, the changes multiply to {ratio_text(step.start)}. The remaining {ratio_text(step.ratio)} is "
+                "their joint effect, the effect of knobs without an estimate, and the error of the estimates."
             )
             blocks.append(Text(words))
     return blocks
@@ -98,14 +99,14 @@ def ablation(result: Result) -> list[Block]:
 
 def numerics(result: Result) -> list[Block]:
     """The comparison with eager fp32."""
-    found, words = result.numerics, summary.numerics_text(result)
-    if found is None or words is None:
+    record, words = result.numerics, summary.numerics_text(result)
+    if record is None or words is None:
         return [Text("This file does not say.", "note")]
-    blocks: list[Block] = [Text(f"{words}.", TONES.get(found.outcome, "plain"), "numerics")]
-    blocks += [Text(note, "warning", "warning") for note in found.notes]
-    if found.gates:
+    blocks: list[Block] = [Text(f"{words}.", TONES.get(record.outcome, "plain"), "numerics")]
+    blocks += [Text(note, "warning", "warning") for note in record.notes]
+    if record.gates:
         rows = []
-        for gate in found.gates:
+        for gate in record.gates:
             value = "not finite" if gate.value is None else f"{gate.value:.3g}"
             rows.append((gate.name, value, f"{gate.limit:.3g}", "passed" if gate.passed else "FAILED"))
         blocks.append(Table("Compared with eager fp32", ("", "value", "limit", ""), tuple(rows), numeric=RIGHT))
@@ -113,14 +114,14 @@ def numerics(result: Result) -> list[Block]:
 
 
 def usage(result: Result, source: Path | None) -> list[Block]:
-    """What trains with a result, and the command that checks it."""
+    """How to train with a result, and the command that checks it."""
     path = source if source is not None else Path("result.json")
     script = result.workload.script
     kept: list[Block] = []
     changed = "warn you if the machine, torch or the model has changed since"
     if script is not None:
         how = Code(summary.how_to_train(result, path), "Command that trains the script with this result")
-        told = f"This trains the script with the measured answer, without a change to it, and will {changed}."
+        explanation = f"This trains the script with the measured answer, without changing it, and will {changed}."
         keep = f"autotune keep {shlex.quote(str(path))}"
         kept = [
             Text("To write the settings into the script; --reverse takes them out again:"),
@@ -128,12 +129,12 @@ def usage(result: Result, source: Path | None) -> list[Block]:
         ]
     else:
         how = Code(summary.how_to_train(result, path), "Python that trains with this result")
-        told = f"These lines train with the measured answer, and {changed}."
+        explanation = f"These lines train with the measured answer, and {changed}."
     return [
-        Text(told),
+        Text(explanation),
         how,
         *kept,
-        Text("To find out in under a minute whether it still holds, here or on another machine:"),
+        Text("To check in under a minute whether it still holds, here or on another machine:"),
         Code(f"autotune check {shlex.quote(str(path))}", "Command that checks this result"),
     ]
 
@@ -142,5 +143,5 @@ def _no_ablation(result: Result) -> str:
     if not result.changed_knobs:
         return "No knob was changed, so there is nothing to revert."
     if result.ablation:
-        return "What this file says they were worth is out of the range that can be drawn."
-    return "The search tried too little to tell what each change is worth."
+        return "The worths in this file are outside of the range that can be drawn."
+    return "The search tried too little to estimate what each change is worth."

@@ -1,7 +1,7 @@
-"""What a page is made of: plain data, which the templates alone turn into HTML.
+"""The parts of a page: plain data, which only the templates turn into HTML.
 
-The templates know a block by the name of its class, and escape every text, so that no block can smuggle in markup.
-The one exception is a picture's SVG, which `drawing` makes.
+The templates select a block by the name of its class, and escape every text, so that no block can inject markup. The
+one exception is a picture's SVG, which `drawing` makes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Tone = Literal["plain", "note", "good", "warning"]
 
 
 class Text(NamedTuple):
-    """A paragraph; `lead` is said before its words, so that no tone is told by colour alone."""
+    """A paragraph; `lead` precedes its words, so that colour alone never carries the tone."""
 
     words: str
     tone: Tone = "plain"
@@ -21,14 +21,14 @@ class Text(NamedTuple):
 
 
 class Bullets(NamedTuple):
-    """Sentences of one kind."""
+    """A list of sentences."""
 
     items: tuple[str, ...]
     heading: str = ""
 
 
 class Picture(NamedTuple):
-    """A chart as trusted SVG; `finding` tells whoever cannot see it what it shows, `legend` how to read it."""
+    """A chart as trusted SVG; `finding` describes it for screen readers, and `legend` explains how to read it."""
 
     svg: str
     finding: str
@@ -36,11 +36,11 @@ class Picture(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows under headings; the first cell of a row names it, and a line break in a cell is kept.
+    """Rows under headings; the first cell of a row names it, and cells keep their line breaks.
 
     Attributes:
-        numeric: Columns of figures, which are aligned to the right.
-        wide: Whether it may be wider than a phone: it is then scrolled on its own.
+        numeric: Indices of columns of figures, which are aligned to the right.
+        wide: Whether the table may be wider than a phone, and scrolls by itself.
     """
 
     caption: str
@@ -51,14 +51,14 @@ class Table(NamedTuple):
 
 
 class Code(NamedTuple):
-    """Lines to be typed."""
+    """Lines for the reader to type."""
 
     text: str
     label: str
 
 
 class Download(NamedTuple):
-    """A file that the page carries in itself."""
+    """A file that is embedded in the page."""
 
     name: str
     uri: str
@@ -66,14 +66,14 @@ class Download(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """What is shown on request."""
+    """Blocks that the reader unfolds."""
 
     summary: str
     blocks: tuple[Block, ...]
 
 
 class Pair(NamedTuple):
-    """Two blocks side by side, where there is room."""
+    """Two blocks, side by side if there is room."""
 
     left: Block
     right: Block
@@ -83,7 +83,7 @@ Block = Text | Bullets | Picture | Table | Code | Download | Folded | Pair
 
 
 class Section(NamedTuple):
-    """A heading and what stands below it; `short` names it in the list of sections, which links to `anchor`."""
+    """A heading and its blocks; `short` is its name in the list of sections, which links to `anchor`."""
 
     anchor: str
     title: str
@@ -92,7 +92,7 @@ class Section(NamedTuple):
 
 
 class Headline(NamedTuple):
-    """The answer, before all else: `figure` is shown large, and `good` says whether it is a proven gain."""
+    """The answer, at the top of the page: `figure` is shown large, and `good` marks a proven gain."""
 
     figure: str
     words: str

@@ -1,6 +1,6 @@
 """The result card: a result as one picture for a pull request or a message, drawn by matplotlib as SVG or PNG.
 
-It sets its own background, so that it reads alike on a light page and on a dark one.
+It sets its own background, so that it looks the same on light and dark pages.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from autotune.units import format_rate
 from autotune.wording import ratio_text, spelled
 
 MARK = "autotune card"
-"""In the file's metadata: by this a card is known, and may be replaced by a newer one."""
+"""Mark in the file's metadata that identifies a card, so that a newer card may replace it."""
 WIDTH, LINE, COLUMNS = 760.0, 23.0, (30.0, 200.0, 440.0)
 """Pixels: the card's width, a line's height, and where each column begins."""
 MOST_KNOBS, LONGEST_LINE = 10, 96
-"""Rows, and characters of a line, that a card has room for; the report has all of them."""
+"""The rows, and the characters of a line, that fit on a card; the report has all of them."""
 DOTS = {"svg": 72, "png": 144}
-"""Per inch: a PNG has two pixels for one, for screens of high resolution."""
+"""Dots per inch: a PNG has twice the resolution, for high-resolution screens."""
 INK, MUTED, GRID, GOOD, DOUBT = "#1b1f24", "#57606a", "#d5dae0", "#0f6b34", "#8a5a00"
 COLOURS = {"before": "#c98a4b", "after": "#0b5cad"}
 STYLE: Any = {
@@ -33,14 +33,14 @@ STYLE: Any = {
 
 
 def card(result: Result, kind: Literal["svg", "png"]) -> bytes:
-    """The picture of a result, also of one that claims nothing."""
+    """The picture of a result, also of one without a confirmed gain."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyBboxPatch
 
-    found, speedup = summary.verdict(result), result.speedup
-    headline, reason, colour = found.words, found.reason, DOUBT
-    if found.confirmed and speedup is not None:
+    verdict, speedup = summary.verdict(result), result.speedup
+    headline, reason, colour = verdict.words, verdict.reason, DOUBT
+    if verdict.confirmed and speedup is not None:
         headline, reason, colour = f"{ratio_text(speedup.ratio)} {headline}", summary.spread_text(speedup), GOOD
     reasons = textwrap.wrap(reason, LONGEST_LINE, max_lines=4, placeholder=" …")
     if (why := summary.unfinished(result)) is not None:
@@ -49,7 +49,7 @@ def card(result: Result, kind: Literal["svg", "png"]) -> bytes:
     figures, changes = _figures(result), _changes(result)
     height = 200 + LINE * (len(reasons) + len(bars) + len(figures) + len(changes))
     with mpl.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the reader's font may have a glyph that matplotlib's lacks
+        warnings.simplefilter("ignore")  # the viewer's font may have glyphs that matplotlib's lacks
         mpl.rcdefaults()  # not the user's own style
         mpl.rcParams.update(STYLE)
         figure = Figure(figsize=(WIDTH / 72, height / 72))
@@ -60,7 +60,7 @@ def card(result: Result, kind: Literal["svg", "png"]) -> bytes:
         axes.add_patch(FancyBboxPatch((6, 6), WIDTH - 12, height - 12, **box))
 
         def write(y: float, *cells: str, **style: Any) -> float:
-            """Writes a line, a cell a column, and returns where the next one is."""
+            """Writes a line with a cell per column, and returns the position of the next line."""
             for x, cell in zip(COLUMNS, cells, strict=False):
                 axes.text(x, y, spelled(cell), va="center_baseline", **style)
             return y + LINE
@@ -88,24 +88,26 @@ def card(result: Result, kind: Literal["svg", "png"]) -> bytes:
         axes.plot([COLUMNS[0], WIDTH - COLUMNS[0]], [y, y], color=GRID, lw=1)
         write(y + 20, _versions(result), color=MUTED, size=10.5)
         buffer = io.BytesIO()
-        title = f"{spelled(result.workload.name)}: {found.words}"
-        by = {"Creator": MARK, "Date": None} if kind == "svg" else {"Software": MARK}  # undated: the same bytes again
+        title = f"{spelled(result.workload.name)}: {verdict.words}"
+        by = (
+            {"Creator": MARK, "Date": None} if kind == "svg" else {"Software": MARK}
+        )  # undated, so that the bytes are reproducible
         figure.savefig(buffer, format=kind, dpi=DOTS[kind], metadata={"Title": title, **by})
     return buffer.getvalue()
 
 
 def _figures(result: Result) -> list[tuple[str, str]]:
-    """The objective's score where it is not the rate, and the peaks of memory."""
+    """The objective's score unless it is the rate, and the memory peaks."""
     named = {"host memory", "device memory", result.objective.name.replace("_", " ")}
     return [
-        (one.label, f"{one.before} → {one.after}" if result.changed_knobs else one.before)
-        for one in summary.figures(result)
-        if one.label in named
+        (figure.label, f"{figure.before} → {figure.after}" if result.changed_knobs else figure.before)
+        for figure in summary.figures(result)
+        if figure.label in named
     ]
 
 
 def _changes(result: Result) -> list[tuple[str, str, str]]:
-    """Each changed knob and what it is worth, below a heading; nothing where none was changed."""
+    """Each changed knob and its worth, below a heading; empty if no knob was changed."""
     rows = [
         (shortened(knob, 24), shortened(f"{before} → {after}", 34), worth)
         for knob, before, after, worth in summary.changes(result)
@@ -116,7 +118,7 @@ def _changes(result: Result) -> list[tuple[str, str, str]]:
 
 
 def _versions(result: Result) -> str:
-    """What it was measured with, and whether the config still trains the same thing."""
+    """The versions of the software, and the outcome of the numerics check."""
     software, numerics = result.software, result.numerics
     versions = {"autotune ": software.autotune, "torch ": software.torch}
     facts = versions | {"numerics: ": numerics.outcome if numerics is not None else None}

@@ -1,6 +1,6 @@
-"""The report's pictures that are lists of rows: rates, what each change was worth, ceilings, shares of time.
+"""The report's pictures that are lists of rows: rates, the worth of each change, ceilings.
 
-Each function returns None where the result has nothing to draw; the section then says why in words.
+Each function returns None if the result has nothing to draw; the section then says why in words.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MARK, THICK = 0.70, 0.28
-"""Where in a row its mark lies, and how thick a bar is."""
+"""Position of the mark in a row, and thickness of a bar."""
 HALF = 0.08
 """Half the thickness of one of two bars in a row."""
 NO_INTERVAL = Interval(0, 0)
@@ -52,12 +52,12 @@ class Bar(NamedTuple):
 
 
 def rates_picture(bars: Sequence[Bar], name: str) -> str | None:
-    """Rates from zero on, with their intervals."""
+    """Rates on an axis from zero, with their intervals."""
     return _bars_picture(name, [(bar.label, format_rate(bar.rate), (bar,)) for bar in bars])
 
 
 def both_sides(result: Result) -> list[Bar]:
-    """The rates before and after."""
+    """The rates of baseline and answer, as far as they were measured."""
     return [
         Bar(label, side.measurement.samples_per_second, rate_interval(side), colour)
         for label, side, colour in (("before", result.baseline, BEFORE), ("after", result.best, AFTER))
@@ -66,27 +66,27 @@ def both_sides(result: Result) -> list[Bar]:
 
 
 def machines_picture(name: str, machines: Sequence[Row]) -> str | None:
-    """Rates before and after of each machine, from zero on."""
-    found = []
-    for one in machines:
-        before, after = one.before_samples_per_second, one.after_samples_per_second
+    """Rates before and after of each machine, on an axis from zero."""
+    lines = []
+    for machine in machines:
+        before, after = machine.before_samples_per_second, machine.after_samples_per_second
         bars = (
-            Bar("before", before or 0.0, one.before_ci95 or NO_INTERVAL, BEFORE),
-            Bar("after", after or 0.0, one.after_ci95 or NO_INTERVAL, AFTER),
+            Bar("before", before or 0.0, machine.before_ci95 or NO_INTERVAL, BEFORE),
+            Bar("after", after or 0.0, machine.after_ci95 or NO_INTERVAL, AFTER),
         )
-        found.append((one.label, f"{or_dash(before, bare_rate)} → {or_dash(after, bare_rate)}", bars))
-    return _bars_picture(name, found)
+        lines.append((machine.label, f"{or_dash(before, bare_rate)} → {or_dash(after, bare_rate)}", bars))
+    return _bars_picture(name, lines)
 
 
 def _bars_picture(name: str, lines: Sequence[tuple[str, str, tuple[Bar, ...]]]) -> str | None:
-    """Rows of a label, a figure and one bar or two; a bar that cannot be drawn leaves its place empty."""
-    found = [line for line in lines if any(drawable(bar.rate) for bar in line[2])]
-    if not found:
+    """Rows with a label, a figure and one or two bars; a bar that cannot be drawn leaves a gap."""
+    drawn = [line for line in lines if any(drawable(bar.rate) for bar in line[2])]
+    if not drawn:
         return None
 
     def paint(axes: Axes) -> None:
         right = 0.0
-        for row, (label, figure, bars) in enumerate(found):
+        for row, (label, figure, bars) in enumerate(drawn):
             row_label(axes, row, label, figure)
             thick, places = (THICK, (0.0,)) if len(bars) == 1 else (2 * HALF, (-HALF, HALF))
             for bar, place in zip(bars, places, strict=True):
@@ -98,101 +98,101 @@ def _bars_picture(name: str, lines: Sequence[tuple[str, str, tuple[Bar, ...]]]) 
         ticks = [tick for tick in steps(0, right) if tick <= right * 1.04]
         axes.set_xticks(ticks, [compact(tick) for tick in ticks])
 
-    return draw_rows(name, len(found), paint)
+    return draw_rows(name, len(drawn), paint)
 
 
 class Step(NamedTuple):
-    """A step of the waterfall: from one speed to the next, both relative to the baseline; `told`: how sure it is."""
+    """A step of the waterfall: speeds relative to the baseline; `certainty` is the interval in words."""
 
     label: str
     start: float
     ratio: float
     interval: Interval | None
-    told: str = ""
+    certainty: str = ""
 
 
 def waterfall_steps(result: Result) -> list[Step]:
-    """What each change was worth, one after the other, up to the confirmed speed-up.
+    """The worth of each change, one after the other, up to the confirmed speed-up.
 
-    A change's worth is the winner's rate over its rate without that change, so these factors multiply; what is then
-    still missing is what changes do only together, or what the search does not know.
+    A change's worth is the winner's rate over its rate without that change, so these factors multiply. The rest is the
+    changes' joint effect, or unknown to the search.
     """
-    found, reached = [], 1.0
+    waterfall, reached = [], 1.0
     for row in result.ablation:
         if all(1e-3 < ratio < 1e3 for ratio in (row.ratio, *row.ci95)):
-            found.append(Step(row.knob, reached, row.ratio, row.ci95, ratios(row.ci95)))
+            waterfall.append(Step(row.knob, reached, row.ratio, row.ci95, ratios(row.ci95)))
             reached *= row.ratio
     speedup = result.speedup
-    if found and speedup is not None and 1e-3 < speedup.ratio < 1e6:
-        found.append(Step(TOGETHER, reached, speedup.ratio / reached, None))
-        known = not too_few_pairs(speedup.pairs)
-        told = ratios(speedup.ci95) if known else "too few pairs"
-        found.append(Step(ALL, 1.0, speedup.ratio, speedup.ci95 if known else None, told))
-    return found
+    if waterfall and speedup is not None and 1e-3 < speedup.ratio < 1e6:
+        waterfall.append(Step(TOGETHER, reached, speedup.ratio / reached, None))
+        is_certain = not too_few_pairs(speedup.pairs)
+        certainty = ratios(speedup.ci95) if is_certain else "too few pairs"
+        waterfall.append(Step(ALL, 1.0, speedup.ratio, speedup.ci95 if is_certain else None, certainty))
+    return waterfall
 
 
 def waterfall_picture(result: Result) -> str | None:
-    """The steps from 1× to the confirmed speed-up, on a logarithmic axis: equal factors are equal lengths."""
-    found = waterfall_steps(result)
-    if not found:
+    """The steps from 1× to the confirmed speed-up, on a logarithmic axis, so that equal factors have equal lengths."""
+    waterfall = waterfall_steps(result)
+    if not waterfall:
         return None
 
     def paint(axes: Axes) -> None:
         axes.set_xscale("log")
-        for row, (label, start, ratio, interval, told) in enumerate(found):
-            figure = f"{ratio_text(ratio)} ({told})" if told else ratio_text(ratio)
+        for row, (label, start, ratio, interval, certainty) in enumerate(waterfall):
+            figure = f"{ratio_text(ratio)} ({certainty})" if certainty else ratio_text(ratio)
             row_label(axes, row, label, figure, strong=label == ALL)
             is_clear = interval is not None and not interval.low <= 1 <= interval.high
             colour = (AFTER if ratio >= 1 else FAILED) if is_clear else MUTED
-            # A step of next to nothing is still seen.
+            # Keeps a step of almost zero visible.
             axes.barh(row + MARK, start * ratio - start or start * 1e-3, THICK, left=start, color=colour)
             if interval is not None:
                 _error_bar(axes, row, start * ratio, Interval(start * interval.low, start * interval.high))
-            if row + 1 < len(found) and found[row + 1].label != ALL:
+            if row + 1 < len(waterfall) and waterfall[row + 1].label != ALL:
                 axes.plot([start * ratio] * 2, [row + MARK, row + 1 + MARK], color=MUTED, lw=0.8, zorder=0)
-        ends = [step.start * factor for step in found for factor in (1.0, step.ratio, *(step.interval or ()))]
+        ends = [step.start * factor for step in waterfall for factor in (1.0, step.ratio, *(step.interval or ()))]
         _log_axis(axes, ends, 1.03, "×")
         axes.axvline(1, color=INK, lw=1)
 
-    return draw_rows("waterfall", len(found), paint)
+    return draw_rows("waterfall", len(waterfall), paint)
 
 
 def ceilings_picture(result: Result) -> str | None:
-    """What was reached beside what each part alone could reach, as dots on a logarithmic axis."""
+    """The reached rate and the ceiling of each part alone, as dots on a logarithmic axis."""
     after = result.best.measurement
     parts = {part: rate for part, rate in result.diagnosis.ceilings.items() if rate is not None and drawable(rate)}
     if after is None or not parts or not drawable(after.samples_per_second):
         return None
     reached = after.samples_per_second
-    found = [Bar("reached, end to end", reached, rate_interval(result.best), AFTER)]
-    found += [Bar(f"{part} alone", parts[part], NO_INTERVAL, PART) for part in sorted(parts, key=parts.__getitem__)]
+    bars = [Bar("reached, end to end", reached, rate_interval(result.best), AFTER)]
+    bars += [Bar(f"{part} alone", parts[part], NO_INTERVAL, PART) for part in sorted(parts, key=parts.__getitem__)]
 
     def paint(axes: Axes) -> None:
         axes.set_xscale("log")
-        for row, (label, rate, interval, colour) in enumerate(found):
+        for row, (label, rate, interval, colour) in enumerate(bars):
             beside = f" · {ratio_text(rate / reached)}" if row else ""
             row_label(axes, row, label, f"{bare_rate(rate)}{beside}", strong=not row)
             axes.plot([reached, rate], [row + MARK] * 2, color=MUTED, lw=1)
             _error_bar(axes, row, rate, interval)
             axes.plot([rate], [row + MARK], "o" if not row else "D", color=colour, ms=9, mec=SURFACE, mew=1)
-        ends = [end for bar in found for end in (bar.rate, *bar.interval)]
+        ends = [end for bar in bars for end in (bar.rate, *bar.interval)]
         _log_axis(axes, ends, 1.2)
         axes.axvline(reached, color=AFTER, lw=1, ls=":", zorder=0)
 
-    return draw_rows("ceilings", len(found), paint)
+    return draw_rows("ceilings", len(bars), paint)
 
 
 def _error_bar(axes: Axes, row: float, value: float, interval: Interval) -> None:
-    """The interval around a mark; none where it is not known."""
+    """Draws the interval around a mark, if it is known."""
     if drawable(interval.low) and drawable(interval.high) and interval.low <= value <= interval.high:
         spread = [[value - interval.low], [interval.high - value]]
         axes.errorbar([value], [row + MARK], xerr=spread, fmt="none", ecolor=INK, elinewidth=1.4, capthick=1.4)
 
 
 def _log_axis(axes: Axes, values: Sequence[float], room: float, unit: str = "") -> None:
-    """Fits a logarithmic axis to the values, with some room at both ends."""
-    known = [value for value in values if drawable(value)]
-    low, high = min(known) / room, max(known) * room
+    """Fits a logarithmic axis to the values, with a margin at both ends."""
+    drawn = [value for value in values if drawable(value)]
+    low, high = min(drawn) / room, max(drawn) * room
     axes.set_xlim(low, high)
     ticks = log_steps(low, high)
     axes.minorticks_off()

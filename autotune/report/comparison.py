@@ -1,4 +1,4 @@
-"""The page of several machines: for each workload the rates side by side, shared and particular knobs, and crosses."""
+"""The page that compares machines: per workload the rates side by side, shared and particular knobs, and crosses."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from autotune.results.summary import INTERVAL
 from autotune.units import format_rate
 
 MOST_DRAWN = 40
-"""Machines in the picture of one workload, more would make it long; the table has all."""
+"""Most machines in the picture of one workload; the table has all. Not tuned."""
 
 
 def render_comparison(comparison: Comparison) -> str:
     """A comparison as one self-contained HTML page."""
-    found = comparison.groups
-    machines = {row.label for group in found for row in group.rows}
-    about = f"{_count(len(found), 'workload')} on {_count(len(machines), 'machine')}"
-    sections = [_group_section(number, group) for number, group in enumerate(found, 1)]
-    if not found:
+    groups = comparison.groups
+    machines = {row.label for group in groups for row in group.rows}
+    about = f"{_count(len(groups), 'workload')} on {_count(len(machines), 'machine')}"
+    sections = [_group_section(number, group) for number, group in enumerate(groups, 1)]
+    if not groups:
         sections.append(Section("nothing", "Results", "Results", [Text("No results to compare.", "note")]))
     if comparison.warnings:
         sections.append(Section("warning", "Warnings", "Warnings", [Bullets(comparison.warnings)]))
@@ -50,15 +50,15 @@ def _group_section(number: int, group: WorkloadGroup) -> Section:
         if len(group.rows) > MOST_DRAWN:
             legend += f"; the {MOST_DRAWN} fastest are drawn"
         blocks.append(Picture(svg, _finding(group), legend))
-    found = sheet(group)
-    if found.choices:
-        blocks.append(Bullets(found.choices, "Where to train"))
-    changes = tuple((line.machine, ", ".join(line.changes) or "none") for line in found.lines)
-    blocks += [_rates_table(found), Table("Changed knobs", ("machine", "changes"), changes)]
-    if found.sharers:
-        blocks.append(Text(f"{found.shared}.", lead=found.sharers))
-        if found.particular:
-            blocks.append(Table("Particular to machines", ("knob", "values"), found.particular))
+    group_sheet = sheet(group)
+    if group_sheet.choices:
+        blocks.append(Bullets(group_sheet.choices, "Where to train"))
+    changes = tuple((line.machine, ", ".join(line.changes) or "none") for line in group_sheet.lines)
+    blocks += [_rates_table(group_sheet), Table("Changed knobs", ("machine", "changes"), changes)]
+    if group_sheet.sharers:
+        blocks.append(Text(f"{group_sheet.shared}.", lead=group_sheet.sharers))
+        if group_sheet.particular:
+            blocks.append(Table("Particular to machines", ("knob", "values"), group_sheet.particular))
     if group.crosses:
         findings = [f"{cross.machine} {cross.finding}" for cross in group.crosses]
         notes = [f"warning: {note}" for cross in group.crosses for note in cross.notes]
@@ -68,14 +68,14 @@ def _group_section(number: int, group: WorkloadGroup) -> Section:
 
 def _finding(group: WorkloadGroup) -> str:
     rows = [row for row in group.rows if row.after_samples_per_second is not None]
-    found = [f"{row.label}: {format_rate(row.after_samples_per_second or 0)} after tuning" for row in rows]
-    return f"{'; '.join(found)}."
+    rates = [f"{row.label}: {format_rate(row.after_samples_per_second or 0)} after tuning" for row in rows]
+    return f"{'; '.join(rates)}."
 
 
-def _rates_table(found: Sheet) -> Table:
-    headings = ("machine", *found.headings, "measured")
+def _rates_table(group_sheet: Sheet) -> Table:
+    headings = ("machine", *group_sheet.headings, "measured")
     rows = []
-    for line in found.lines:
+    for line in group_sheet.lines:
         figures = [f"{cell.text}\n{cell.below}".rstrip() for cell in line.cells]
         measured = [*line.about, *(["partial"] if line.partial else []), line.path]
         rows.append((line.machine, *figures, "\n".join(measured)))

@@ -1,4 +1,4 @@
-"""The section on the search: every burst, failures included, why each was run, and what was not searched."""
+"""The section on the search: every burst with its reason, including failures, and the knobs that were not searched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.wording import or_dash, ratio_text
 
 
 def history(result: Result) -> list[Block]:
-    """How the search went."""
+    """The course of the search."""
     search, unit = result.search, result.objective.unit
     blocks: list[Block] = [Text(f"{search_text(result)}.")]
     svg = history_picture(result)
@@ -45,7 +45,7 @@ def _finding(result: Result) -> str:
 
 
 def _stages_table(result: Result) -> Table:
-    """Which stage of the search ran how many bursts, and how far it came."""
+    """Bursts, failures and best score of each stage of the search."""
     rows = []
     for stage in dict.fromkeys(trial.stage for trial in result.trials):
         trials = [trial for trial in result.trials if trial.stage == stage]

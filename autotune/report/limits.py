@@ -1,4 +1,4 @@
-"""The sections on what limits the training: ceilings, memory, telemetry, and the diagnosis that follows from them."""
+"""The sections on the limits of the training: ceilings, memory, telemetry, and the diagnosis from them."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ BOTTLENECKS = {
 
 
 def ceilings(result: Result) -> list[Block]:
-    """What was reached, beside what each part alone could reach."""
+    """The reached rate, beside the ceiling of each part alone."""
     svg, words = ceilings_picture(result), ceilings_text(result)
     headroom = result.diagnosis.headroom
-    found: list[Block] = []
+    blocks: list[Block] = []
     if headroom is not None:
-        told = headroom_text(headroom)
-        found.append(Text(f"{told[0].upper()}{told[1:]}."))
+        sentence = headroom_text(headroom)
+        blocks.append(Text(f"{sentence[0].upper()}{sentence[1:]}."))
     if svg is None or words is None or result.best.measurement is None:
         why = "No part of the training was measured alone: there was no time, or it failed."
-        return [*found, Text(f"{words}." if words else why, "note")]
+        return [*blocks, Text(f"{words}." if words else why, "note")]
     reached = result.best.measurement.samples_per_second
     rows = [("reached, end to end", format_rate(reached), "")]
     for part, rate in result.diagnosis.ceilings.items():
@@ -49,7 +49,7 @@ def ceilings(result: Result) -> list[Block]:
     finding = f"Reached: {format_rate(reached)}; {words}."
     legend = "dot: reached; diamond: a part alone, as a multiple of what was reached"
     return [
-        *found,
+        *blocks,
         Text(
             "A part alone is the training without the others: batches that stay on the device, a loader without a "
             "model, the copy to the device. Training can hardly run faster than its slowest part."
@@ -62,7 +62,7 @@ def ceilings(result: Result) -> list[Block]:
 
 
 def memory(result: Result) -> list[Block]:
-    """Memory against batch, and the target."""
+    """Peak memory by micro-batch, and the target."""
     limits, own = result.constraints, result.baseline.config.batch_size
     limit = limits.memory_limit_bytes or result.hardware.memory_limit_bytes(limits.device, limits.memory_target)
     target = limit if drawable(limit) else None
@@ -79,7 +79,7 @@ def memory(result: Result) -> list[Block]:
         finding = f"The target, {share} of the {kind} memory that is free, is {format_bytes(target)}."
     rows = []
     for batch in sorted({*(batch for batch, _ in taken), *exceeded}):
-        sizes, failed = [size for of, size in taken if of == batch], exceeded.count(batch)
+        sizes, failed = [size for other, size in taken if other == batch], exceeded.count(batch)
         spread = " – ".join(dict.fromkeys(format_bytes(end) for end in (min(sizes), max(sizes)))) if sizes else UNKNOWN
         rows.append((f"{batch:,}", f"{len(sizes) + failed}", spread, f"{failed}"))
     headings = ("micro-batch", "bursts", "peak memory", "out of memory")
@@ -89,7 +89,7 @@ def memory(result: Result) -> list[Block]:
 
 
 def telemetry(result: Result) -> list[Block]:
-    """What the machine did meanwhile."""
+    """The machine's telemetry during the timed part."""
     rows = telemetry_rows(result)
     if not rows:
         return [Text("Neither side was measured, so there is no telemetry.", "note")]
@@ -101,7 +101,7 @@ def telemetry(result: Result) -> list[Block]:
 
 
 def diagnosis(result: Result) -> list[Block]:
-    """The bottleneck, the advice, and the profiles that they rest on."""
+    """The bottleneck, the advice, and the profiles behind them."""
     diagnosis = result.diagnosis
     bottleneck = diagnosis.bottleneck or "not found"
     meaning = BOTTLENECKS.get(bottleneck)

@@ -1,4 +1,4 @@
-"""Turns blocks into one HTML file: escaped, self-contained, and light whatever the result's size."""
+"""Turns blocks into one HTML file: escaped, self-contained, and small even for a large result."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from autotune.units import format_bytes
 from autotune.wording import spelled
 
 MOST_BYTES = 2_000_000
-"""A page that is heavier cannot be mailed, and is slow on a phone."""
+"""Most bytes of a page: a larger one is hard to mail, and slow on a phone. Not tuned."""
 _BASE64_GROWTH = 4 / 3
 """Characters of base64 for each byte."""
 _WEIGHT = "@@weight@@"
 
 
 class RawData(NamedTuple):
-    """The JSON that a page was made from: a name to save it by, and in words where else it is."""
+    """The JSON from which a page was made: a file name for saving it, and words for where else it is."""
 
     name: str
     text: str
@@ -27,13 +27,13 @@ class RawData(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Everything that is on a page.
+    """The content of a page.
 
     Attributes:
         about: Lines below the heading.
-        raw: The data, attached in the last section; None on a first screen, which stands in somebody else's page.
-        warning: What to know before all else.
-        headline: The answer; None where there is no single one.
+        raw: The data, attached in the last section. None for a first screen, which is part of another page.
+        warning: A warning at the top of the page.
+        headline: The answer; None if there is no single one.
     """
 
     title: str
@@ -46,7 +46,7 @@ class Page(NamedTuple):
 
 
 class _Detail(NamedTuple):
-    """How much of everything there is: rows of a table, characters of a text, and whether the raw data."""
+    """Level of detail: most rows of a table, most characters of a text, and whether the raw data is attached."""
 
     rows: int
     characters: int
@@ -57,11 +57,11 @@ _DETAILS = (_Detail(2_000, 5_000, raw_attached=True), _Detail(2_000, 5_000), _De
 
 
 def render(page: Page) -> str:
-    """The page with as much detail as its weight allows; what is left out is told on it."""
+    """The page with as much detail as its size limit allows; the page itself notes what it leaves out."""
     html = ""
     for detail in _DETAILS:
         if detail.raw_attached and page.raw is not None and len(page.raw.text) * _BASE64_GROWTH > MOST_BYTES:
-            continue  # it cannot fit, and a thousand machines' page takes a second to make
+            continue  # it cannot fit, and a page of a thousand machines takes a second to make
         html = _render(page, detail)
         if len(html.encode()) < MOST_BYTES:
             break
@@ -73,7 +73,7 @@ def _render(page: Page, detail: _Detail) -> str:
     from markupsafe import Markup
 
     def shown_as(value: Any) -> Any:
-        """A text without control characters, and not longer than a reader can take; escaping comes after this."""
+        """A text without control characters, shortened to the level of detail; escaping follows."""
         if not isinstance(value, str) or isinstance(value, Markup):
             return value
         cut = len(value) > detail.characters
@@ -88,7 +88,7 @@ def _render(page: Page, detail: _Detail) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["trusted"] = Markup  # for what is made here: SVG, style, base64
+    environment.filters["trusted"] = Markup  # for our own SVG, style and base64
     environment.filters["kind"] = lambda block: type(block).__name__.lower()
     environment.globals["most_rows"] = detail.rows
     return environment.get_template("page.html.jinja").render(

@@ -1,4 +1,4 @@
-"""The pairs behind the headline: every block of the confirmation beside its partner, and the ratio of each pair."""
+"""The pairs behind the headline: each block of the confirmation with its partner, and the ratio of each pair."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RATES, RATIOS, BETWEEN = 130.0, 130.0, 16.0
-"""Heights of the two parts, and the room between them."""
+"""Heights of the two axes, and the room between them."""
 MOST_PAIRS = 600
-"""Pairs that are drawn: of more, every second or third."""
+"""Most pairs that are drawn; of more, every n-th is drawn. Not tuned."""
 CENTRAL = 0.9
-"""Share of the pairs whose ratios set the scale, widened on both sides by what they spread; a ratio beyond is drawn at
-the edge."""
+"""Share of the pairs whose ratios set the scale, which is widened on both sides by their spread. Ratios beyond it are
+drawn at the edge. Not tuned."""
 MOST_ROUNDS_NAMED = 12
 
 
 class Paired(NamedTuple):
-    """A pair of blocks: rates before and after, and where they lie in the picture, from 0 to 1."""
+    """A pair of blocks: rates before and after, and the position in the picture, from 0 to 1."""
 
     across: float
     before: float
@@ -37,7 +37,7 @@ class Paired(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the second is."""
+        """Rate after over rate before."""
         return self.after / self.before
 
 
@@ -50,14 +50,14 @@ class Round(NamedTuple):
 
 
 def confirmation(result: Result) -> list[Block]:
-    """What each pair of blocks says; nothing where whole bursts alternated."""
+    """The section on the pairs of blocks; empty if whole bursts alternated."""
     rounds, speedup = rounds_of(result), result.speedup
     if not rounds or speedup is None:
         return []
-    pairs = [pair for one in rounds for pair in one.pairs]
+    pairs = [pair for played in rounds for pair in played.pairs]
     ahead = sum(pair.ratio > 1 for pair in pairs)
-    told = f"{ratio_text(speedup.ratio)} ({spread_text(speedup)})"
-    finding = f"The tuned side was ahead in {ahead:,} of {len(pairs):,} pairs of blocks; over all {told}."
+    overall = f"{ratio_text(speedup.ratio)} ({spread_text(speedup)})"
+    finding = f"The tuned side was ahead in {ahead:,} of {len(pairs):,} pairs of blocks; over all {overall}."
     legend = (
         "above: samples/s of each block; hollow squares: before; dots: after; below: the ratio of each pair; "
         f"line: over all{'' if too_few_pairs(speedup.pairs) else f'; band: its {INTERVAL}'}; 1×: as fast"
@@ -67,18 +67,18 @@ def confirmation(result: Result) -> list[Block]:
     rows = tuple(
         (
             str(number),
-            f"{len(one.pairs):,}",
-            bare_rate(one.before),
-            bare_rate(one.after),
-            ratio_text(one.after / one.before),
+            f"{len(played.pairs):,}",
+            bare_rate(played.before),
+            bare_rate(played.after),
+            ratio_text(played.after / played.before),
         )
-        for number, one in enumerate(rounds, 1)
+        for number, played in enumerate(rounds, 1)
     )
     headings = ("round", "pairs", "before", "after", "ratio")
     return [
         Text(
-            "Each round is a fresh process a side. Both trained the same samples block by block, in turn, so that "
-            "what slowed the machine slowed both sides, and cancels in the ratio."
+            "Each round has a fresh process for each side. Both trained the same samples block by block, in turn, so "
+            "that a disturbance slowed both sides, and cancels in the ratio."
         ),
         Text(finding),
         Pair(
@@ -89,7 +89,7 @@ def confirmation(result: Result) -> list[Block]:
 
 
 def rounds_of(result: Result) -> list[Round]:
-    """The rounds, where both sides were measured in pairs of blocks; a file that contradicts itself has none."""
+    """The rounds, if both sides were measured in pairs of blocks; empty for an inconsistent file."""
     before, after, speedup = result.baseline.measurement, result.best.measurement, result.speedup
     if before is None or after is None or speedup is None or not result.objective.is_rate:
         return []
@@ -100,17 +100,17 @@ def rounds_of(result: Result) -> list[Round]:
     old, new = before.block_rates, after.block_rates
     if not all(map(drawable, (*old, *new, speedup.ratio))):
         return []
-    found = []
+    rounds = []
     for number, end in enumerate(accumulate(blocks)):
         own = slice(end - blocks[number], end)
         across = [(index + 0.5) / count for index in range(own.start, own.stop)]
         pairs = list(map(Paired, across, old[own], new[own]))
-        found.append(Round(pairs, _rate(before, own), _rate(after, own)))
-    return found
+        rounds.append(Round(pairs, _rate(before, own), _rate(after, own)))
+    return rounds
 
 
 def _rate(side: Measurement, own: slice) -> float:
-    """Of some blocks: all samples over all seconds."""
+    """Rate of a side over some of its blocks: all samples over all seconds."""
     return sum(block.samples for block in side.blocks[own]) / math.fsum(side.block_seconds[own])
 
 
@@ -157,14 +157,14 @@ def _paint_ratios(axes: Axes, pairs: Sequence[Paired], speedup: Speedup) -> None
 
 
 def _scale(pairs: Sequence[Paired], speedup: Speedup) -> tuple[float, float]:
-    """From which ratio to which: 1, the interval, and all pairs but those far out."""
+    """The lowest and highest ratio of the axis: it includes 1, the interval, and all pairs except outliers."""
     ordered = sorted(pair.ratio for pair in pairs)
     outside = math.floor((1 - CENTRAL) / 2 * len(ordered))
     low, high = ordered[outside], ordered[-1 - outside]
-    known = [1.0, speedup.ratio, max(ordered[0], low - (high - low)), min(ordered[-1], high + (high - low))]
-    known += [end for end in speedup.ci95 if speedup.ratio / 3 < end < 3 * speedup.ratio]
-    room = 0.06 * (max(known) - min(known)) or 0.05
-    return min(known) - room, max(known) + room
+    ratios = [1.0, speedup.ratio, max(ordered[0], low - (high - low)), min(ordered[-1], high + (high - low))]
+    ratios += [end for end in speedup.ci95 if speedup.ratio / 3 < end < 3 * speedup.ratio]
+    room = 0.06 * (max(ratios) - min(ratios)) or 0.05
+    return min(ratios) - room, max(ratios) + room
 
 
 def _beyond(pairs: Sequence[Paired], speedup: Speedup) -> bool:

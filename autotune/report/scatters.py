@@ -18,11 +18,11 @@ Mark = TypeVar("Mark")
 HEIGHT = 250.0
 LEFT, BOTTOM = 48.0, 46.0
 MOST_MARKS = 1000
-"""A picture of more would be heavy, and show no more: then every second or third is drawn."""
+"""Most marks in a picture; of more, every n-th is drawn, since all would make it large without showing more."""
 
 
 def history_picture(result: Result) -> str | None:
-    """Score of each burst in the order in which they ran; failures are crosses at the bottom."""
+    """The score of each burst in the order of the run; failures are crosses at the bottom."""
     trials = list(enumerate(result.trials, 1))
     if not trials:
         return None
@@ -60,7 +60,7 @@ def memory_picture(taken: Sequence[tuple[int, int]], exceeded: Sequence[int], ta
     Args:
         taken: The micro-batch of each burst, and its peak in bytes.
         exceeded: Micro-batches that ran out of memory.
-        target: Bytes that a burst may take; None where that is not known.
+        target: Bytes that a burst may use; None if unknown.
     """
     batches = [*(batch for batch, _ in taken), *exceeded]
     if not batches:
@@ -88,7 +88,7 @@ def memory_picture(taken: Sequence[tuple[int, int]], exceeded: Sequence[int], ta
 
 
 def thinned(marks: Sequence[Mark], most: int = MOST_MARKS) -> list[Mark]:
-    """Every n-th mark, so that there are not too many."""
+    """Every n-th mark, so that at most `most` remain."""
     return list(marks[:: -(-len(marks) // most) or 1])
 
 
@@ -106,15 +106,15 @@ def _crosses(axes: Axes, across: Sequence[float], height: float) -> None:
 
 
 def from_zero(axes: Axes, top: float) -> None:
-    """Makes the picture reach from zero to just above the top, with lines across it."""
+    """Scales the axis from zero to just above the top, with lines across the picture."""
     axes.set_ylim(0, top * 1.06)
     number_lines(axes, [tick for tick in steps(0, top) if tick <= top * 1.06], compact)
 
 
 def number_lines(axes: Axes, ticks: Sequence[float], words: Callable[[float], str]) -> None:
-    """Lines across the picture, each with its number at the left; none so near the upper edge that it is cut off.
+    """Draws lines across the picture with numbers at the left; omits a number that the upper edge would cut off.
 
-    The limits of the axis are set before.
+    Set the limits of the axis first.
     """
     highest = axes.bbox.y1 - SMALL / 2 * axes.figure.dpi / 72
     ticks = [tick for tick in ticks if axes.transData.transform((1, tick))[1] <= highest]
@@ -124,14 +124,14 @@ def number_lines(axes: Axes, ticks: Sequence[float], words: Callable[[float], st
 
 
 def _memory_axis(axes: Axes, top: float) -> None:
-    """Sizes from zero, in a binary unit."""
+    """Scales the axis for sizes, from zero, in a binary unit."""
     unit = 2.0 ** (10 * max(0, min(4, (int(top).bit_length() - 1) // 10)))
-    axes.set_ylim(0, top * 1.12)  # room for the words above the target
+    axes.set_ylim(0, top * 1.12)  # room for the label above the target
     ticks = [tick * unit for tick in steps(0, top / unit) if tick * unit <= top * 1.12]
     number_lines(axes, ticks, lambda size: format_bytes(size).replace(".00", "").replace(".0", ""))
 
 
 def _doublings(low: float, high: float, most: int = 6) -> list[float]:
-    """Powers of two from low to high, thinned out; none where there are fewer than two."""
-    found = [2.0**power for power in range(-2, 60) if low <= 2.0**power <= high]
-    return found[:: -(-len(found) // most)] if len(found) > 1 else []
+    """At most about `most` powers of two from low to high; empty if there are fewer than two."""
+    powers = [2.0**power for power in range(-2, 60) if low <= 2.0**power <= high]
+    return powers[:: -(-len(powers) // most)] if len(powers) > 1 else []

@@ -1,4 +1,4 @@
-"""What the machine did while baseline and answer were timed: the telemetry of both, side by side."""
+"""The telemetry of baseline and answer while they were timed, side by side."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ COSTS: tuple[tuple[str, str, Words], ...] = (
 
 
 def telemetry_rows(result: Result) -> list[tuple[str, str, str]]:
-    """All that was read but for what stands in the table of both sides, as label, before and after."""
+    """Rows of label, before and after for all telemetry that the table of both sides does not show."""
     sides = [result.baseline.measurement, result.best.measurement]
     telemetry = [side.telemetry if side is not None else None for side in sides]
-    found = [(label, *_both(sides, field), words) for label, field, words in COSTS]
-    found += [(label, *_both(telemetry, field), percent) for label, field in SHARES.items()]
-    found += [(label, *_both(telemetry, field), words) for label, field, words in FIGURES]
-    rows = [(label, or_dash(before, words), or_dash(after, words)) for label, before, after, words in found]
+    figures = [(label, *_both(sides, field), words) for label, field, words in COSTS]
+    figures += [(label, *_both(telemetry, field), percent) for label, field in SHARES.items()]
+    figures += [(label, *_both(telemetry, field), words) for label, field, words in FIGURES]
+    rows = [(label, or_dash(before, words), or_dash(after, words)) for label, before, after, words in figures]
     return [row for row in rows if row[1:] != ("–", "–")]
 
 

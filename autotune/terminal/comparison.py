@@ -22,26 +22,26 @@ STYLES = {"plain": "", "good": "green", "doubtful": "yellow"}
 
 
 def comparison_table(comparison: Comparison) -> RenderableType:
-    """The same workload across machines, one table per workload; then the remarks."""
+    """One table per workload with a row per machine, followed by the remarks."""
     parts: list[RenderableType] = []
     for group in comparison.groups:
-        found = sheet(group)
-        parts += [as_text(f"{group.name} ({group.target}), samples/s", "bold"), _group_table(found), ""]
-        parts += [*(as_text(choice) for choice in found.choices), *([""] if found.choices else [])]
-        parts += [*_below(found), *_crosses(group), ""]
+        group_sheet = sheet(group)
+        parts += [as_text(f"{group.name} ({group.target}), samples/s", "bold"), _group_table(group_sheet), ""]
+        parts += [*(as_text(choice) for choice in group_sheet.choices), *([""] if group_sheet.choices else [])]
+        parts += [*_below(group_sheet), *_crosses(group), ""]
     if not comparison.groups:
         parts.append(as_text("no results to compare"))
     return Group(*parts, remarks(comparison))
 
 
 def remarks(comparison: Comparison) -> RenderableType:
-    """The warnings, and what was left out; nothing where all is well."""
+    """The warnings, and the files that were left out; empty if there are none."""
     warnings = [labelled("warning", warning) for warning in comparison.warnings]
     return Group(*warnings, *(labelled("left out", problem, "red") for problem in comparison.problems))
 
 
 def cross_lines(cross: Cross, path: Path | None = None) -> RenderableType:
-    """Another machine's config beside this machine's own: rates, how it compares, warnings, and its file, if any."""
+    """Another machine's config beside this machine's own: rates, the comparison, warnings, and its file if any."""
     workload = cross.workload
     parts: list[RenderableType] = [as_text(f"{workload.name} ({workload.target}) on {cross.machine}", "bold"), ""]
     parts += [_sides_table(cross), "", *_verdict(cross)]
@@ -54,9 +54,9 @@ def cross_lines(cross: Cross, path: Path | None = None) -> RenderableType:
 # One workload.
 
 
-def _group_table(found: Sheet) -> Table:
-    table = _table("machine", *found.headings)
-    for line in found.lines:
+def _group_table(group_sheet: Sheet) -> Table:
+    table = _table("machine", *group_sheet.headings)
+    for line in group_sheet.lines:
         machine = Text.assemble(as_text(line.machine), "\n", as_text(", ".join(reversed(line.about)), "dim"))
         if line.partial:
             machine.append("\npartial", style="yellow")
@@ -74,25 +74,25 @@ def _cell(cell: Cell) -> Text:
     return Text.assemble((cell.text, STYLES[cell.tone]), below)
 
 
-def _below(found: Sheet) -> Iterator[RenderableType]:
-    """What tuning changed on each machine, what all machines agree on, and what is particular to each."""
+def _below(group_sheet: Sheet) -> Iterator[RenderableType]:
+    """The knobs that tuning changed on each machine, those on which all agree, and those particular to one."""
     yield Text("changed knobs", "bold")
-    several = Counter(line.machine for line in found.lines)
-    for line in found.lines:
+    several = Counter(line.machine for line in group_sheet.lines)
+    for line in group_sheet.lines:
         dated = f" ({line.about[0]})" if several[line.machine] > 1 else ""
         yield labelled(f"{line.machine}{dated}", ", ".join(line.changes) or "none", "dim")
-    if not found.sharers:
+    if not group_sheet.sharers:
         return
     yield Text("")
-    yield labelled(found.sharers, found.shared, "bold")
-    if found.particular:
+    yield labelled(group_sheet.sharers, group_sheet.shared, "bold")
+    if group_sheet.particular:
         yield Text("particular to machines", "bold")
-    for knob, values in found.particular:
+    for knob, values in group_sheet.particular:
         yield labelled(knob, values, "dim")
 
 
 def _crosses(group: WorkloadGroup) -> Iterator[RenderableType]:
-    """What a machine loses with another's config."""
+    """How each machine runs with another machine's config."""
     if not group.crosses:
         return
     yield Text("")

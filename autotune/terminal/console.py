@@ -1,8 +1,8 @@
-"""Every line that a person sees, made from data by pure functions; printing them is the command line's part.
+"""Pure functions that turn records into terminal output; the command line prints it.
 
-What a command was asked to show goes to stdout, and how it gets on to stderr; with ``--json`` stdout is that alone.
-Whatever comes from the user or from a file is put into `Text` through `as_text`, never into markup, so that "[bold]" in
-a name stays "[bold]".
+A command writes its output to stdout, and its progress and messages to stderr; with ``--json`` stdout holds only JSON.
+Text from the user or a file goes into `Text` through `as_text`, never into markup, so that "[bold]" in a name stays
+"[bold]".
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from autotune.wording import as_text, labelled, ratio_text
 
 
 def make_console(*, stderr: bool = True) -> Console:
-    """The console for everything that is not the output asked for; without rich's own colouring of numbers."""
+    """A console that survives its terminal, without rich's own colouring of numbers; on stderr by default."""
     return lasting(Console(stderr=stderr, highlight=False))
 
 
 def plain_table(*columns: Column | str) -> Table:
-    """An empty table without lines."""
+    """An empty table without borders."""
     return Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
 
 
 def hardware_table(hardware: Hardware) -> RenderableType:
-    """One machine: what it has, what it can reach, and what could not be read."""
+    """One machine: its hardware, its measured peaks, and what could not be read."""
     grid = Table.grid(Column(no_wrap=True, style="bold"), Column(overflow="fold"), padding=(0, 2))
     for label, lines in hardware_rows(hardware):
         for number, line in enumerate(lines):
@@ -44,7 +44,7 @@ def hardware_table(hardware: Hardware) -> RenderableType:
 
 
 def result_table(result: Result) -> RenderableType:
-    """One result: before and after, what changed, what it was worth, and what limits the training now."""
+    """One result: before and after, the changed knobs and their worth, and what limits the training now."""
     parts: list[RenderableType] = [as_text(summary.title(result), "bold")]
     parts += [as_text(f"({result.ignored})", "dim")] if result.ignored is not None else []
     if (why := summary.unfinished(result)) is not None:
@@ -62,7 +62,7 @@ def result_table(result: Result) -> RenderableType:
 
 
 def usage_lines(result: Result, path: Path, page: Path | None = None) -> RenderableType:
-    """Where a result and its report, if it has one, are; and how to train with it."""
+    """The paths of a result and of its report, if it has one, and how to train with it."""
     places = [labelled("result file", str(path), "", "bold")]
     if page is not None:
         places.append(labelled("report", str(page), "", "bold"))
@@ -71,26 +71,26 @@ def usage_lines(result: Result, path: Path, page: Path | None = None) -> Rendera
 
 
 def training_lines(result: Result, path: Path) -> RenderableType:
-    """What trainings with a result have reached, where they were noted."""
+    """What the recorded trainings with a result have reached."""
     trainings = read_trainings(result, path)
     return Group(*map(as_text, trainings.sentences() if trainings is not None else ()))
 
 
 def check_lines(check: Check) -> RenderableType:
-    """Whether a result still holds: the ratio now beside the one in the file."""
+    """Whether a result still holds: the speed-up now beside the one in the file."""
     style = {"holds": "bold green", "drifted": "bold yellow", "no longer fits": "bold red"}[check.verdict]
     parts: list[RenderableType] = [labelled(check.verdict, check.reason, style)]
     for when, speedup in (("in the file", check.claimed), ("here and now", check.found)):
         if speedup is not None:
-            told = f"{ratio_text(speedup.ratio)} ({summary.spread_text(speedup)})"
-            parts.append(as_text(f"speed-up {when}: {told}"))
+            figures = f"{ratio_text(speedup.ratio)} ({summary.spread_text(speedup)})"
+            parts.append(as_text(f"speed-up {when}: {figures}"))
     if check.trainings is not None:
         parts.append(as_text(check.trainings))
     return Group(*parts, *(labelled("warning", difference) for difference in check.differences))
 
 
 def warning_lines(warnings: Sequence[str]) -> RenderableType:
-    """What a person should know before it goes on."""
+    """Warnings, one line each."""
     return Group(*(labelled("warning", text, "yellow") for text in warnings))
 
 
@@ -109,8 +109,8 @@ def _before_after(result: Result) -> Table:
     table = plain_table(Column("", no_wrap=True), Column("before", overflow="fold"), Column("after", overflow="fold"))
     if any(change.worth for change in changed):
         table.add_column("worth")
-    for label, before, after, of in summary.figures(result):
-        table.add_row(f"  {label}" if of else label, as_text(before), as_text(after))
+    for label, before, after, part_of in summary.figures(result):
+        table.add_row(f"  {label}" if part_of else label, as_text(before), as_text(after))
     table.add_row("")
     table.add_row(Text("changed knobs", "bold") if changed else "no knob was changed")
     for knob, before, after, worth in changed:

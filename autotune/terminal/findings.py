@@ -1,4 +1,4 @@
-"""What a person sees of an examination: a line a check, and a verdict."""
+"""The doctor's output: a line for each check, and a verdict."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from autotune.wording import as_text
 _STYLES = {"ok": "green", "does not hold": "bold red", "not here": "dim"}
 _WIDTH = 15
 SLOW_SECONDS = 1.0
-"""From here on a person has waited, and may want to know for what."""
+"""A check that takes longer shows its duration. Not tuned."""
 
 
 def finding_line(finding: Finding) -> RenderableType:
-    """One check: what was seen, and what to do where it does not hold."""
+    """One check: what it found, and the remedy if it does not hold."""
     line = Text.assemble(
         (finding.status.ljust(_WIDTH), _STYLES[finding.status]), as_text(f"{finding.name}: "), as_text(finding.found)
     )
@@ -28,17 +28,20 @@ def finding_line(finding: Finding) -> RenderableType:
     return Group(line, as_text(f"{' ' * _WIDTH}→ {finding.remedy}")) if finding.remedy else line
 
 
-def examination_lines(found: Examination, machine: str, path: Path) -> RenderableType:
-    """The verdict."""
-    failed = [finding for finding in found.findings if finding.status == "does not hold"]
-    if not found.trusted:
-        verdict = as_text(f"\n{machine}: what is measured here cannot be trusted", "bold red")
+def examination_lines(examination: Examination, machine: str, path: Path) -> RenderableType:
+    """The verdict, the knobs that the search leaves out here, and the number of checks."""
+    failed = [finding for finding in examination.findings if finding.status == "does not hold"]
+    if not examination.trusted:
+        verdict = as_text(f"\n{machine}: measurements here cannot be trusted", "bold red")
     elif failed:
-        verdict = as_text(f"\n{machine}: tuning can be trusted, within what does not hold above", "bold yellow")
+        verdict = as_text(
+            f"\n{machine}: tuning can be trusted, apart from the checks above that do not hold", "bold yellow"
+        )
     else:
         verdict = as_text(f"\n{machine}: tuning can be trusted", "bold green")
-    left_out = ", ".join(f"{drop.knob}={drop.value}" for drop in found.drops)
-    parts = [verdict, as_text(f"{len(found.findings)} checks in {format_seconds(found.seconds)}; kept in {path}")]
+    left_out = ", ".join(f"{drop.knob}={drop.value}" for drop in examination.drops)
+    checks = f"{len(examination.findings)} checks in {format_seconds(examination.seconds)}"
+    parts = [verdict, as_text(f"{checks}; kept in {path}")]
     if left_out:
         parts.insert(1, as_text(f"left out of the search here: {left_out}"))
     return Group(*parts)

@@ -19,10 +19,10 @@ from autotune.terminal.console import plain_table
 from autotune.units import format_bytes, format_seconds, rounded
 from autotune.wording import as_text, labelled, or_dash, percent, ratio_text
 
-TOLD = ("pace", "decided", "over", "exited")
-"""Events that print a line where there is no terminal."""
+PRINTED = ("pace", "decided", "over", "exited")
+"""Events that print a line when the output is no terminal."""
 READ_SECONDS, LAST_READS = 0.5, 10
-"""The time between two looks at the log. Not tuned: a training reports a block about once a second."""
+"""The time between two reads of the log. Not tuned: a training reports a block about once a second."""
 
 
 def follow(log: Path, console: Console) -> None:
@@ -39,7 +39,7 @@ def follow(log: Path, console: Console) -> None:
             events, offset = events_from(log, offset)
             for event in events:
                 story.add(event)
-                if not console.is_terminal and event.get("event") in TOLD:
+                if not console.is_terminal and event.get("event") in PRINTED:
                     console.print(as_text("; ".join(map(": ".join, _rows(story)))), soft_wrap=True)
             idle = 0 if events else idle + 1
             if idle and (has_gone(story) or (story.has_ended and idle > LAST_READS)):
@@ -48,7 +48,7 @@ def follow(log: Path, console: Console) -> None:
 
 
 def has_gone(story: Story) -> bool:
-    """Whether the process that keeps the log has ended too early; False on another machine, where that is not known."""
+    """Whether the process that writes the log has ended too early; False on another machine, which cannot check."""
     host, process = story.watcher or (None, 0)
     return story.status is None and host == platform.node() and not psutil.pid_exists(process)
 
@@ -60,10 +60,10 @@ def display(story: Story) -> RenderableType:
         grid.add_row(label, as_text(text))
     table = plain_table("setting", "rate", "interval so far", "pairs", "")
     for name in {**story.offered, **story.candidates}:
-        one = story.candidates.get(name, Candidate(name=name))
-        state = one.verdict or ("is played" if name == story.playing else "")
-        figures = or_dash(one.ratio, ratio_text), or_dash(one.interval, ratios), str(one.pairs)
-        table.add_row(as_text(name), *figures, as_text(f"{state}: {one.reason}" if one.reason else state))
+        candidate = story.candidates.get(name, Candidate(name=name))
+        state = candidate.verdict or ("is played" if name == story.playing else "")
+        figures = or_dash(candidate.ratio, ratio_text), or_dash(candidate.interval, ratios), str(candidate.pairs)
+        table.add_row(as_text(name), *figures, as_text(f"{state}: {candidate.reason}" if candidate.reason else state))
     kept = [labelled(f"your setting of {knob} stays", why, "dim") for knob, why in story.left.items()]
     return Group(grid, "", *([table] if table.row_count else []), *kept)
 

@@ -1,4 +1,4 @@
-"""What a look at a script has found, and what would be changed in it."""
+"""The output of a dry run: what a look at a script has found, and what the search would try."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from autotune.wording import as_text, labelled
 
 
 def look_lines(seen: SeenScript | None, space: Space, protects: str | None) -> RenderableType:
-    """For a person.
+    """A dry run as terminal output.
 
     Args:
-        seen: Of a script: what was seen.
-        space: What would be searched.
-        protects: Of a script: how its bursts are kept from your files.
+        seen: What the look has found; None for a model.
+        space: What the search would try.
+        protects: How a script's bursts are kept from your files; None for a model.
     """
     choices = {
         knob: ", ".join(map(format_scalar, choice.values)) + f" ({choice.reason})"
@@ -32,17 +32,17 @@ def look_lines(seen: SeenScript | None, space: Space, protects: str | None) -> R
         *(_found(seen, space, str(protects)) if seen is not None else ()),
         as_text("would be tried", "bold"),
         *(labelled(f"  {knob}", how) for knob, how in choices.items()),
-        as_text("would be left as it is", "bold"),
+        as_text("would stay unchanged", "bold"),
         *(labelled(f"  {knob}", why) for knob, why in space.skipped.items()),
     )
 
 
 def look_data(seen: SeenScript | None, space: Space, protects: str | None) -> dict[str, Any]:
-    """For a program."""
+    """A dry run as JSON data."""
     choices = {knob: list(choice.values) for knob, choice in space.choices.items()}
     choices |= {name: list(values) for name, values in space.parameters.items()}
-    known = dataclasses.asdict(seen) if seen is not None else {}
-    return {"seen": known, "files": protects, "choices": choices, "skipped": dict(space.skipped)}
+    facts = dataclasses.asdict(seen) if seen is not None else {}
+    return {"seen": facts, "files": protects, "choices": choices, "skipped": dict(space.skipped)}
 
 
 def _found(seen: SeenScript, space: Space, protects: str) -> Iterator[RenderableType]:
@@ -72,10 +72,10 @@ def _loader(seen: SeenScript) -> str:
     if not seen.loaders:
         return "none: steps are counted"
     main = seen.loaders[0]
-    of = f"{main.samples:,} samples" if main.samples is not None else "samples without end"
+    count = f"{main.samples:,} samples" if main.samples is not None else "samples without end"
     more = f", and {len(seen.loaders) - 1} more" if len(seen.loaders) > 1 else ""
     dataset = main.dataset.rpartition(".")[2]
     size = f"{main.batch_size}"
-    if main.batch_size is None:  # of batch_size=None, or a batch_sampler: what was seen most often
+    if main.batch_size is None:  # batch_size=None or a batch_sampler: the most frequent size
         size = f"{baseline_of(seen).batch_size}, which the script makes itself"
-    return f"{dataset} of {of}, batches of {size}, {main.num_workers} workers{more}"
+    return f"{dataset} of {count}, batches of {size}, {main.num_workers} workers{more}"

@@ -1,4 +1,4 @@
-"""What became of a script: its diff, and the files that were changed."""
+"""The output about a script's changes: its diff, and the changed files."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from autotune.wording import as_text, labelled
 
 
 def kept_lines(patch: Patch, file: Path, *, changed: bool) -> RenderableType:
-    """After a patch was made.
+    """The diff or the changed files, and the command that writes or reverts the changes.
 
     Args:
-        patch: What a result changes.
-        file: The result's.
-        changed: Whether the script was changed, or is only told what would be.
+        patch: The changes of a result.
+        file: The result's file.
+        changed: Whether the script was changed; False if only the diff was made.
     """
     named, path = shlex.quote(file.as_posix()), file.with_suffix(".diff")
     if not patch.files:
         nothing = "nothing faster was found, so there is none"
         if patch.why_whole is not None:
-            nothing = "the line that is in the script already applies this result"
+            nothing = "the line in the script already applies this result"
         return labelled("diff", nothing, "", "bold")
     lines = [as_text(f"one line applies all of it: {patch.why_whole}", "dim")] if patch.why_whole is not None else []
-    names = ", ".join(one.name for one in patch.files)
+    names = ", ".join(edited.name for edited in patch.files)
     if changed:
         return Group(
             labelled("changed", names, "", "bold"),
@@ -36,15 +36,15 @@ def kept_lines(patch: Patch, file: Path, *, changed: bool) -> RenderableType:
             as_text("undo it:"),
             as_text(f"    autotune keep --reverse {named}", "cyan"),
         )
-    place = [labelled("diff", f"{path} ({names})", "", "bold")] if path.exists() else []  # a dry run writes none
+    place = [labelled("diff", f"{path} ({names})", "", "bold")] if path.exists() else []  # a dry run writes no diff
     return Group(*place, *lines, as_text("write it into the script:"), as_text(f"    autotune keep {named}", "cyan"))
 
 
 def undone_lines(files: Sequence[EditedFile]) -> RenderableType:
-    """After the changes were taken out."""
-    return labelled("as it was when it was measured", ", ".join(one.name for one in files), "", "bold")
+    """The files whose changes were reverted."""
+    return labelled("restored", ", ".join(edited.name for edited in files), "", "bold")
 
 
 def no_diff_lines(why: str) -> RenderableType:
-    """No diff could be made."""
+    """The reason why there is no diff."""
     return labelled("diff", f"none: {why}")

@@ -1,8 +1,8 @@
-"""Live progress of tuning: what is being tried, what is best so far, and how long it still takes.
+"""Live progress of tuning: what is being tried, what is best so far, and how much time remains.
 
-The search reports to a `Progress` and knows nothing of terminals. On a terminal the report is a small
-display that ticks by itself; in a pipe or a log it is one line per burst. A terminal that goes away does not end
-the tuning: `lasting` makes a console that drops what it can no longer write.
+The search reports to a `Progress` and is independent of terminals. On a terminal the report is a small display that
+refreshes by itself; in a pipe or a log it is one line per burst. Closing the terminal does not end the tuning:
+`lasting` makes a console that drops what it can no longer write.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REASON_CHARACTERS = 160
 
 
 class Quiet:
-    """Shows nothing; what shows something says so instead."""
+    """Shows nothing; subclasses override what they show."""
 
     def __enter__(self) -> Self:
         """Begins."""
@@ -58,7 +58,7 @@ class Quiet:
 
 
 class Lines(Quiet):
-    """One plain line per burst, for pipes and logs; `objective` is what they show of it."""
+    """One plain line per burst, for pipes and logs; `objective` selects the score that a line shows."""
 
     def __init__(self, console: Console, objective: Objective = SAMPLES_PER_SECOND) -> None:
         self._console = lasting(console)
@@ -79,25 +79,25 @@ class Lines(Quiet):
         self._print(" | ".join(parts))
 
     def duet(self, candidate: Point, pair: Pair) -> None:
-        """Prints nothing: the line of the burst will have the last of it."""
+        """Prints nothing: the burst's line will show the final ratio."""
 
     def note(self, text: str) -> None:
         """Prints the note."""
         self._print(f"note: {text}")
 
     def _print(self, line: str) -> None:
-        # soft_wrap: a log's lines are not cut at a width that nobody looks at.
+        # soft_wrap: a log has no width at which to break lines.
         self._console.print(as_text(line), soft_wrap=True)
 
 
 class Live(Quiet):
-    """A display that is redrawn in place, on a terminal or in a notebook's widget; notes stay beside it.
+    """A display that is redrawn in place, on a terminal or in a notebook's widget; notes are printed above it.
 
     Args:
         console: The terminal, or the notebook's cell.
         clock: Monotonic seconds.
-        objective: What is shown of a burst.
-        seconds: What is left of the budget; None where it is not known before the first burst.
+        objective: Selects the score that is shown.
+        seconds: The rest of the budget; None if it is not known before the first burst.
     """
 
     def __init__(
@@ -112,18 +112,18 @@ class Live(Quiet):
         self._tally = Tally(objective)
         self._last = self._best = ""
         self._duet: tuple[Point, Pair] | None = None
-        self._stages: dict[str, float] = {}  # the seconds of each, up to when the present one began
+        self._stages: dict[str, float] = {}  # the seconds of each, up to the start of the current one
         self._since = clock()
         self._seconds = seconds
         self._deadline = self._since + seconds if seconds is not None else None
-        # Twice a second: more would only take time from what is being measured. stdout is left alone: with --json it
-        # belongs to another program.
+        # Twice a second: more would only take time from the measurement. stdout is not redirected: with --json another
+        # program reads it.
         self._live = rich.live.Live(
             console=self._console, get_renderable=self.render, refresh_per_second=2.0, redirect_stdout=False
         )
 
     def __enter__(self) -> Self:
-        """Begins to draw, in a thread of its own."""
+        """Starts drawing, in a separate thread."""
         self._since = self._clock()
         if self._seconds is not None:
             self._deadline = self._since + self._seconds
@@ -133,7 +133,7 @@ class Live(Quiet):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Clears the display, for the result says it better; after an error its last state stays."""
+        """Clears the display, since the result follows; after an error its last state stays."""
         self._live.transient = kind is None
         self._live.stop()
 
@@ -144,7 +144,7 @@ class Live(Quiet):
         self._live.refresh()
 
     def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:
-        """Counts what is decided, and shows the burst, the best so far, and the budget."""
+        """Counts decisions, and shows the burst, the best so far, and the budget."""
         tally = self._tally
         self._last, self._duet = tally.add(burst, pair), None
         if best is not None and best.ok:
@@ -153,7 +153,7 @@ class Live(Quiet):
         self._live.refresh()
 
     def duet(self, candidate: Point, pair: Pair) -> None:
-        """Keeps what the display shows when it is drawn next: drawing now would take time from the duet."""
+        """Keeps the duet for the next redraw: drawing now would take time from it."""
         self._duet = candidate, pair
 
     def note(self, text: str) -> None:
@@ -161,7 +161,7 @@ class Live(Quiet):
         self._console.print(labelled("note", text))
 
     def render(self) -> RenderableType:
-        """The display as it stands now."""
+        """The current display."""
         tally, stages = self._tally, self._seconds_by_stage()
         grid = Table.grid(Column(style="dim", no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
         grid.add_row("stage", _stages_text(tally.stage, stages))
@@ -186,7 +186,7 @@ class Live(Quiet):
         return grid
 
     def _seconds_by_stage(self) -> dict[str, float]:
-        """The time that each stage has taken, the present one's until now included."""
+        """The time that each stage has taken, including the current one."""
         stage = self._tally.stage
         return {**self._stages, stage: self._stages.get(stage, 0.0) + self._clock() - self._since}
 
@@ -194,16 +194,16 @@ class Live(Quiet):
 def make_progress(
     console: Console, *, quiet: bool, objective: Objective = SAMPLES_PER_SECOND, seconds: float | None = None
 ) -> Quiet:
-    """The progress that fits where it is shown: nothing, a live display, or plain lines.
+    """Progress that fits the console: nothing, a live display, or plain lines.
 
-    Colours may be forced on a pipe (`FORCE_COLOR`), but a cursor cannot be moved there: only a real
-    terminal gets the live display, and a notebook that has widgets.
+    `FORCE_COLOR` may force colours on a pipe, but a cursor cannot move there: only a real terminal, or a notebook with
+    widgets, gets the live display.
 
     Args:
-        console: Where it is shown.
-        quiet: Whether nothing is to be.
-        objective: What is shown of a burst.
-        seconds: What is left of the budget.
+        console: Where progress is shown.
+        quiet: Whether to show nothing.
+        objective: Selects the score that is shown.
+        seconds: The rest of the budget.
     """
     if quiet:
         return Quiet()
@@ -214,29 +214,29 @@ def make_progress(
 
 
 class Tally:
-    """What has happened so far; the first burst that went well is the baseline of all ratios."""
+    """Counts bursts and decisions; the first successful burst is the baseline of all ratios."""
 
     def __init__(self, objective: Objective) -> None:
         self.stage = "starting"
         self.decided = 0
         self.outcomes: Counter[Outcome] = Counter()
-        self._over_baseline: dict[Point, tuple[Burst, float]] = {}  # by duets, from the baseline on
+        self._over_baseline: dict[Point, tuple[Burst, float]] = {}  # chained from duets, starting at the baseline
         self._objective = objective
         self._baseline_score: float | None = None
         self._baseline_point: Point | None = None
 
     def add(self, burst: Burst, pair: Pair | None) -> str:
-        """Counts a burst, and describes it, beside the incumbent that it played."""
+        """Counts a burst, and describes it beside the incumbent in its duet."""
         self.decided += pair is not None or (not burst.ok and self._baseline_score is not None)
         self.outcomes[burst.outcome] += 1
-        # Until one has gone well, knobs are compared with the first that was tried: the baseline again.
+        # Until a burst succeeds, changes are relative to the first one, which runs the baseline too.
         if self._baseline_score is None and (burst.ok or self._baseline_point is None):
             self._baseline_point = burst.point
             if burst.ok and burst.measurement is not None:
                 self._baseline_score = self._objective.score(burst.measurement)
                 self._over_baseline[burst.point] = burst, 1.0
         elif burst.point == self._baseline_point and burst.ok and burst.measurement is not None:
-            # In a round it comes first: others are compared with what it does now, not with what it did at first.
+            # In a round it comes first: the others are compared with its latest score, not with its first.
             self._baseline_score = self._objective.score(burst.measurement)
         if pair is None or not burst.ok:
             return self.describe(burst)
@@ -247,7 +247,7 @@ class Tally:
         return self.describe(burst, f"{self.figure(burst)}, {gain_text(pair)} over the best so far")
 
     def describe(self, burst: Burst, figure: str = "") -> str:
-        """One burst: its score, unless there is a better figure, or how it failed; and what it changed."""
+        """One burst: `figure` or its score, or how it failed; and the knobs that it changes."""
         changes = "baseline"
         if self._baseline_point is not None:
             changes = burst.point.changes_text(self._baseline_point) or changes
@@ -259,7 +259,7 @@ class Tally:
         return f"{burst.outcome.value}, {changes}" + (f": {reason}" if reason else "")
 
     def figure(self, burst: Burst, *, over: bool = True) -> str:
-        """A score with half its 95 % interval, and `over` the baseline's: ``1,230 samples/s ±0.8 % (1.42×)``."""
+        """A score, half its 95 % interval and, if `over`, its baseline ratio: ``1,230 samples/s ±0.8 % (1.42×)``."""
         measurement = burst.measurement
         score = self._objective.score(measurement) if measurement is not None else None
         if measurement is None or score is None:
@@ -274,15 +274,15 @@ class Tally:
 
 
 def _stages_text(stage: str, stages: dict[str, float]) -> Text:
-    """The present stage, and those before it, each with its time, as far as there is room."""
+    """The current stage, and earlier ones with their times, as far as they fit on the line."""
     before = [f"{name} {_ticking(stages[name])}" for name in reversed(stages) if name != stage and stages[name] >= 1]
-    text = Text.assemble(as_text(stage, "bold"), *(as_text(f"  {one}", "dim") for one in before))
+    text = Text.assemble(as_text(stage, "bold"), *(as_text(f"  {earlier}", "dim") for earlier in before))
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
 
 def _duet_rows(candidate: Point, pair: Pair) -> Iterator[RenderableType]:
-    """What a candidate changes in the incumbent, and their ratio so far: green or red where it is beyond doubt."""
+    """A candidate's changes to the incumbent, and their ratio so far: green or red if its interval excludes 1."""
     changes = as_text(candidate.changes_text(pair.partner) or "the same config")
     changes.no_wrap, changes.overflow = True, "ellipsis"
     yield changes
@@ -296,12 +296,12 @@ def gain_text(pair: Pair) -> str:
 
 
 def _ticking(seconds: float) -> str:
-    """Whole seconds, since a clock on a screen needs no more."""
+    """A duration in whole seconds, which suffice for a display."""
     return format_seconds(float(max(0, round(seconds)))) if seconds >= 1 else "0 s"
 
 
 def _is_tty(stream: IO[str]) -> bool:
-    """Whether a stream ends at a terminal; a closed one does not."""
+    """Whether a stream writes to a terminal; False for a closed one."""
     try:
         return stream.isatty()
     except ValueError:

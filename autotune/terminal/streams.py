@@ -1,4 +1,4 @@
-"""A console that survives its terminal: a tuning of hours must not end when a window is closed."""
+"""A console that survives its terminal: closing a window must not end a tuning of hours."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def lasting(console: Console) -> Console:
 
 
 def abandon(stream: IO[str]) -> None:
-    """Redirects a stream to the null device: what it still holds would otherwise fail at exit, with status 120."""
-    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor holds nothing back
+    """Redirects a stream to the null device: its buffered text would otherwise fail at exit, with status 120."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor buffers nothing
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
@@ -29,8 +29,8 @@ def abandon(stream: IO[str]) -> None:
 class _LastingStream:
     """A text stream that drops what cannot be written.
 
-    The guard is here and not around printing, since rich writes from a thread of its own too, and turns a
-    broken pipe into SystemExit.
+    The stream itself is guarded, rather than each print, since rich also writes from its own thread, and turns a broken
+    pipe into SystemExit.
     """
 
     def __init__(self, stream: IO[str]) -> None:
@@ -50,7 +50,7 @@ class _LastingStream:
             pass
         except OSError:
             abandon(self._stream)
-        except ValueError:  # Python's word for a stream that was closed under it
+        except ValueError:  # Python raises it for a stream that was closed meanwhile
             if not self._stream.closed:
                 raise
 

@@ -1,4 +1,4 @@
-"""What `show --why` prints: every burst with the reason why it was run, and where the time goes."""
+"""The output of `show --why`: every burst with its reason, and where the time goes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autotune.wording import as_text, ratio_text
 
 
 def trials_table(result: Result) -> RenderableType:
-    """One row per burst, in the order in which they ran, under a heading for each stage and each turn."""
+    """One row per burst in the order of the run, under a heading for each stage and each turn."""
     title = as_text(f"{result.workload.name} ({result.workload.target}): {len(result.trials)} bursts", "bold")
     if not result.trials:
         return Group(title, as_text("this file does not say which bursts were run"))
@@ -35,7 +35,7 @@ def trials_table(result: Result) -> RenderableType:
 
 
 def profile_tables(result: Result) -> RenderableType:
-    """The slowest operators and what reading a sample takes; nothing where no profile was taken."""
+    """The slowest operators and the time to read a sample; empty if no profile was taken."""
     if result.diagnosis.before is None and result.diagnosis.after is None:
         return Group()
     table = plain_table(Column(overflow="fold"), Column("before", justify="right"), Column("after", justify="right"))

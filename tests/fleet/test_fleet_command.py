@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.fleet_run import FleetRun, Wanted
+from autotune.commands.fleet_run import FleetRequest, FleetRun
 from autotune.fleet import MachineKind, Plan
 from autotune.results.files import write_document
 from autotune.results.result import read_result
@@ -44,7 +44,7 @@ def workload_in(folder: Path) -> str:
     [
         ([], "expected --model"),
         (["--model", TINY, "--", "python", "train.py"], "and not both"),
-        (["--model", TINY, "--", "--out=x.json"], "--out=x.json is what the fleet gives"),
+        (["--model", TINY, "--", "--out=x.json"], "--out=x.json is an option that the fleet itself passes"),
         (["--model", TINY, "--", "--onyl=precision"], "the options of cheap: No such option: --onyl"),
         (["--model", TINY, "--", "--only=precison"], "the options of cheap: --only:"),
         (
@@ -69,8 +69,8 @@ def test_all_options_of_a_machine_are_understood() -> None:
     machines = {"any": MachineKind(options=("--device=mps", "--sampler", "tpe", "--pin", "num_workers<=2"))}
     plan = Plan(engine="local", machines=machines)
     for model, others in (("a:build", ["--evaluation"]), ("", ["python", "train.py", "--onyl"])):
-        wanted = Wanted.of(plan, Path("nowhere"), model=model, budget="10m", others=others)
-        assert wanted.extra == (("--evaluation",) if model else ())
+        request = FleetRequest.of(plan, Path("nowhere"), model=model, budget="10m", others=others)
+        assert request.extra == (("--evaluation",) if model else ())
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_a_cross_on_a_machine_gets_the_target_or_the_whole_command(
 ) -> None:
     """With the secrets that no result keeps, and without --trust."""
     plan = Plan(engine="local", machines={"one": MachineKind(), "two": MachineKind()})
-    run = FleetRun(Wanted.of(plan, tmp_path, model=model, budget="10m", others=others), print, Stop())
+    run = FleetRun(FleetRequest.of(plan, tmp_path, model=model, budget="10m", others=others), print, Stop())
     for machine in plan.machines:
-        run._found[machine] = tmp_path / f"{machine}.json"
-        write_document(make_result(), run._found[machine])
+        run._paths[machine] = tmp_path / f"{machine}.json"
+        write_document(make_result(), run._paths[machine])
     arguments = run._crossing("one", "two").arguments
     assert [*arguments[-len(last) :]] == last
     assert "--trust" not in arguments
@@ -93,10 +93,10 @@ def test_a_cross_on_a_machine_gets_the_target_or_the_whole_command(
 def test_a_fleets_names_hold_the_device_that_is_asked_for(tmp_path: Path) -> None:
     """For all machines or for one, in either spelling."""
     machines = {"one": MachineKind(), "two": MachineKind(options=("--device=cuda",))}
-    wanted = Wanted.of(
+    request = FleetRequest.of(
         Plan(engine="local", machines=machines), tmp_path, model="a:build", budget="10m", others=["--device", "cpu"]
     )
-    assert [wanted.place(machine).name for machine in machines] == ["a-build-cpu.json", "a-build-cuda.json"]
+    assert [request.place(machine).name for machine in machines] == ["a-build-cpu.json", "a-build-cuda.json"]
 
 
 def test_a_fleet_replaces_no_other_file(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_without_a_confirmed_gain_there_is_no_large_figure() -> None:
         "Compiling takes 40 s; break-even after about",
         "Before tuning, loading costs 29 % of the time: a faster loader gives at most 1.40×",
         "precision 1.60× 1.50 – 1.70",
-        "Alone, the changes multiply to 2.00×; 1.25× remains",
+        "Alone, the changes multiply to 2.00×. The remaining 1.25× is",
         "compute alone 2,600 samples/s 9",
         "copy alone not measured",
         "The target, 90 % of the device memory that is free, is 9.90 GiB.",
@@ -126,7 +126,7 @@ def test_partial_result_says_so_before_the_headline() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"ablation": ()}, "The search tried too little to tell what each change is worth."),
+        ({"ablation": ()}, "The search tried too little to estimate what each change is worth."),
         ({"ablation": (), "best": full_result().baseline}, "No knob was changed, so there is nothing to revert."),
         ({"trials": ()}, "No burst in this file tells how much memory it took."),
         ({"trials": ()}, "This file does not say which bursts were run."),

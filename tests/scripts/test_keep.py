@@ -115,7 +115,7 @@ def test_a_script_is_changed_trains_so_and_is_as_before_when_that_is_undone(text
     assert (seen.loaders[0].num_workers, seen.loaders[0].persistent_workers) == (1, True)
     trained = subprocess.run([sys.executable, "train.py", "1"], capture_output=True, text=True)
     assert trained.stdout == "fused True\n", trained.stderr
-    assert "changed so already" in told(keep())
+    assert "already changed" in told(keep())
     assert keep("--reverse").status == 0
     assert script.read_bytes() == text.encode()
     assert keep("--reverse").status == 2
