@@ -27,7 +27,7 @@ changes usually gain or lose. Not tuned: a higher bar loses several gains of a f
 make incumbents."""
 HOPELESS = 0.2
 """A candidate is dropped when its chance of being worth keeping is smaller. Simulated with 4 % noise a block, one that
-is 5 % slower then costs 4 blocks (9 if played until an interval decides), and 2 % of those that gain 6 % are dropped."""
+is 5 % slower costs 4 blocks (9 if played until an interval decides), and 2 % of those that gain 6 % are dropped."""
 STANDARD_ERRORS = 3.0
 """Approximate half-width of an interval that holds at every look, in standard errors."""
 ERROR_RATE = 0.05

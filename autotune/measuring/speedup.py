@@ -104,7 +104,7 @@ def speedup_in(
     interval is Student's t of the scatter of the two points. Where other points of the same rounds scatter more, they
     moderate it (Smyth, *Statistical Applications in Genetics and Molecular Biology*, 2004). It is never narrower than
     the scatter of the blocks inside the rounds (Kalibera and Jones, ISMM 2013: repeat at the level where the variance
-    arises). Rounds in which other programs took notably more CPU than in most are left out (`comparable`).
+    arises). Rounds in which other load took notably more CPU than in most are left out (`comparable`).
 
     Args:
         rounds: Measurements, by point.
@@ -246,7 +246,7 @@ def best_round_seconds(
 def comparable(
     rounds: Sequence[Mapping[Point, Measurement]], before: Point, after: Point
 ) -> list[Mapping[Point, Measurement]]:
-    """The rounds that hold both points, except those in which other programs took notably more CPU than in most.
+    """The rounds that hold both points, except those in which other load took notably more CPU than in most.
 
     All rounds where fewer than `FEWEST_PAIRS` would remain: their spread contains the disturbance as well.
     """

@@ -17,7 +17,7 @@ FOREIGN_CPU_LIMIT = 0.1
 """Share of the CPUs that other programs may take before a burst is marked and a span may be left out. Not tuned, nor
 are the limits below: the background work of a quiet desktop stays under them."""
 NOTABLY_MORE = 0.05
-"""Share of the CPUs that other programs may take beyond the median of all spans. Not tuned."""
+"""Share of the CPUs that other load may take beyond the median of all spans. Not tuned."""
 TICK_SECONDS = 0.01
 """Unit in which Linux counts the time of each processor."""
 STOLEN_CPU_LIMIT = 0.05
@@ -89,9 +89,9 @@ class TelemetrySummary(Stored):
 
 
 def bearable(taken: Sequence[float], span_seconds: float = math.inf) -> list[int]:
-    """Indices of the spans in which other programs did not take notably more CPU than usual: half, at least.
+    """Indices of the spans in which other load did not take notably more CPU than usual: half, at least.
 
-    The choice depends on other programs only, never on how fast training was.
+    The choice depends on other load only, never on how fast training was.
 
     Args:
         taken: `TelemetrySummary.taken_fraction` of each span.
