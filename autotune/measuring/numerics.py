@@ -24,10 +24,10 @@ SPREAD = 3.0
 LOSS_TOLERANCE, TF32_LOSS_TOLERANCE, HALF_LOSS_TOLERANCE = 1e-3, 5e-3, 2e-2
 """About ten times the error of one rounding, for tf32 (10 bits) and bf16 (7 bits)."""
 MEAN_LOSS_TOLERANCE = 2e-2
-"""Relative difference of the mean loss over all steps: rounding grows along a trajectory, in fp32 too."""
+"""Limit for the relative difference of the mean loss over all steps: rounding grows with the steps, in fp32 too."""
 NORM_TOLERANCE = 0.1
-"""Relative difference of the first step's gradient norm; the cosine judges its direction. Not tuned, nor are the next
-two."""
+"""Limit for the relative difference of the first step's gradient norm; the cosine judges its direction. Not tuned, nor
+are the next two."""
 LEAST_COSINE, HALF_LEAST_COSINE = 0.99, 0.95
 """Least cosine of the angle to the exact gradient; the second is for half precision."""
 MOST_SKIPPED = 0.05

@@ -1,4 +1,4 @@
-"""Pairs: how a candidate that trains in turns with the incumbent compares, and what follows while they still play."""
+"""Pairs: a candidate compared with the incumbent in turns, and what follows while they still play."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ WORTH_KEEPING, USUAL_GAIN = 0.01, 0.05
 changes usually gain or lose. Not tuned: a higher bar loses several gains of a few per cent each, a lower one lets luck
 make incumbents."""
 HOPELESS = 0.2
-"""A candidate is dropped when its chance of being worth keeping is smaller. Simulated with 4 % noise a block, one that
-is 5 % slower costs 4 blocks (9 if played until an interval decides), and 2 % of those that gain 6 % are dropped."""
+"""A candidate is dropped when it is worth keeping by a smaller chance than this. Simulated with 4 % noise a block, one
+that is 5 % slower costs 4 blocks (9 if played until an interval decides), and 2 % of those that gain 6 % drop out."""
 STANDARD_ERRORS = 3.0
 """Approximate half-width of an interval that holds at every look, in standard errors."""
 ERROR_RATE = 0.05
@@ -104,7 +104,7 @@ class Pair(Stored):
 def pair_of(
     partner: Point, incumbent: Sequence[float], candidate: Sequence[float], scatter: Scatter | None = None
 ) -> Pair | None:
-    """The pair that the blocks so far make; None while there are none.
+    """A pair from the blocks so far; None while there are none.
 
     You may look at the interval after every block: it is an asymptotic confidence sequence (Waudby-Smith et al.,
     *Time-uniform central limit theory and asymptotic confidence sequences*, Annals of Statistics 2024). It uses the
@@ -131,7 +131,7 @@ def pair_of(
 
 
 def pair_apart(partner: Point, ratio: float) -> Pair:
-    """The pair that two bursts make which ran one after the other."""
+    """A pair from two bursts that ran one after the other."""
     interval = Interval(ratio * math.exp(-APART_ERROR), ratio * math.exp(APART_ERROR))
     return Pair(partner=partner, ratio=ratio, ci95=interval, blocks=0)
 

@@ -32,7 +32,7 @@ class Origin(Stored):
 
     @property
     def where(self) -> tuple[str, str]:
-        """What trained, and on which host."""
+        """The hardware that trained, and its host."""
         return self.machine, self.hostname
 
 

@@ -175,7 +175,7 @@ class PeakShare(Stored):
 
 
 class Diagnosis(Stored):
-    """What limits the training now."""
+    """The limits of the training, and their evidence."""
 
     bottleneck: str | None
     ceilings: dict[str, Figure | None] = Field(default_factory=dict)

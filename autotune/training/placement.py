@@ -33,8 +33,8 @@ CHUNK_SAMPLES, CHUNK_BYTES = 1024, 2**26
 FIRST_SAMPLES = 16
 """Samples of the first chunk, which shows how large samples are."""
 PROBED_SAMPLES, FEWEST_PROBED, PROBED_SECONDS, MOST_PROBED_SECONDS = 32, 4, 1.0, 3.0
-"""`look_at` reads the first number of samples, or as many as take `PROBED_SECONDS`, but never fewer than the second. It
-refuses a data set whose fewest samples would take more than `MOST_PROBED_SECONDS`.
+"""`look_at` reads `PROBED_SAMPLES`, or as many as take `PROBED_SECONDS`, but `FEWEST_PROBED` at least. It refuses a set
+whose fewest samples would take more than `MOST_PROBED_SECONDS`.
 
 An augmentation that changes one sample in five escapes the comparisons once in 10⁶ times: 0.8 to the power of the 26
 samples and of the 42 that are read again. Reading the whole set compares other samples once more."""
