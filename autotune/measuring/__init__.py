@@ -1,8 +1,9 @@
-"""Records of what was measured, and what is derived from them; no torch, no process.
+"""Records of measurements, and the figures derived from them; this package imports no torch and starts no process.
 
-A `Burst` runs a `Point` and ends in an `Outcome`, well with a `Measurement`, which an `Objective` scores. A `Pair` is a
-candidate against the incumbent, a `Speedup` the ratio of two scores over several pairs of processes. Beside these:
-`numerics` (does it still train the same thing?), `memory_model`, `profiles`, `telemetry_summary`.
+A `Burst` runs a `Point` and ends in an `Outcome`. A burst that ends well has a `Measurement`, which an `Objective`
+scores. A `Pair` compares a candidate with the incumbent; a `Speedup` is the ratio of two scores over several pairs of
+processes. The other modules are `numerics` (does a config still train the same thing?), `memory_model`, `profiles` and
+`telemetry_summary`.
 """
 
 from autotune.measuring.cycles import ran_faster

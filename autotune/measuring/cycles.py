@@ -1,4 +1,4 @@
-"""Whether a gain on a GPU holds in clock cycles too, or the card merely ran faster for one of the two."""
+"""Checks whether a gain on a GPU holds in clock cycles too, or the card merely clocked higher for one config."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ RAN_FASTER = "the card ran faster"
 
 
 def ran_faster(
-    rounds: Sequence[Mapping[Point, Measurement]], before: Point, after: Point, found: Speedup, objective: Objective
+    rounds: Sequence[Mapping[Point, Measurement]], before: Point, after: Point, speedup: Speedup, objective: Objective
 ) -> str | None:
-    """That a gain is one of the GPU's clock and not of the config, in a few words; None where nothing says so.
+    """Explains a gain that comes from the GPU's clock instead of the config; None where nothing points to it.
 
-    A cold card, or one that a power limit holds down less, clocks higher, and what trains then gains from it. So the
-    rates are compared once more, each divided by the median clock of its process: there, too, 1 must lie below the
-    interval. Where the card did not run faster for the second of the two, it is no reason.
+    A cold card, or one that its power limit slows less, clocks higher, and the config that trains then gains from it.
+    So the rates are compared again, each divided by the median clock of its process: here, too, the interval must lie
+    above 1. If the clock was not higher for `after`, it explains nothing.
 
     Args:
-        rounds: What was measured in each.
-        before: The point that the other one is compared with.
-        after: That one.
-        found: The speed-up of the two.
-        objective: What was compared; joules do not go with the clock, and are not looked at.
+        rounds: Measurements, by point.
+        before: The reference point.
+        after: The point compared with it.
+        speedup: Speed-up of `after` over `before`.
+        objective: Only rates are checked: joules do not scale with the clock.
     """
     both = comparable(rounds, before, after)
     clocks = [[_clock_mhz(measured[point]) for measured in both] for point in (before, after)]
-    known = [[clock for clock in side if clock is not None] for side in clocks]
-    if not objective.is_rate or not found.confirmed or any(len(side) < len(both) for side in known):
+    known_clocks = [[clock for clock in side if clock is not None] for side in clocks]
+    if not objective.is_rate or not speedup.confirmed or any(len(side) < len(both) for side in known_clocks):
         return None
-    first, second = (sum(side) / len(side) for side in known)
+    first, second = (sum(side) / len(side) for side in known_clocks)
     per_cycle = [{point: _in_cycles(measured[point]) for point in (before, after)} for measured in both]
     cycles = speedup_in(per_cycle, before, after, objective)
     if second <= first or cycles.ci95.low > 1.0:
@@ -49,7 +49,7 @@ def _clock_mhz(measured: Measurement) -> float | None:
 
 
 def _in_cycles(measured: Measurement) -> Measurement:
-    """The same with gigacycles in the place of seconds."""
+    """The measurement with gigacycles in place of seconds."""
     gigahertz = (_clock_mhz(measured) or 0.0) / 1000
     blocks = tuple(block.model_copy(update={"seconds": block.seconds * gigahertz}) for block in measured.blocks)
     boundary = measured.epoch_boundary_seconds * gigahertz

@@ -1,7 +1,7 @@
-"""What grows while training goes on: memory, shared memory, open files; and a GPU's clock that falls.
+"""Detects growth during training: memory, shared memory, open files; and a GPU clock that falls.
 
-A training that is watched for seconds is to run for days. A slope is called growth only where false alarms are rare:
-each process of the proof begins small, and fills its caches, its loader's queue and its heap first.
+A training that is watched for seconds may run for days. The rules for growth keep false alarms rare: each process of
+the proof starts small, and first fills its caches, its loader's queue and its heap.
 """
 
 from __future__ import annotations
@@ -27,44 +27,43 @@ _FIELDS: dict[Held, str] = {
     "GPU clock": "clock_mhz",
 }
 FEWEST_PROCESSES, MOST = 3, 0.75
-"""That grow in both of their halves, for a finding, in number and as a share of all."""
+"""Growth is reported when at least this number and this share of processes grow in both of their halves."""
 FEWEST_LOOKS = 3
-"""Of a process: the halves share the one in the middle."""
+"""Looks that a process needs: its halves share the middle one."""
 STEADY = 0.8
-"""Of the slope in the first half of the looks, that the second half must have, in the median process: what warms up
-slows down. What fills up by half in the watched time has 0.6 of it left, and what grows with the largest of random
-batches so far 0.6 too."""
+"""Least ratio of the second halves' median slope to that of the first halves: a warm-up slows down. A cache that half
+fills in the watched time has a ratio of 0.6, and so has a buffer that grows with the largest random batch so far."""
 ALARM_TAIL = 0.005
-"""Of Student's t over the processes, whose slopes must nearly agree: by chance they seldom grow in all halves."""
+"""Significance level of Student's t over the processes' slopes: by chance, they seldom grow in all halves."""
 LEAST_BYTES = 2**19
-"""A second, of memory. A small network that keeps nothing, and grows by 41 bytes a step in a plain loop, grew by 0.03
-to 0.2 MB/s in processes of 2 s: what autotune keeps of each block, and pages that a forked process comes to own."""
+"""Memory must grow by this many bytes a second. A small network that keeps nothing grows by 41 bytes a step in a plain
+loop. In processes of 2 s it grew by 0.03 to 0.2 MB/s: autotune's record of each block, and pages that a fork copies."""
 DAY_SECONDS = 86_400.0
 
 
 class Look(Stored):
-    """What a training held at a moment; null: the system does not tell, or no such device."""
+    """What a training held at one moment; null where the system does not report it or has no such device."""
 
-    process: Whole = Field(default=0, description="of those that were pooled, by number")
-    samples: Whole = Field(description="that it had trained since it was warm")
-    seconds: Seconds = Field(description="that it had taken for them")
+    process: Whole = Field(default=0, description="number of the process among those pooled")
+    samples: Whole = Field(description="samples trained since the warm-up")
+    seconds: Seconds = Field(description="seconds that they took")
     host_bytes: Whole | None = Field(default=None, description="of the process tree, without pages of files")
-    shm_bytes: Whole | None = Field(default=None, description="used in /dev/shm, by anybody")
-    open_files: Whole | None = Field(default=None, description="of the process that has opened most")
+    shm_bytes: Whole | None = Field(default=None, description="used in /dev/shm, by all processes")
+    open_files: Whole | None = Field(default=None, description="of the process with the most")
     device_bytes: Whole | None = Field(default=None, description="of tensors on the GPU")
     clock_mhz: Figure | None = Field(default=None, description="of the GPU")
 
 
 class Growth(Stored):
-    """Something that grew steadily in all processes of a side, and when there is no more of it."""
+    """Something that grew steadily in the processes of a side, and when it runs out."""
 
     side: SideName
     what: Held
     per_second: Figure = Field(description="bytes, files, or the MHz by which the GPU's clock falls")
     ci95: KnownInterval
-    free: Figure | None = Field(default=None, description="of it, beyond what training took; null: not known")
+    free: Figure | None = Field(default=None, description="left of it, beyond what training took; null: not known")
     epoch_seconds: Seconds | None = Field(default=None, description="at the measured rate; null: endless")
-    within_epoch: bool = Field(description="whether no process came to the end of its first epoch")
+    within_epoch: bool = Field(description="whether no process reached the end of its first epoch")
 
     @property
     def per_epoch(self) -> float | None:
@@ -78,34 +77,33 @@ class Growth(Stored):
 
     @property
     def full_seconds(self) -> float | None:
-        """After how long there is none left; None where that is not known."""
+        """Seconds until none is left; None where that is not known."""
         return self.free / self.per_second if self.free is not None and self.per_second else None
 
 
 def slope(looks: Sequence[Look], what: Held, rate: float) -> tuple[float, Interval] | None:
-    """What grew a second, steadily and in most processes, with a 95 % interval; None where nothing certainly did.
+    """Growth per second, with a 95 % interval; None where no growth is certain.
 
-    The slope of each process is the median of those between any two of its looks (Theil and Sen), which a single step
-    does not move; that of all is the mean over processes of the second half of their looks. What leaks does so with
-    each step, however fast those are beside others, so that slopes are of samples; that of the clock is of time. It
-    counts where
+    The slope of a process is the median slope between any two of its looks (Theil and Sen), which a single step does
+    not move. The result is the mean over processes of the slopes in their second halves. A leak grows with each step,
+    however fast steps are, so slopes are per sample; that of the clock is per second. Growth is certain where
 
-    - most processes grow in both of their halves, and there are `FEWEST_PROCESSES` of them,
-    - the second halves grow nearly as fast as the first ones (`STEADY`),
-    - Student's t over the processes leaves `ALARM_TAIL` to chance,
-    - memory grows by `LEAST_BYTES`.
+    - most processes, and `FEWEST_PROCESSES` at least, grow in both halves,
+    - the second halves grow nearly as fast as the first (`STEADY`),
+    - Student's t leaves `ALARM_TAIL` to chance, and
+    - memory grows by `LEAST_BYTES` a second.
 
     Args:
-        looks: Of several processes.
-        what: That is looked at.
+        looks: Looks of several processes.
+        what: The quantity to check.
         rate: Samples per second.
     """
     of_clock, field = what == "GPU clock", _FIELDS[what]
     early, late = [], []
     for _, group in itertools.groupby(looks, key=lambda look: look.process):
-        known = [(look, value) for look in group if (value := getattr(look, field)) is not None]
-        if len(known) >= FEWEST_LOOKS:
-            series = [(look.seconds, -value) if of_clock else (look.samples / rate, value) for look, value in known]
+        readings = [(look, value) for look in group if (value := getattr(look, field)) is not None]
+        if len(readings) >= FEWEST_LOOKS:
+            series = [(look.seconds, -value) if of_clock else (look.samples / rate, value) for look, value in readings]
             early.append(_theil_sen(series[: len(series) // 2 + 1]))
             late.append(_theil_sen(series[len(series) // 2 :]))
     growing = sum(min(both) > 0 for both in zip(early, late, strict=True))
@@ -121,7 +119,7 @@ def slope(looks: Sequence[Look], what: Held, rate: float) -> tuple[float, Interv
 
 
 def _theil_sen(series: Sequence[tuple[float, float]]) -> float:
-    """The median slope between any two of some points; flat where none moved on."""
+    """The median slope between any two points; 0 where all have the same position."""
     slopes = [
         (above - below) / (later - sooner)
         for (sooner, below), (later, above) in itertools.combinations(series, 2)

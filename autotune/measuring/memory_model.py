@@ -1,9 +1,9 @@
-"""Memory against batch size: fitted to the bursts so far, to predict the largest batch that stays under the target.
+"""Memory against batch size, fitted to the bursts so far: predicts the largest batch that stays under the target.
 
-What a step takes grows about linearly with the batch: weights, optimizer and context do not depend on it, activations
-are in proportion to it. About: heaps and libraries take scratch of their own, so larger batches, nearer to the one that
-is looked for, weigh more. Each combination of the other knobs that change memory has a line of its own. On the CPU the
-device's memory is that of the whole process tree, so the loader's workers belong to the combination there.
+Memory grows about linearly with the batch: weights, optimizer and context do not depend on it, activations are in
+proportion to it. Heaps and libraries take scratch memory of their own, so larger batches, nearer to the largest that
+fits, weigh more. Each combination of the other knobs that change memory has its own line. On the CPU, the device's
+memory is that of the whole process tree, so the number of loader workers is part of the combination.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from autotune.knobs import Scalar, affecting, buying_memory
 from autotune.measuring.records import Burst, Outcome, Point
 
 MIN_MARGIN, MAX_MARGIN = 0.02, 0.2
-"""Limits of the share that is kept free, of the memory that the target leaves for samples. Near the target is what may
-take of the last fifth: of five workloads, the line through two small batches missed the largest by more than that once
-(benchmarks/memory_model.py)."""
+"""Limits of the share kept free, of the memory that the target leaves for samples. A batch that may reach into the last
+fifth counts as near the target: of five workloads, the line through two small batches missed the largest batch by more
+than that once (benchmarks/memory_model.py)."""
 RESIDUAL_MARGIN = 2.0
-"""Ratio of the margin to the residual: larger batches mostly lie that near to the line."""
+"""Ratio of the margin to the residual: most larger batches lie that near to the line."""
 Group = tuple[Scalar | tuple[tuple[str, Scalar], ...], ...]
 
 
@@ -30,10 +30,10 @@ class Line:
     """Memory of a combination of knobs, as ``base_bytes + sample_bytes × batch``.
 
     Attributes:
-        base_bytes: What does not depend on the batch.
-        sample_bytes: Of one sample of the micro-batch.
-        margin: Share of what a limit leaves above the base that is to be kept free.
-        most: The largest batch to try where one ran out of memory that was expected to fit; None where none did.
+        base_bytes: Memory that does not depend on the batch.
+        sample_bytes: Memory per sample of the micro-batch.
+        margin: Share to keep free between the base and a limit.
+        most: Largest batch to try after a batch that was expected to fit ran out of memory; None where none did.
     """
 
     base_bytes: float
@@ -42,7 +42,7 @@ class Line:
     most: int | None = None
 
     def bytes_at(self, batch_size: int) -> float:
-        """What a batch is expected to take."""
+        """The memory that a batch is expected to take."""
         return self.base_bytes + self.sample_bytes * batch_size
 
     def largest_batch(self, limit_bytes: float) -> int | None:
@@ -55,12 +55,12 @@ class Line:
 
 
 class MemoryModel:
-    """Lines for all combinations of which two batch sizes have been run.
+    """Lines for all combinations of knobs that have run with two batch sizes.
 
     Args:
-        bursts: All so far. Those that ended well are points; an out-of-memory one is censored: it took the limit or
-            more, so that a line which expects less there is turned up to the limit, and trusted to the geometric mean
-            of it and the largest that fitted.
+        bursts: All so far. Those that ended well are points. One that ran out of memory is censored: it took the
+            limit or more. A line that expects less there is raised to the limit. It is then trusted up to the geometric
+            mean of that batch and the largest that fitted.
         limit_bytes: The memory target.
         device: The kind of device.
     """
@@ -95,13 +95,13 @@ class MemoryModel:
     def shortage(self, point: Point) -> float | None:
         """The bytes that a point is expected to take, when they are more than the target.
 
-        Where the point's own combination is not known, the most similar one that is speaks for it: to learn its own,
-        smaller batches serve as well. But none speaks for one that buys memory where it does not itself.
+        Where the point's own combination has no line, that of the most similar one serves: smaller batches can still
+        teach its own line. The two must have the same values of the knobs that buy memory.
         """
-        speaking = self._buying_alike(point, self._lines)
-        if not speaking:
+        similar = self._buying_alike(point, self._lines)
+        if not similar:
             return None
-        expected = self._lines[self._most_like(point, speaking)].bytes_at(point.config.batch_size)
+        expected = self._lines[self._most_like(point, similar)].bytes_at(point.config.batch_size)
         return expected if expected > self.limit_bytes else None
 
     def largest_batch(self, point: Point) -> int | None:
@@ -110,53 +110,54 @@ class MemoryModel:
         return line.largest_batch(self.limit_bytes) if line is not None else None
 
     def is_near_limit(self, point: Point) -> bool:
-        """Whether a point may come near the target or pass it: nothing like it has trained as large a batch.
+        """Whether a point may come near the target or pass it, and no similar point has trained as large a batch.
 
-        Its own line predicts that, else the line of the most similar combination. Where there is none, a batch takes no
-        more than in proportion to a smaller one.
+        Its own line predicts that, else the line of the most similar combination. Where there is no line, memory is
+        assumed to grow in proportion to the batch.
         """
         group, batch = self._group(point), point.config.batch_size
         alike = [group] if group in self._lines else self._buying_alike(point, self._ran) or self._ran
-        if not self._taken or batch <= max(self._ran[known] for known in alike):
+        if not self._taken or batch <= max(self._ran[similar] for similar in alike):
             return False
         closest = self._most_like(point, self._taken)
-        known, largest = self._lines.get(closest), max(self._taken[closest])
-        line = known or Line(0.0, self._taken[closest][largest] / largest, MAX_MARGIN)
+        largest = max(self._taken[closest])
+        line = self._lines.get(closest) or Line(0.0, self._taken[closest][largest] / largest, MAX_MARGIN)
         return line.sample_bytes * batch > (1 - MAX_MARGIN) * (self.limit_bytes - line.base_bytes)
 
     def _buying_alike(self, point: Point, groups: Iterable[Group]) -> list[Group]:
-        """The groups that buy memory as a point does."""
+        """The groups with a point's values of the knobs that buy memory."""
         group, buying = self._group(point), [self._knobs.index(knob) for knob in buying_memory()]
-        return [known for known in groups if all(known[index] == group[index] for index in buying)]
+        return [other for other in groups if all(other[index] == group[index] for index in buying)]
 
     def _most_like(self, point: Point, groups: Iterable[Group]) -> Group:
-        """The group that agrees most with a point's, which is its own where that is among them."""
+        """The group that agrees most with a point's own, which wins where it is among them."""
         group = self._group(point)
-        return max(groups, key=lambda known: sum(a == b for a, b in zip(group, known, strict=True)))
+        return max(groups, key=lambda other: sum(a == b for a, b in zip(group, other, strict=True)))
 
     def _group(self, point: Point) -> Group:
         return (*point.config.pick(self._knobs), tuple(sorted(point.parameters.items())))
 
 
 def fit(points: dict[int, float], censored: int | None, limit_bytes: int) -> Line:
-    """Least squares through what was measured, relative to the batch, and not below the limit where memory ran out.
+    """Fits a line by least squares, relative to the batch, and not below the limit where memory ran out.
 
     Args:
         points: Bytes by batch size, at least two.
         censored: The smallest batch that ran out of memory.
-        limit_bytes: What it ran out of.
+        limit_bytes: The memory that it ran out of.
     """
-    known = dict(points)
+    fit_points = dict(points)
     most = None
-    if censored is not None and _line_through(known).bytes_at(censored) < limit_bytes:
-        known[censored] = float(limit_bytes)
-        # By how much it ran out is not known: between the two, the line is learnt again, and seldom runs out again.
+    if censored is not None and _line_through(fit_points).bytes_at(censored) < limit_bytes:
+        fit_points[censored] = float(limit_bytes)
+        # The excess is not known: a batch between the two teaches the line again, and seldom runs out.
         fitted = max((batch for batch in points if batch < censored), default=0)
         most = math.isqrt(fitted * censored)
-    line = _line_through(known)
-    weights = _weights(known)
-    residual = math.sqrt(sum(weights[batch] * (line.bytes_at(batch) - taken) ** 2 for batch, taken in known.items()))
-    growth = line.sample_bytes * max(known)
+    line = _line_through(fit_points)
+    weights = _weights(fit_points)
+    squares = (weights[batch] * (line.bytes_at(batch) - taken) ** 2 for batch, taken in fit_points.items())
+    residual = math.sqrt(sum(squares))
+    growth = line.sample_bytes * max(fit_points)
     margin = min(MAX_MARGIN, max(MIN_MARGIN, RESIDUAL_MARGIN * residual / growth)) if growth else MAX_MARGIN
     return Line(line.base_bytes, line.sample_bytes, margin, most)
 
@@ -167,10 +168,10 @@ def _line_through(points: dict[int, float]) -> Line:
     mean = sum(weights[batch] * taken for batch, taken in points.items())
     spread = sum(weights[batch] * (batch - centre) ** 2 for batch in points)
     slope = sum(weights[batch] * (batch - centre) * (taken - mean) for batch, taken in points.items()) / spread
-    slope = max(0.0, slope)  # noise on a model whose activations are next to nothing
+    slope = max(0.0, slope)  # noise of a model with tiny activations
     return Line(mean - slope * centre, slope, MIN_MARGIN)
 
 
 def _weights(batches: Collection[int]) -> dict[int, float]:
-    """What each batch counts: its residual relative to itself does."""
+    """Weights of the batches, by which residuals count relative to the batch."""
     return {batch: batch**2 / sum(other**2 for other in batches) for batch in batches}

@@ -1,8 +1,8 @@
-"""Does a config still train what eager fp32 trains? Figures of a short side-by-side run, judged by gates.
+"""Checks that a config still trains what eager fp32 trains: a short side-by-side run, judged by gates.
 
-The gates are those that PyTorch's own precision checks suggest, widened by what a second fp32 run, with other random
-numbers and another order of batches, differs from the first: the natural spread. A check of some twenty steps finds
-what is broken; it is no proof that training converges alike.
+PyTorch's own precision checks suggest the gates. They are widened by the natural spread: the difference between two
+fp32 runs with other random numbers and another order of batches. A check of some twenty steps finds what is broken; it
+does not prove that training converges alike.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from autotune.stored import Stored, Whole
 
 MOST_STEPS, FEWEST_STEPS = 20, 5
 SPREAD = 3.0
-"""So many times the natural spread is still natural."""
+"""Multiple of the natural spread that still counts as natural."""
 LOSS_TOLERANCE, TF32_LOSS_TOLERANCE, HALF_LOSS_TOLERANCE = 1e-3, 5e-3, 2e-2
-"""About ten times what rounding once amounts to, for tf32 (10 bits) and bf16 (7 bits)."""
+"""About ten times the error of one rounding, for tf32 (10 bits) and bf16 (7 bits)."""
 MEAN_LOSS_TOLERANCE = 2e-2
-"""Of the mean loss over all steps: rounding grows along a trajectory, in fp32 too."""
+"""Limit for the relative difference of the mean loss over all steps: rounding grows with the steps, in fp32 too."""
 NORM_TOLERANCE = 0.1
-"""Of the first step's gradient, whose direction the cosine judges. Chosen, as are the next two."""
+"""Limit for the relative difference of the first step's gradient norm; the cosine judges its direction. Not tuned, nor
+are the next two."""
 LEAST_COSINE, HALF_LEAST_COSINE = 0.99, 0.95
-"""Of the angle to the exact gradient; the second is for half precision."""
+"""Least cosine of the angle to the exact gradient; the second is for half precision."""
 MOST_SKIPPED = 0.05
-"""Of the steps, by a GradScaler: more of them, and a training loses what the config gains."""
+"""Largest share of steps that a GradScaler may skip: beyond it, a training loses what the config gains."""
 CAVEAT = "a check of a few steps finds what is broken; it does not prove that training converges alike"
 
 
@@ -38,9 +39,9 @@ class Trace(BaseModel):
     """One run from the common state.
 
     Attributes:
-        losses: Of each step, NaN and infinity included.
-        gradient_norm: Of the first step, before clipping.
-        skipped_steps: That the GradScaler skipped after it had found its scale.
+        losses: Loss of each step, NaN and infinity included.
+        gradient_norm: Norm of the first step's gradient, before clipping.
+        skipped_steps: Steps that the GradScaler skipped after it had found its scale.
     """
 
     losses: tuple[float, ...]
@@ -49,14 +50,14 @@ class Trace(BaseModel):
 
 
 class Agreement(BaseModel):
-    """What was measured of a config beside eager fp32, from one state and on one set of batches.
+    """Figures of a config beside eager fp32, from one state and on one set of batches.
 
     Attributes:
         reference: Eager fp32.
-        control: Eager fp32 again, with other random numbers, the batches after the first in another order.
+        control: Eager fp32 again, with other random numbers; batches after the first come in another order.
         candidate: The config.
-        cosine: Of the first step's gradients, the candidate's and the reference's.
-        control_cosine: The same of the control.
+        cosine: Cosine between the first gradients of candidate and reference.
+        control_cosine: The same for the control.
         has_batch_norm: Whether the model normalises over the micro-batch.
     """
 
@@ -73,9 +74,9 @@ class Gate(Stored):
 
     Attributes:
         name: What was compared.
-        value: What was found; None when it is not finite.
-        limit: What it may be: at most, for a cosine at least.
-        passed: Whether it is.
+        value: The measured value; None when it is not finite.
+        limit: Upper limit of the value; for a cosine, the lower one.
+        passed: Whether the value keeps to the limit.
     """
 
     name: str
@@ -89,10 +90,10 @@ class Numerics(Stored):
 
     Attributes:
         outcome: ``unchanged``: it computes as the baseline does; ``unchecked``: see the reason.
-        reason: In one sentence.
+        reason: One sentence.
         steps: Optimizer steps of one micro-batch each.
         gates: What was compared.
-        notes: What else a person should know.
+        notes: Further remarks for the reader.
     """
 
     outcome: Literal["agrees", "disagrees", "unchanged", "unchecked"]
@@ -108,7 +109,7 @@ def judge_agreement(measured: Agreement, config: TrainConfig, baseline: TrainCon
     Args:
         measured: The figures.
         config: Its precision decides how close they must be.
-        baseline: Where its micro-batch is of another size, BatchNorm sees other statistics.
+        baseline: If its micro-batch has another size, BatchNorm sees other statistics.
     """
     if not all(run.losses for run in (measured.reference, measured.control, measured.candidate)):
         return Numerics(outcome="unchecked", reason="no loss was seen: nothing called backward() on one")
@@ -150,9 +151,9 @@ class NumericsGuard:
     """Checks configs once for each arithmetic.
 
     Args:
-        measure: Measures a point's agreement over so many steps, within a deadline in seconds.
-        baseline: What the user trains with today: its arithmetic is theirs to choose.
-        note: Told what is left out, and why.
+        measure: Measures a point's agreement over a number of steps, within a deadline in seconds.
+        baseline: The user's config, whose arithmetic is not checked.
+        note: Receives a message about each config that is left out.
     """
 
     def __init__(
@@ -164,18 +165,18 @@ class NumericsGuard:
         self._measure = measure
         self._baseline = baseline
         self._note = note
-        self._known: dict[tuple[object, ...], Numerics] = {}
+        self._verdicts: dict[tuple[object, ...], Numerics] = {}
 
     def known(self, point: Point) -> Numerics | None:
-        """The verdict, if there is one already."""
+        """The verdict, if there is one already; does not measure."""
         if self._arithmetic(point) == self._arithmetic(self._baseline):
             return Numerics(outcome="unchanged", reason="it computes as the baseline does")
-        return self._known.get(self._arithmetic(point))
+        return self._verdicts.get(self._arithmetic(point))
 
     def check(self, point: Point, steps: int, deadline_seconds: float) -> Numerics:
-        """The verdict, measured if need be; a check that fails to run is no verdict against the config."""
-        if (known := self.known(point)) is not None:
-            return known
+        """The verdict, measured if there is none yet; a check that fails to run does not count against the config."""
+        if (verdict := self.known(point)) is not None:
+            return verdict
         if steps < FEWEST_STEPS:
             return Numerics(outcome="unchecked", reason="there was no time; give a longer --budget")
         try:
@@ -184,7 +185,7 @@ class NumericsGuard:
             verdict = Numerics(outcome="unchecked", reason=f"the check did not end well: {error}")
         else:
             verdict = judge_agreement(measured, point.config, self._baseline.config)
-        self._known[self._arithmetic(point)] = verdict
+        self._verdicts[self._arithmetic(point)] = verdict
         if verdict.outcome == "disagrees":
             changed = point.changes_text(self._baseline, ", ")
             self._note(f"left out, since it does not train what eager fp32 trains: {changed} ({verdict.reason})")
@@ -192,12 +193,12 @@ class NumericsGuard:
 
     @staticmethod
     def _arithmetic(point: Point) -> tuple[object, ...]:
-        """What decides how results are rounded; with BatchNorm the micro-batch does too."""
+        """Values that decide how results are rounded; with BatchNorm the micro-batch is one of them."""
         return (*point.config.pick(affecting("arithmetic")), *sorted(point.parameters.items()))
 
 
 def _apart(trace: Trace, reference: Trace, *, first: bool = False) -> float:
-    """Relative difference of two runs' losses: of the first step, or of the means over all."""
+    """Relative difference of two runs' losses, in the first step or in the mean over all."""
     mine, theirs = (run.losses[:1] if first else run.losses for run in (trace, reference))
     return _relative(math.fsum(mine) / len(mine), math.fsum(theirs) / len(theirs))
 

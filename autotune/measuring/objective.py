@@ -1,12 +1,12 @@
-"""What a search maximises: the score of a measurement, beside the physical rate.
+"""Objectives: the score of a measurement that a search maximises, beside the physical rate.
 
-The rate is always samples per second: numerics, ceilings, memory, telemetry and a burst's own timing ask for it.
-Whoever decides which config is better (search, race, warm start, result, reports) asks for the score.
+The rate is always samples per second: numerics, ceilings, memory, telemetry and a burst's own timing use it. Code that
+decides which config is better (search, race, warm start, result, reports) uses the score.
 
-To add an objective: (1) declare it here and add it to `OBJECTIVES`, and its name to those of the option in
-`commands/options.py`; (2) where it needs a figure that no burst measures
-yet, add that to `records.py` or `telemetry_summary.py`, and to the telemetry that reads it; only the
-options of the command line, and what refuses one that this machine cannot tell, ask which objective it is.
+To add an objective, declare it here, add it to `OBJECTIVES`, and add its name to the option in `commands/options.py`.
+If it needs a figure that no burst measures yet, add that to `records.py` or `telemetry_summary.py`, and to the
+telemetry that reads it. Only two places ask which objective it is: the options of the command line, and the check that
+refuses an objective which this machine cannot measure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from autotune.measuring.statistics import Interval, ratio_interval
 from autotune.units import format_rate
 
 ENERGY_TURN_SECONDS = 0.5
-"""NVML's counter of energy moves ten times a second (an H100's, in steps of 12.5 J at 125 W): in turns of 0.2 s the
+"""NVML's energy counter moves ten times a second (on an H100, in steps of 12.5 J at 125 W). In turns of 0.2 s, the
 joules of a block scattered by a quarter."""
 
 
@@ -30,15 +30,15 @@ class Objective:
     """What makes one config better than another.
 
     Attributes:
-        name: As it is stored in result files and studies.
-        unit: Of the score, for a person.
-        score: Of a measurement: above 0, the higher the better, and in proportion to the rate where all else is equal;
-            None where the measurement lacks what it is made of.
-        format: A score with its unit.
-        costs: What each block of a measurement cost, whose noise is the score's; its seconds unless said otherwise.
-        turn_seconds: How long a side trains at a time, where what suits the device is too short for a counter.
-        is_rate: Whether a score is samples per second: only then does a duet end as soon as it is decided, and a search
-            when computing is the limit.
+        name: Name in result files and studies.
+        unit: Unit of the score, for display.
+        score: Computes a measurement's score: above 0, the higher the better, and in proportion to the rate where all
+            else is equal. None where the measurement lacks a figure.
+        format: Formats a score with its unit.
+        costs: Cost of each block of a measurement, whose noise is the score's noise; by default its seconds.
+        turn_seconds: Length of one turn, where the device's usual turn is too short for a counter.
+        is_rate: Whether the score is samples per second. Only then does a duet end as soon as it is decided, and a
+            search end when computing is the limit.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Objective:
     is_rate: bool = False
 
     def interval(self, measured: Measurement) -> Interval:
-        """Bootstrap interval of a score that there is, over blocks by what they cost."""
+        """Bootstrap interval of a measurement's score: blocks are resampled with their costs."""
         costs = self.costs(measured) or measured.block_seconds
         samples = [block.samples for block in measured.blocks]
         each = (self.score(measured) or 0.0) * math.fsum(costs) / sum(samples)
@@ -58,7 +58,7 @@ class Objective:
         return Interval(each * low, each * high)
 
     def bare(self, score: float) -> str:
-        """A score where its unit is told elsewhere."""
+        """A score without its unit, for places that show the unit elsewhere."""
         return self.format(score).removesuffix(f" {self.unit}")
 
 
@@ -85,7 +85,7 @@ SECONDS_PER_HOUR = 3600.0
 
 
 def per_dollar(samples_per_second: float, dollars_per_hour: float) -> float:
-    """Samples for a dollar, at a rate on a machine of a price."""
+    """Samples per dollar, from a rate and the machine's hourly price."""
     return samples_per_second * SECONDS_PER_HOUR / dollars_per_hour
 
 
@@ -93,10 +93,10 @@ def objective_named(name: str) -> Objective:
     """An objective by its name.
 
     Raises:
-        UsageError: There is none of that name: a newer autotune may know it.
+        UsageError: No objective has that name; a newer autotune may have it.
     """
-    found = next((objective for objective in OBJECTIVES if objective.name == name), None)
-    if found is None:
-        known = ", ".join(objective.name for objective in OBJECTIVES)
-        raise UsageError(f"expected one of the objectives {known}, got {name!r}; a newer autotune may have it")
-    return found
+    match = next((objective for objective in OBJECTIVES if objective.name == name), None)
+    if match is None:
+        names = ", ".join(objective.name for objective in OBJECTIVES)
+        raise UsageError(f"expected one of the objectives {names}, got {name!r}; a newer autotune may have it")
+    return match

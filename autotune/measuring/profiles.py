@@ -1,4 +1,4 @@
-"""Where a step's and a sample's time goes: records of what was profiled, in seconds a sample."""
+"""Records of a profile: where the time of a step and of a sample goes, in seconds a sample."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Synchronisation(Stored):
 
 
 class Headroom(Stored):
-    """What a faster loader could bring at most: training on a few batches that are there already, beside training."""
+    """The most that a faster loader could gain: training on a few batches in memory, beside normal training."""
 
     ratio: Figure = Field(gt=0, description="its rate over that of training with the loader")
     ci95: KnownInterval | None = Field(description="of that ratio; null where the two did not run side by side")
@@ -48,12 +48,12 @@ class Headroom(Stored):
 
     @property
     def loader_fraction(self) -> float:
-        """Of the time of training, what loading costs."""
+        """Share of the training time that loading costs."""
         return max(0.0, 1 - 1 / self.ratio)
 
 
 class Profile(Stored):
-    """What was seen of one config."""
+    """The profile of one config."""
 
     operators: tuple[Operator, ...] = Field(default=(), description="the ten most expensive first")
     operator_calls: Figure = Field(default=0, description="all operators, a step")

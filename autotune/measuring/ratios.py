@@ -9,27 +9,28 @@ from collections.abc import Callable, Sequence
 from autotune.measuring.records import Measurement
 
 FEWEST_TO_CUT = 10
-"""Of fewer ratios the cut that looks best is chosen by chance, and costs more certainty than the beginning does wrong:
-with five, rounds of ten workloads were 9 % off in the mean with a cut, and 5 % without (`benchmarks.warm_up`)."""
+"""Fewer ratios are not cut: chance would pick the cut, and that costs more certainty than a warm-up does. With five
+ratios, rounds of ten workloads were 9 % off in the mean with a cut, and 5 % without (`benchmarks.warm_up`)."""
 LAGS_ROOT = 3
-"""Neighbouring blocks correlate (0.1 to 0.3 was seen): of n blocks, this root of n are looked at together."""
+"""Neighbouring blocks correlate (by 0.1 to 0.3): with n blocks, correlations up to this root of n are included."""
 BORROWED_DEGREES = 4
-"""What the duets of a run so far say of a block's noise counts as much as so many blocks more. By the estimate of Smyth
-(below), the noise of eleven duets of two workloads, which differed by 0.35 in the logarithm, would be worth 5 to 6."""
+"""Degrees of freedom that earlier duets of a run add to the noise of a block. By Smyth's estimate (below), the noise of
+eleven duets of two workloads, which differed by 0.35 in the logarithm, would be worth 5 to 6."""
 
 
 class Scatter:
     """How much the ratios of blocks have scattered in the duets of a run so far, which its next duet can borrow.
 
-    Three blocks hardly say how they scatter: by themselves, a third more or less is beyond doubt after ten; moderated
-    by what others have shown (Smyth, *Linear models and empirical Bayes methods*, 2004), after three or four.
+    Three blocks hardly show how they scatter. On its own, a duet needs ten blocks to make a difference of a third
+    certain. Moderated by earlier duets (Smyth, *Linear models and empirical Bayes methods*, 2004), it needs three or
+    four.
     """
 
     def __init__(self) -> None:
         self._squares, self._degrees = 0.0, 0
 
     def add(self, before: Sequence[float], after: Sequence[float]) -> None:
-        """Takes a duet in that has ended; one of a single block says nothing."""
+        """Adds a duet that has ended; one of a single block is ignored."""
         count = len(before)
         if count > 1:
             self._squares += (count - 1) * count * ratio_error(before, after) ** 2
@@ -37,11 +38,11 @@ class Scatter:
 
     @property
     def is_known(self) -> bool:
-        """Whether duets so far have shown as much as can be borrowed."""
+        """Whether the duets so far have as many degrees of freedom as can be borrowed."""
         return self._degrees >= BORROWED_DEGREES
 
     def error(self, before: Sequence[float], after: Sequence[float]) -> tuple[float, int]:
-        """The standard error of the logarithm of a ratio of two sums, as `ratio_error`, and its degrees of freedom."""
+        """The moderated `ratio_error`, and its degrees of freedom."""
         count = len(before)
         alone = ratio_error(before, after)
         if not self._degrees:
@@ -56,7 +57,7 @@ def warm_up_length(ratios: Sequence[float]) -> int:
     """How many ratios at the beginning still move, by MSER: the cut that makes the mean of the rest most certain.
 
     At most half of them (White, *An effective truncation heuristic for bias reduction in simulation output*, 1997).
-    Noise that both sides share has cancelled, so that a side that still warms up shows within a few blocks.
+    Noise that both sides share has cancelled, so a side that still warms up shows within a few blocks.
 
     Args:
         ratios: Logarithms of the ratio, in the order in which they were measured.
@@ -75,12 +76,12 @@ def block_error(
     """The standard error of the logarithm of a ratio of two rates, or scores, within one pair of processes.
 
     Args:
-        before: The first's blocks; those of the second with the same index were trained next to them.
-        after: The second's.
-        costs: What each block cost: seconds, for a rate.
+        before: The first measurement; blocks with the same index trained next to each other.
+        after: The second one.
+        costs: Cost of each block: seconds, for a rate.
 
     Returns:
-        None where the blocks are no pairs, being of whole bursts that ran one after the other, or have no cost.
+        None where the blocks have no cost, or are not paired because whole bursts ran one after the other.
     """
     if len(before.blocks) < 2 or not paired(before, after):
         return None
@@ -89,18 +90,18 @@ def block_error(
 
 
 def paired(before: Measurement, after: Measurement) -> bool:
-    """Whether the blocks of two measurements are pairs: as many, of the same samples."""
+    """Whether the blocks of two measurements are pairs: as many, with the same numbers of samples."""
     return [block.samples for block in before.blocks] == [block.samples for block in after.blocks]
 
 
 def ratio_error(before: Sequence[float], after: Sequence[float]) -> float:
     """The standard error of the logarithm of a ratio of two sums over paired blocks (Cochran, *Sampling*, 6.4).
 
-    With the correlation of neighbouring blocks (Newey and West 1987).
+    It includes the correlation of neighbouring blocks (Newey and West 1987).
 
     Args:
         before: Seconds of each block, two at least.
-        after: Of its partner, which trained the same samples.
+        after: Seconds of its partner, which trained the same samples.
     """
     count = len(before)
     mine, theirs = statistics.fmean(before), statistics.fmean(after)
@@ -111,5 +112,5 @@ def ratio_error(before: Sequence[float], after: Sequence[float]) -> float:
     for lag in range(1, lags + 1):
         products = math.fsum(x * y for x, y in zip(residuals, residuals[lag:], strict=False)) / count
         variance += 2 * (1 - lag / (lags + 1)) * products
-    # Of few blocks, correlations that look negative are chance: they must not make an interval narrow.
+    # With few blocks, negative correlations are chance: they must not make an interval narrow.
     return math.sqrt(max(variance, alone) / (count - 1))

@@ -1,7 +1,7 @@
-"""What a burst is, how it can end, and what is derived from its raw block times.
+"""Bursts: how they can end, and the figures derived from their raw block times.
 
-Raw values are kept; rates, spreads and intervals are derived from them on every read, so that a better
-statistic can be applied to old results.
+Raw values are stored; rates, spreads and intervals are derived from them on every read, so that a better statistic
+applies to old results too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from autotune.secrets import masked_text
 from autotune.stored import Figure, Seconds, Stored, Whole
 
 MOST_BLOCKS = 10_000
-"""Of one config: hundreds of bursts of a few dozen blocks; the interval of more would keep a reader waiting."""
+"""Most blocks of one config: hundreds of bursts of a few dozen blocks. The interval of more takes long to compute."""
 
 
 class Outcome(str, Enum):
@@ -52,11 +52,11 @@ class Block(Stored):
     samples: Whole
     seconds: Seconds = Field(gt=1e-10)  # less than a clock's tick: what is derived from it overflows
     data_wait_seconds: Seconds = Field(description="spent waiting for the loader")
-    joules: Figure | None = Field(default=None, description="that the device took meanwhile, where it tells")
+    joules: Figure | None = Field(default=None, description="that the device took meanwhile, where it reports them")
 
 
 class Measurement(Stored):
-    """What one config (one or several bursts of it) was measured to do."""
+    """What was measured of one config, in one or several bursts."""
 
     blocks: tuple[Block, ...] = Field(min_length=1, max_length=MOST_BLOCKS)
     start_seconds: Seconds = Field(description="process start")
@@ -79,7 +79,7 @@ class Measurement(Stored):
     graph_breaks: Whole | None = Field(default=None, description="where the compiler split the model; null when eager")
     recompiles: Whole | None = Field(default=None, description="of parts compiled before; null when eager")
     telemetry: TelemetrySummary | None = Field(default=None, description="telemetry over the timed part")
-    looks: tuple[Look, ...] = Field(default=(), max_length=MOST_BLOCKS, description="at what it held, as it trained")
+    looks: tuple[Look, ...] = Field(default=(), max_length=MOST_BLOCKS, description="at what it held, while it trained")
 
     @property
     def block_seconds(self) -> list[float]:
@@ -94,7 +94,7 @@ class Measurement(Stored):
 
     @property
     def block_joules(self) -> list[float] | None:
-        """Joules of each block; where only all of them were read, by their seconds; None where none were."""
+        """Joules of each block; where only the sum was read, shared by seconds; None where none was read."""
         joules = [block.joules for block in self.blocks if block.joules is not None]
         if len(joules) == len(self.blocks):
             return joules if sum(joules) else None
@@ -106,7 +106,7 @@ class Measurement(Stored):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def samples_per_second(self) -> float:
-        """All samples over all seconds: what an epoch takes. A median would hide the long batches."""
+        """All samples over all seconds, as in an epoch: a median would hide the long batches."""
         return sum(block.samples for block in self.blocks) / math.fsum(self.block_seconds)
 
     @computed_field  # type: ignore[prop-decorator]
@@ -124,7 +124,7 @@ class Measurement(Stored):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def measure_seconds(self) -> float:
-        """Timed seconds, warm-up apart."""
+        """Timed seconds, without the warm-up."""
         return math.fsum(block.seconds for block in self.blocks)
 
 
@@ -156,13 +156,13 @@ class Point(BaseModel):
         return Point(config=self.config.replace(**knobs), parameters={**self.parameters, **arguments})
 
     def can_share_process(self, other: Point) -> bool:
-        """Whether they differ in nothing that only a new process has."""
+        """Whether the two differ in nothing that needs a new process."""
         return self.parameters == other.parameters and can_share_process(self.config, other.config)
 
     def changes_from(self, other: Point) -> dict[str, tuple[Scalar, Scalar]]:
         """The knobs and arguments in which this point differs from another: ``{name: (other's value, this value)}``.
 
-        An argument that one of them leaves to `build()` is None there.
+        An argument that one of them leaves to `build()` is None.
         """
         mine, theirs = self.parameters, other.parameters
         arguments = {
@@ -173,11 +173,11 @@ class Point(BaseModel):
         return {**self.config.changes_from(other.config), **arguments}
 
     def new_values(self, other: Point) -> dict[str, Scalar]:
-        """What differs from another point, as it is here."""
+        """This point's values that differ from those of another."""
         return {name: now for name, (_, now) in self.changes_from(other).items()}
 
     def changes_text(self, other: Point, separator: str = " ") -> str:
-        """The same, as it is typed: ``precision=bf16 num_workers=2``."""
+        """The same as you would type it: ``precision=bf16 num_workers=2``."""
         return separator.join(f"{name}={format_scalar(now)}" for name, now in self.new_values(other).items())
 
 
@@ -196,7 +196,7 @@ class Burst(BaseModel):
     phase: str = Field(
         default="start", description="how far it came: start, build, warm up, train, evaluate, end, done"
     )
-    seconds: float = Field(ge=0, description="from the request to the last process gone")
+    seconds: float = Field(ge=0, description="from the request until the last process has ended")
 
     @property
     def rate(self) -> float | None:
@@ -210,7 +210,7 @@ class Burst(BaseModel):
 
     @property
     def ending(self) -> str:
-        """How it ended, after "it": what and why."""
+        """How it ended and why, to follow the word "it"."""
         return f"ended as {self.outcome.value}: {self.reason}"
 
     @property
@@ -232,12 +232,12 @@ def worst(values: Sequence[int | None]) -> int | None:
 
 
 def pool(measurements: Sequence[Measurement]) -> Measurement:
-    """Several measurements of one config as one: all blocks and telemetry, the worst memory, mean start costs."""
+    """Merges measurements of one config: all blocks and telemetry, the worst memory, mean start costs."""
     first = measurements[0]
 
     def mean(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return statistics.fmean(known) if known else None
+        numbers = [value for value in values if value is not None]
+        return statistics.fmean(numbers) if numbers else None
 
     return first.model_copy(
         update={
@@ -262,7 +262,7 @@ def pool(measurements: Sequence[Measurement]) -> Measurement:
 
 
 def compiler_text(measurement: Measurement) -> str | None:
-    """How the compiler failed to take the model whole, and where its lines are told; None when it did not fail."""
+    """How often the compiler split or recompiled the model, and how to list the lines; None when it did not."""
     breaks, recompiles = measurement.graph_breaks or 0, measurement.recompiles or 0
     if not (breaks or recompiles):
         return None

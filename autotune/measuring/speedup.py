@@ -17,37 +17,36 @@ from autotune.measuring.telemetry_summary import bearable
 from autotune.stored import Figure, Seconds, Stored, Whole
 
 EARLY_END_ALLOWANCE = 1.15
-"""Rounds of a confirmation end once their interval is narrow, which favours rounds that agree by chance. Simulated
-with 2 to 5 % noise a pair, a plain t interval then holds the truth in 92 to 95 % of cases: a wider one makes up for
-it."""
+"""Widens the interval: rounds of a confirmation end once it is narrow, which favours rounds that agree by chance.
+Simulated with 2 to 5 % noise a pair, a plain t interval then holds the truth in 92 to 95 % of cases."""
 FEWEST_PAIRS = 3
-"""Of processes, for a finding: two have one degree of freedom, and an interval such as 0.130 – 26.7."""
+"""Pairs of processes that a claim needs: two have one degree of freedom, and an interval such as 0.130 – 26.7."""
 PROCESS_SPREAD = 0.015
-"""Of the logarithm of a ratio, which no pair of processes knows of: five pairs that lived side by side for a minute
-differed by as much, and no more than the noise of their turns explained."""
+"""Least spread between pairs of processes, in the logarithm of the ratio; no single pair shows it. Five pairs that ran
+side by side for a minute differed by as much, and no more than the noise of their turns explained."""
 BEYOND_DOUBT = 1.5
-"""A gain must lie this many half-widths of its 95 % interval above 1. Of 600 whole searches of a made-up surface with
-no gain, whose processes differ by 1, 5 and 10 %, 2 confirm one with 1.5, 2 with 1.35 and 7 with 1.0
+"""A gain must lie this many half-widths of its 95 % interval above 1. In 600 whole searches of a made-up surface with
+no gain, whose processes differ by 1, 5 and 10 %, a factor of 1.5 confirms 2 gains, 1.35 also 2, and 1.0 confirms 7
 (``python -m benchmarks.aa_policy --made-up``)."""
 OTHERS_DEGREES = 4
-"""Of freedom, at most, that the scatter of other points is worth beside that of two, where the two scatter less: they
-must not look certain because they agree by chance. Chosen: processes of one workload scatter alike, but in eleven of
-twelve races of three points or more the baseline and a finalist did so by more than all points in the mean, by 15 %."""
+"""Most degrees of freedom that the scatter of other points adds to that of two points which scatter less: agreement by
+chance must not look certain. Not tuned. Processes of one workload scatter alike. But in eleven of twelve races of three
+points or more, the baseline and a finalist scattered 15 % more than all points in the mean."""
 
 
 FEWEST_FOR_SPREADS = 5
-"""Pairs from which on the spread between processes is told apart by side: of four, one side's is often below 0 by
-chance. Not tuned."""
+"""Pairs that the spread between processes needs, for each side on its own: with four pairs, one side's is often below 0
+by chance. Not tuned."""
 
 
 class Uninterrupted(Stored):
-    """Both configs in one long run each, one after the other: turns share caches and clocks, training does not."""
+    """One long run of each config, one after the other: turns share caches and clocks, your training does not."""
 
     ratio: Figure = Field(gt=0, description="of the scores of the two runs")
     seconds: tuple[Seconds, Seconds] = Field(description="timed, before and after")
     expected: KnownInterval = Field(
-        description="where the ratio of two single runs lies with 95 %, by the rounds: what varies from process to "
-        "process, and from minute to minute, included"
+        description="95 % interval of the ratio of two single runs, from the rounds; includes what varies from process "
+        "to process and from minute to minute"
     )
 
     @property
@@ -57,7 +56,7 @@ class Uninterrupted(Stored):
 
 
 class Speedup(Stored):
-    """A ratio of scores, which are rates unless another objective was asked for, of processes that trained in turn."""
+    """A ratio of scores of processes that trained in turn; scores are rates unless you choose another objective."""
 
     ratio: Figure = Field(gt=0)
     ci95: KnownInterval
@@ -66,26 +65,26 @@ class Speedup(Stored):
         default=(), description="paired blocks of each pair of processes; empty where whole bursts alternated"
     )
     epochs: Figure | None = Field(
-        default=None, description="that each side trained while it was timed, in all rounds; null: endless"
+        default=None, description="epochs that each side trained while timed, in all rounds; null: endless"
     )
     spreads: tuple[Figure, Figure] | None = Field(
         default=None,
         description="standard deviation of the logarithm of the rate from process to process, before and after; null: "
-        "too few pairs to tell",
+        "too few pairs",
     )
     anytime: bool = Field(
         default=False,
-        description="the interval holds at every look at the pairs, which are blocks of one training: it was tuned "
+        description="the interval holds at every look at the pairs, which are blocks of one training that was tuned "
         "while it ran",
     )
     uninterrupted: Uninterrupted | None = Field(
         default=None,
-        description="the check by one long run of each; where that falls short, ratio and ci95 are its own",
+        description="the check by one long run of each; where they fall short, ratio and ci95 come from them",
     )
 
     @property
     def confirmed(self) -> bool:
-        """Whether there are pairs enough, and 1 lies well below the interval: the tuned config is faster."""
+        """Whether there are enough pairs and 1 lies well below the interval: the tuned config is faster."""
         beyond = 1.0 if self.anytime else BEYOND_DOUBT
         return self.pairs >= FEWEST_PAIRS and self.ratio * (self.ci95.low / self.ratio) ** beyond > 1.0
 
@@ -100,22 +99,22 @@ def speedup_in(
 ) -> Speedup:
     """Speed-up of one point over another, with a 95 % interval, from the rounds that hold both.
 
-    Each round is a fresh process for every point, and all trained the same samples in turn. What varies between
-    processes (addresses, huge pages) is in the residuals of points and rounds, a randomised block design: the interval
-    is Student's t of what the two themselves scatter, moderated by the other points of the same rounds where those
-    scatter more (Smyth, *Statistical Applications in Genetics and Molecular Biology*, 2004). It is never narrower than
-    what the blocks inside the rounds scatter (Kalibera and Jones, ISMM 2013: repeat at the level where the variance
-    arises). Rounds in which others took notably more of the CPUs than in most are left out (`comparable`).
+    Each round starts a fresh process for every point, and all train the same samples in turn: a randomised block
+    design. The residuals of points and rounds contain what varies between processes (addresses, huge pages). The
+    interval is Student's t of the scatter of the two points. Where other points of the same rounds scatter more, they
+    moderate it (Smyth, *Statistical Applications in Genetics and Molecular Biology*, 2004). It is never narrower than
+    the scatter of the blocks inside the rounds (Kalibera and Jones, ISMM 2013: repeat at the level where the variance
+    arises). Rounds in which other load took notably more CPU than in most are left out (`comparable`).
 
     Args:
-        rounds: What was measured in each.
-        before: The point that the other one is compared with.
-        after: That one.
-        objective: What is compared.
-        among: The points among which the faster one is chosen: the intervals of all hold at once (Bonferroni).
+        rounds: Measurements, by point.
+        before: The reference point.
+        after: The point compared with it.
+        objective: The score to compare.
+        among: Number of points that the fastest is chosen from: the intervals of all hold at once (Bonferroni).
 
     Raises:
-        ValueError: With fewer than two rounds there is no spread to judge by.
+        ValueError: Fewer than two rounds have no spread.
     """
     common = comparable(rounds, before, after)
     if len(common) < 2:
@@ -144,7 +143,7 @@ def speedup_in(
         ci95=interval,
         pairs=len(common),
         blocks=blocks,
-        epochs=_epochs([one for one, _ in pairs]),
+        epochs=_epochs([mine for mine, _ in pairs]),
         spreads=_spreads([row[first] for row in logs], [row[second] for row in logs]),
     )
 
@@ -157,18 +156,18 @@ def checked_by(
     runs: tuple[Measurement, Measurement],
     objective: Objective = SAMPLES_PER_SECOND,
 ) -> Speedup:
-    """A speed-up beside what one uninterrupted run of each config says; the lower of the two where they disagree.
+    """Adds one uninterrupted run of each config to a speed-up; the lower of the two counts where they disagree.
 
     Args:
-        speedup: By turns.
-        rounds: That it comes from.
-        before: The point that the other one is compared with.
-        after: That one.
-        runs: Their uninterrupted runs.
-        objective: What is compared.
+        speedup: Measured in turns.
+        rounds: The rounds that it comes from.
+        before: The reference point.
+        after: The point compared with it.
+        runs: Uninterrupted runs of the two.
+        objective: The score to compare.
     """
     common = comparable(rounds, before, after)
-    scores = [[_log_score(one[point], objective) for one in common] for point in (before, after)]
+    scores = [[_log_score(measured[point], objective) for measured in common] for point in (before, after)]
     of_one_run = math.fsum(statistics.variance(side) for side in scores)
     deviation = math.sqrt(of_one_run * (1 + 1 / len(common)))
     half = student_t(len(common) - 1) * deviation
@@ -182,22 +181,22 @@ def checked_by(
     return speedup.model_copy(update=update)
 
 
-def _epochs(measured: Sequence[Measurement]) -> float | None:
-    """How often some timed blocks hold all samples of an epoch."""
-    epoch = measured[0].epoch_samples
-    return sum(block.samples for one in measured for block in one.blocks) / epoch if epoch else None
+def _epochs(measurements: Sequence[Measurement]) -> float | None:
+    """The number of epochs in the timed blocks; None where the data is endless."""
+    epoch = measurements[0].epoch_samples
+    return sum(block.samples for each in measurements for block in each.blocks) / epoch if epoch else None
 
 
 def _spreads(before: Sequence[float], after: Sequence[float]) -> tuple[float, float] | None:
-    """The standard deviation of each of two sides from process to process, without what both share.
+    """The standard deviation of each side from process to process, without what both sides share.
 
-    The machine's speed of the moment is in both sides of a round, and so in their covariance, which is taken out of
-    each side's variance (Grubbs, *On estimating precision of measuring instruments and product variability*, JASA
+    The machine's speed at the moment affects both sides of a round, so it is in their covariance, which is subtracted
+    from each side's variance (Grubbs, *On estimating precision of measuring instruments and product variability*, JASA
     1948).
 
     Args:
-        before: Logarithms of the scores of one side, a round each.
-        after: Of the other.
+        before: Logarithms of the scores of one side, one per round.
+        after: The same of the other side.
     """
     if len(before) < FEWEST_FOR_SPREADS:
         return None
@@ -213,28 +212,32 @@ def best_round_seconds(
     objective: Objective,
     start_seconds: float,
 ) -> float | None:
-    """How long each point should be timed in a round, for the narrowest interval after the same time.
+    """How long each point should be timed in a round, for the narrowest interval in a given time.
 
-    The longer, the less of a round is lost to starts; the shorter, the more processes there are, and with them the
-    variance between processes shrinks: sqrt(start cost x variance of blocks / variance between processes) (Kalibera and
-    Jones, *Rigorous Benchmarking in Reasonable Time*, ISMM 2013, section 6).
+    Long rounds lose less to process starts. Short rounds allow more processes, which average out the variance between
+    them. The optimum is sqrt(start cost x variance of blocks / variance between processes) (Kalibera and Jones,
+    *Rigorous Benchmarking in Reasonable Time*, ISMM 2013, section 6).
 
     Args:
-        rounds: So far.
+        rounds: The rounds so far.
         before: One of the two points.
         after: The other one.
-        objective: What is compared.
-        start_seconds: What a process costs before it is timed.
+        objective: The score to compare.
+        start_seconds: Seconds that a process needs before it is timed.
 
     Returns:
-        Seconds; None where too few rounds tell.
+        Seconds; None where too few rounds have paired blocks.
     """
     common = comparable(rounds, before, after)
-    known = [(block_error(one[before], one[after], objective.costs), one) for one in common]
-    errors = [(error**2, one[after].measure_seconds) for error, one in known if error is not None]
+    block_errors = [block_error(measured[before], measured[after], objective.costs) for measured in common]
+    errors = [
+        (error**2, measured[after].measure_seconds)
+        for error, measured in zip(block_errors, common, strict=True)
+        if error is not None
+    ]
     if len(errors) < FEWEST_PAIRS:
         return None
-    logs = [_log_score(one[after], objective) - _log_score(one[before], objective) for one in common]
+    logs = [_log_score(measured[after], objective) - _log_score(measured[before], objective) for measured in common]
     of_blocks = statistics.fmean(error * seconds for error, seconds in errors)  # of one second
     between = statistics.variance(logs) - statistics.fmean(error for error, _ in errors)
     return math.sqrt(start_seconds * of_blocks / max(between, PROCESS_SPREAD**2))
@@ -243,13 +246,13 @@ def best_round_seconds(
 def comparable(
     rounds: Sequence[Mapping[Point, Measurement]], before: Point, after: Point
 ) -> list[Mapping[Point, Measurement]]:
-    """The rounds that hold both, but for those in which others took notably more of the CPUs than in most.
+    """The rounds that hold both points, except those in which other load took notably more CPU than in most.
 
-    All of them where too few for a finding would be left: their spread tells of the disturbance as well.
+    All rounds where fewer than `FEWEST_PAIRS` would remain: their spread contains the disturbance as well.
     """
     common = [measured for measured in rounds if before in measured and after in measured]
     summaries = [(measured[before].telemetry, measured[after].telemetry) for measured in common]
-    taken = [max(one.taken_fraction if one is not None else 0.0 for one in pair) for pair in summaries]
+    taken = [max(side.taken_fraction if side is not None else 0.0 for side in pair) for pair in summaries]
     kept = bearable(taken)
     return [common[index] for index in kept] if len(kept) >= FEWEST_PAIRS else common
 
@@ -259,11 +262,11 @@ def _log_score(measured: Measurement, objective: Objective) -> float:
 
 
 def _variance_of_others(logs: Sequence[Sequence[float]], own: float) -> float:
-    """Of a table of rounds by points: of what is left of each value without its round's and its point's mean.
+    """The variance of the residuals of rounds and points, without the two points that are compared.
 
     Args:
-        logs: The table.
-        own: The variance of the difference of two of the points, which is not counted again.
+        logs: A row for each round, a column for each point.
+        own: The variance of the difference of the two points.
     """
     rounds, points = len(logs), len(logs[0])
     if points < 3:

@@ -14,9 +14,9 @@ from autotune.stored import Figure
 
 BOOTSTRAP_RESAMPLES = 1000
 MOST_DRAWN = 2**20
-"""Values at once, which take 8 MiB: a day of blocks would else take gigabytes."""
+"""Values drawn at once, which take 8 MiB: those of a day of blocks would take gigabytes."""
 MOST_REMEMBERED = 128
-"""Values of which it is remembered how often each was drawn: 1 MB, 64 times at most."""
+"""Most values whose draws are cached: 1 MB an entry, and at most 64 entries."""
 
 NEARLY_NORMAL = 1000
 """Degrees of freedom beyond which Student's t is a normal distribution to three digits."""
@@ -46,11 +46,11 @@ def ratio_interval(parts: Sequence[float], costs: Sequence[float], *, seed: int 
     Both are resampled together; deterministic for a seed.
 
     Args:
-        parts: Of the numerator.
-        costs: Of the denominator, as many; above 0.
-        seed: Of the resampling.
+        parts: Summands of the numerator.
+        costs: Summands of the denominator, as many; above 0.
+        seed: Seed of the resampling.
     """
-    import numpy as np  # here: most who import this module draw no interval
+    import numpy as np  # here: most importers of this module draw no interval
 
     above, below = np.asarray(parts, dtype=float), np.asarray(costs, dtype=float)
     if len(above) == 1:
@@ -70,9 +70,9 @@ def ratio_interval(parts: Sequence[float], costs: Sequence[float], *, seed: int 
 
 @functools.lru_cache(maxsize=64)
 def _times_drawn(count: int, resamples: int, seed: int) -> Any:
-    """How often each of so many values is drawn, in each resample: ``(resamples, count)``.
+    """How often each value is drawn in each resample, as an array ``(resamples, count)``.
 
-    Drawing them takes most of a bootstrap, and for one seed they are the same each time.
+    Drawing takes most of a bootstrap's time, and a seed gives the same draws each time.
     """
     import numpy as np
 
@@ -82,7 +82,7 @@ def _times_drawn(count: int, resamples: int, seed: int) -> Any:
 
 
 def _middle(resampled: Sequence[float]) -> Interval:
-    """95 % of sorted values."""
+    """The middle 95 % of sorted values."""
     return Interval(resampled[round(0.025 * BOOTSTRAP_RESAMPLES)], resampled[round(0.975 * BOOTSTRAP_RESAMPLES) - 1])
 
 
@@ -104,7 +104,7 @@ def student_t(degrees: int, tail: float = 0.025) -> float:
 
 
 def _beyond(value: float, degrees: int) -> float:
-    """How much of Student's t lies above a value."""
+    """The share of Student's t above a value."""
     angle = math.atan(value / math.sqrt(degrees))
     odd = degrees % 2 == 1
     term = math.cos(angle) if odd else 1.0

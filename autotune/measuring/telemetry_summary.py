@@ -1,4 +1,4 @@
-"""What the machine did while a burst was timed: the telemetry's summary, and whether it disturbed the figure."""
+"""The summary of telemetry while a burst was timed, and whether something disturbed the figure."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from autotune.recorder.usage import lost_fraction
 from autotune.stored import Figure, Seconds, Stored, Whole
 
 FOREIGN_CPU_LIMIT = 0.1
-"""Of the CPUs, by other programs: above it a burst is marked, and a span may be left out. Chosen, as are the limits
-below: what a quiet desktop does in the background stays under them."""
+"""Share of the CPUs that other programs may take before a burst is marked and a span may be left out. Not tuned, nor
+are the limits below: the background work of a quiet desktop stays under them."""
 NOTABLY_MORE = 0.05
-"""Of the CPUs, over what others take in most spans. Chosen."""
+"""Share of the CPUs that other load may take beyond the median of all spans. Not tuned."""
 TICK_SECONDS = 0.01
-"""In which Linux counts what each processor did."""
+"""Unit in which Linux counts the time of each processor."""
 STOLEN_CPU_LIMIT = 0.05
 FOREIGN_GPU_LIMIT = 0.05
 CLOCK_DROP_LIMIT = 0.15
 _SUMMED = {"seconds", "energy_joules", "allocator_retries"}
 SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown")
-"""Clock limits that are no part of normal work; a power cap (`sw_power_cap`) is, under full load."""
+"""Clock limits that do not belong to normal work; a power cap (`sw_power_cap`) does, under full load."""
 
 
 class TelemetrySummary(Stored):
-    """A summary over the timed part of a burst; fractions lie in [0, 1]; None: could not be read, or no such device."""
+    """A summary over the timed part of a burst; fractions lie in [0, 1]; None: not readable, or no such device."""
 
-    seconds: Seconds = Field(description="how long it watched")
+    seconds: Seconds = Field(description="length of the watched span")
     cpu_fraction: Figure | None = Field(default=None, description="of all CPUs, taken by this run")
     foreign_cpu_fraction: Figure | None = Field(default=None, description="of all CPUs, taken by other processes")
     idle_cpu_fraction: Figure | None = None
@@ -57,17 +57,17 @@ class TelemetrySummary(Stored):
 
     @property
     def device_activity_fraction(self) -> float | None:
-        """How busy the GPU was: its multiprocessors where that is reported, else the share of time with a kernel."""
+        """How busy the GPU was: its multiprocessors where reported, else the share of time with a kernel."""
         return self.sm_activity_fraction if self.sm_activity_fraction is not None else self.gpu_utilization_fraction
 
     @property
     def taken_fraction(self) -> float:
-        """Share of the CPUs that others took from this run, other virtual machines included."""
+        """Share of the CPUs that other programs and virtual machines took from this run."""
         return (self.stolen_cpu_fraction or 0.0) + self._lost_fraction
 
     @property
     def _lost_fraction(self) -> float:
-        """Share of the CPUs that other processes took from this run: they may compute as they like on idle ones."""
+        """Share of the CPUs that other processes took from this run; what they take of idle CPUs does not count."""
         return lost_fraction(self.foreign_cpu_fraction or 0.0, self.idle_cpu_fraction)
 
     @property
@@ -89,13 +89,13 @@ class TelemetrySummary(Stored):
 
 
 def bearable(taken: Sequence[float], span_seconds: float = math.inf) -> list[int]:
-    """Of some spans of time, those in which others did not take notably more of the CPUs than usual: half, at least.
+    """Indices of the spans in which other load did not take notably more CPU than usual: half, at least.
 
-    Chosen by what others did, never by how fast training was.
+    The choice depends on other load only, never on how fast training was.
 
     Args:
         taken: `TelemetrySummary.taken_fraction` of each span.
-        span_seconds: How long they are. Of short ones, a tick that was counted in the wrong one is no disturbance.
+        span_seconds: Length of a span. In short spans, a tick that was counted in the wrong one is no disturbance.
     """
     if not taken:
         return []
@@ -105,16 +105,16 @@ def bearable(taken: Sequence[float], span_seconds: float = math.inf) -> list[int
 
 
 def merged(parts: Sequence[TelemetrySummary]) -> TelemetrySummary | None:
-    """Several spans as one: means weighted by their seconds, sums, and the extremes; None without any.
+    """Merges spans into one: means weighted by seconds, sums, and extremes; None without any span.
 
-    A sum is known only where each part knows its own: some parts' energy is nothing to set against the time of all.
+    A sum needs a value from each part: the energy of some parts cannot be compared with the time of all.
     """
     if not parts:
         return None
     values: dict[str, Any] = {"clock_limits": tuple(sorted({limit for part in parts for limit in part.clock_limits}))}
     for name in TelemetrySummary.model_fields.keys() - values.keys():
-        known = [(part.seconds, figure) for part in parts if (figure := getattr(part, name)) is not None]
-        figures = [figure for _, figure in known]
+        readings = [(part.seconds, figure) for part in parts if (figure := getattr(part, name)) is not None]
+        figures = [figure for _, figure in readings]
         if name in _SUMMED:
             values[name] = sum(figures) if len(figures) == len(parts) else None
         elif not figures:
@@ -124,8 +124,8 @@ def merged(parts: Sequence[TelemetrySummary]) -> TelemetrySummary | None:
         elif "_max_" in name or name.endswith(("_bytes", "_celsius", "_processes")):
             values[name] = max(figures)
         else:
-            total = sum(seconds for seconds, _ in known)
+            total = sum(seconds for seconds, _ in readings)
             values[name] = (
-                sum(seconds * figure for seconds, figure in known) / total if total else statistics.fmean(figures)
+                sum(seconds * figure for seconds, figure in readings) / total if total else statistics.fmean(figures)
             )
     return TelemetrySummary.model_validate(values)

@@ -1,7 +1,7 @@
-"""Result files: written, read, gathered, compared, and what they say in words.
+"""Result files: writing, reading, gathering, comparing and wording them.
 
 `Result` is one tuned workload on one machine; `cross_file` holds what another machine's config did here. `gather` finds
-files in folders, `compare` sets machines side by side, and `summary` words all of it for terminal and report alike.
+files in folders, `compare` sets machines side by side, and `summary` words results for the terminal and the report.
 """
 
 from autotune.results.result import Result

@@ -14,11 +14,11 @@ class Check(BaseModel):
 
     Attributes:
         verdict: Decides the exit status of `autotune check`.
-        reason: Why, in one sentence.
+        reason: The reason, in one sentence.
         claimed: The speed-up in the file. None when it recommends the baseline.
-        found: The speed-up now. None when a side failed, or there is nothing to compare.
+        found: The speed-up now. None when a side failed or there is nothing to compare.
         differences: How the workload differs from the one that was tuned.
-        trainings: What recent trainings on this machine have reached, in a sentence. None: none were noted.
+        trainings: Rates of recent trainings on this machine, in a sentence; None without any.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -1,4 +1,4 @@
-"""Which of several machines to train on: the fastest, the cheapest, and what so many samples take and cost on each."""
+"""Chooses a machine to train on: the fastest, the cheapest, and the time and cost of a whole training on each."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from autotune.units import format_rate, format_seconds, rounded
 if TYPE_CHECKING:
     from autotune.results.compare import Row
 
-MOST_TOLD = 8
-"""Machines of which a sentence each tells what the training costs there; the table has the rates of all."""
+MOST_LISTED = 8
+"""Machines that get a sentence with the cost of the training; the table has the rates of all."""
 
 
 def choices(rows: Sequence[Row], samples: int | None = None, at_least: float | None = None) -> Iterator[str]:
-    """Sentences on where to train; none where there are not two machines to choose from.
+    """Sentences on where to train; none with fewer than two machines.
 
     Args:
-        rows: One a machine.
-        samples: What is to be trained in all, epochs included; None: not known.
+        rows: One per machine.
+        samples: Samples of a whole training, epochs included; None: not known.
         at_least: The share of the fastest machine's rate that the cheapest and the most frugal must reach; None: any.
     """
     measured = [row for row in rows if row.after_samples_per_second]
@@ -37,7 +37,7 @@ def choices(rows: Sequence[Row], samples: int | None = None, at_least: float | N
                 f"cheapest{among}{priced}", measured, dollars, lambda value: f"{rounded(value)} samples a dollar"
             )
         joules: dict[str, dict[str, float]] = {}
-        for row in fast:  # a GPU's joules are all of the card's, processors' leave out the memory and the board
+        for row in fast:  # by device: a GPU's joules are those of the whole card, a CPU's leave out memory and board
             if row.samples_per_joule:
                 joules.setdefault(row.device, {})[row.label] = row.samples_per_joule
         for device, values in joules.items():
@@ -49,36 +49,36 @@ def choices(rows: Sequence[Row], samples: int | None = None, at_least: float | N
 
 
 def _best(word: str, rows: Sequence[Row], values: dict[str, float], words: Callable[[float], str]) -> str:
-    """The best machine by one figure; with those that cannot be told from it, since all follow from the rate."""
+    """The best machine by one figure, and those within its uncertainty: all figures follow from the rate."""
     first = max(values, key=lambda label: values[label])
     spread = {row.label: _relative(row) for row in rows}
     low = values[first] * spread[first][0]
     ties = [label for label in values if label != first and values[label] * spread[label][1] >= low]
-    tied = f"; {', '.join(ties)} cannot be told from it" if ties else ""
+    tied = f"; no certain difference from {', '.join(ties)}" if ties else ""
     return f"{word}: {first}, {words(values[first])}{tied}"
 
 
 def _relative(row: Row) -> tuple[float, float]:
-    """The ends of the rate's interval, as shares of it; none known is taken as sure."""
+    """The ends of the rate's interval, as shares of the rate; without an interval, the rate counts as certain."""
     rate, interval = row.after_samples_per_second, row.after_ci95
     return (interval.low / rate, interval.high / rate) if rate and interval is not None else (1.0, 1.0)
 
 
 def _whole_trainings(rows: Sequence[Row], samples: int) -> Iterator[str]:
-    """What a training of so many samples takes on each machine, the cheapest first, then the fastest."""
-    found = []
+    """Time and cost of a whole training on each machine, the cheapest first, then the fastest."""
+    trainings = []
     for row in rows:
         seconds = samples / (row.after_samples_per_second or 1.0)
         price = None if row.dollars_per_hour is None else seconds / SECONDS_PER_HOUR * row.dollars_per_hour
-        found.append((price is None, price or seconds, row.label, seconds, price))
-    for _, _, label, seconds, price in sorted(found)[:MOST_TOLD]:
+        trainings.append((price is None, price or seconds, row.label, seconds, price))
+    for _, _, label, seconds, price in sorted(trainings)[:MOST_LISTED]:
         cost = "" if price is None else f" and costs ${price:,.2f}"
         yield f"{samples:,} samples: {_long(seconds)}{cost} on {label}"
-    if len(found) > MOST_TOLD:
-        yield f"and on {len(found) - MOST_TOLD} more machines"
+    if len(trainings) > MOST_LISTED:
+        yield f"and on {len(trainings) - MOST_LISTED} more machines"
 
 
 def _long(seconds: float) -> str:
-    """Hours, or days where they are many."""
+    """A duration; in days from three days on."""
     days = seconds / 86400.0
     return f"{days:,.1f} days" if days >= 3 else format_seconds(seconds)

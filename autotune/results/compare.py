@@ -1,7 +1,7 @@
-"""The same workload across machines: results side by side. Needs no torch.
+"""Compares results of the same workload across machines. Needs no torch.
 
-Only rows of the same workload can be compared, so they are grouped by its fingerprint; a target that stands for two
-workloads is told.
+Only rows of the same workload can be compared, so they are grouped by its fingerprint. A warning names each target that
+stands for two workloads.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from autotune.results.summary import knob_text
 from autotune.stored import Stored
 
 LEAST_WATTS = 1e-3
-"""No device idles at less: a smaller figure is a broken file's, and what is divided by it overflows."""
+"""No device idles at less. A smaller figure comes from a broken file, and dividing by it overflows."""
 Named = tuple[str, Result]
-"""A result, and its file."""
+"""A result file's path, and its result."""
 
 
 class Row(Stored):
@@ -35,7 +35,7 @@ class Row(Stored):
     path: str
     machine: str = Field(description="what trained")
     hostname: str
-    label: str = Field(description="the machine, with its host where two of a kind are compared")
+    label: str = Field(description="the machine, with its host where several of one kind are compared")
     device: str
     torch: str | None
     created: datetime
@@ -50,15 +50,15 @@ class Row(Stored):
     memory_bytes: int | None = Field(description="peak of the best config")
     memory_of: Literal["device", "host"]
     samples_per_joule: float | None = Field(description="of the device, by the best config; None: not known")
-    dollars_per_hour: float | None = Field(default=None, description="of the machine, as it was told")
+    dollars_per_hour: float | None = Field(default=None, description="of the machine, as you gave it")
     samples_per_dollar: float | None = Field(default=None, description="by the best config; None: no price")
-    knobs: dict[str, Any] = Field(description="all of the best config, and build's arguments")
+    knobs: dict[str, Any] = Field(description="all knobs of the best config, and build's arguments")
     changed_knobs: dict[str, tuple[Any, Any]]
-    held_knobs: dict[str, str] = Field(description="that were not searched there, and why")
+    held_knobs: dict[str, str] = Field(description="knobs that were not searched there, and why")
 
 
 class CrossRow(Stored):
-    """What another machine's config did on a machine."""
+    """Another machine's config, measured on a machine."""
 
     path: str
     machine: str = Field(description="where it was measured, as the rows label it")
@@ -67,7 +67,7 @@ class CrossRow(Stored):
     outcome: Outcome
     over_own: Speedup | None = Field(description="of the other's config over the machine's own")
     over_baseline: Speedup | None
-    finding: str = Field(description="what it did, in words that follow the machine's name")
+    finding: str = Field(description="the outcome, in words that follow the machine's name")
     notes: tuple[str, ...]
 
 
@@ -78,9 +78,9 @@ class WorkloadGroup(Stored):
     target: str
     fingerprint: str
     rows: tuple[Row, ...]
-    machines: int = Field(description="by which knobs are judged; with fewer than two there is nothing to judge")
-    shared_knobs: dict[str, Any] = Field(description="on which all machines agree, and that some baseline has not")
-    particular_knobs: dict[str, dict[str, Any]] = Field(description="that differ: the value of each machine")
+    machines: int = Field(description="those that knobs are judged by; two at least are needed")
+    shared_knobs: dict[str, Any] = Field(description="values that all machines agree on and some baseline lacks")
+    particular_knobs: dict[str, dict[str, Any]] = Field(description="knobs that differ: the value of each machine")
     crosses: tuple[CrossRow, ...] = ()
     choices: tuple[str, ...] = Field(default=(), description="where to train, in sentences")
 
@@ -95,7 +95,7 @@ class WorkloadGroup(Stored):
 
 
 class Comparison(Stored):
-    """What `compare` found out."""
+    """The answer of `compare`."""
 
     groups: tuple[WorkloadGroup, ...]
     warnings: tuple[str, ...] = ()
@@ -103,11 +103,11 @@ class Comparison(Stored):
 
 
 def compare(gathered: Gathered, samples: int | None = None, at_least: float | None = None) -> Comparison:
-    """Results side by side, those of one workload together.
+    """Puts results side by side, grouped by workload.
 
     Args:
         gathered: The files.
-        samples: Of a whole training, for what it takes and costs on each machine.
+        samples: Samples of a whole training, for its time and cost on each machine; None: not known.
         at_least: The share of the fastest machine's rate that the cheapest must reach; None: any.
     """
     members: dict[str, list[Named]] = {}
@@ -125,7 +125,7 @@ def compare(gathered: Gathered, samples: int | None = None, at_least: float | No
         warnings += [*_row_warnings(groups[-1]), *_baseline_warnings(results), *_best_warnings(results)]
         warnings += _cross_warnings(groups[-1], crosses)
     homeless = [
-        f"{path} tells what a config did with {cross.workload.name} ({cross.workload.target}), "
+        f"{path} measures a config of {cross.workload.name} ({cross.workload.target}), "
         "but no result of that workload is among the files"
         for path, cross in gathered.crosses
         if cross.workload.fingerprint not in members
@@ -136,7 +136,7 @@ def compare(gathered: Gathered, samples: int | None = None, at_least: float | No
 
 
 def require_rows(comparison: Comparison) -> None:
-    """Raises a `ResultFileError` when nothing was compared; why each file gave none is among the problems."""
+    """Raises a `ResultFileError` when nothing was compared; the problems name each unusable file."""
     if not comparison.groups:
         raise ResultFileError("there is nothing to compare: name result files of autotune, or folders that hold some")
 
@@ -147,7 +147,7 @@ def _group(
     results = [result for _, result in named]
     machines = {machine_of(result) for result in results}
     kinds = Counter(kind for kind, _ in machines)
-    # By what trained there, and where that is one of several by its host too.
+    # The hardware; with the host where several machines have the same.
     labels = {(kind, host): kind if kinds[kind] == 1 else f"{kind} on {host}" for kind, host in machines}
     judging = _newest_complete(results)
     judged = {id(result) for result in judging}
@@ -155,7 +155,7 @@ def _group(
     rows.sort(key=lambda row: (-(row.after_samples_per_second or 0.0), row.label, row.created.isoformat(), row.path))
     order: dict[str, int] = {}
     for number, row in enumerate(rows):
-        order.setdefault(row.label, number)  # a machine stands where the first of its rows does
+        order.setdefault(row.label, number)  # a machine takes the place of its first row
     judging.sort(key=lambda result: order[labels[machine_of(result)]])
     shared, particular = _judged_knobs({labels[machine_of(result)]: result for result in judging})
     workload = results[0].workload
@@ -173,13 +173,13 @@ def _group(
 
 
 def _newest_complete(results: Sequence[Result]) -> list[Result]:
-    """Of each machine the newest complete result, if it has one."""
+    """The newest complete result of each machine that has one."""
     complete = sorted((result for result in results if result.status == "complete"), key=lambda result: result.created)
     return list({machine_of(result): result for result in complete}.values())
 
 
 def _judged_knobs(results: Mapping[str, Result]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Knobs on which all machines agree though some baseline does not, and knobs in which they differ, by machine."""
+    """Knobs that all machines agree on and some baseline does not, and knobs that differ, by machine."""
     if len(results) < 2:
         return {}, {}
     shared, particular = {}, {}
@@ -227,9 +227,9 @@ def _row(path: str, result: Result, label: str, *, judged: bool) -> Row:
 
 
 def _samples_per_joule(result: Result) -> float | None:
-    """The best config's rate over the device's mean power meanwhile.
+    """The best config's rate over the device's mean power.
 
-    None where it reports neither energy nor power, and where several GPUs trained: the first one's alone was counted.
+    None where the device reports neither energy nor power, and where several GPUs trained: only the first was counted.
     """
     measurement, several = result.best.measurement, result.best.config.ranks > 1
     if measurement is None or (telemetry := measurement.telemetry) is None:
@@ -265,24 +265,24 @@ def _cross_row(path: str, cross: Cross, labels: Mapping[Machine, str]) -> CrossR
     )
 
 
-# What makes rows less comparable than they look.
+# Warnings about rows that are less comparable than they look.
 
 
 def _workload_warnings(results: Sequence[Result]) -> Iterator[str]:
-    """Targets that hide several workloads behind one name."""
+    """Warns of targets that hide several workloads behind one name."""
     targets: dict[str, dict[str, Result]] = {}
     for result in results:
         targets.setdefault(result.workload.target, {})[result.workload.fingerprint] = result
-    for target, found in sorted(targets.items()):
-        if len(found) > 1:
+    for target, workloads in sorted(targets.items()):
+        if len(workloads) > 1:
             yield (
-                f"{target} stands for {len(found)} workloads (fingerprints {', '.join(sorted(found))}): "
-                f"{_what_differs(list(found.values()))}, so rates cannot be compared"
+                f"{target} stands for {len(workloads)} workloads (fingerprints {', '.join(sorted(workloads))}): "
+                f"{_what_differs(list(workloads.values()))}, so rates cannot be compared"
             )
 
 
 def _what_differs(results: Sequence[Result]) -> str:
-    """In what workloads differ, as far as their records tell."""
+    """The differences between workloads that their records show."""
     parts: dict[str, list[str]] = {}
     for result in results:
         workload, model = result.workload, result.workload.model
@@ -292,12 +292,12 @@ def _what_differs(results: Sequence[Result]) -> str:
             parts.setdefault("model", []).append(model.words)
             parts.setdefault("optimizer", []).append(model.optimizer or "not known")
     differing = {part: dict.fromkeys(values) for part, values in parts.items() if len(set(values)) > 1}
-    told = ", ".join(f"{part} ({'; '.join(values)})" for part, values in differing.items())
-    return f"they differ in {told or 'the model, the data, the optimizer or the effective batch'}"
+    parts_text = ", ".join(f"{part} ({'; '.join(values)})" for part, values in differing.items())
+    return f"they differ in {parts_text or 'the model, the data, the optimizer or the effective batch'}"
 
 
 def _row_warnings(group: WorkloadGroup) -> Iterator[str]:
-    """Partial results, and machines with several."""
+    """Warns of partial results, and of machines with several results."""
     for row in group.rows:
         if row.status == "partial":
             yield f"{row.path} is partial, tuning did not finish: the knobs of {row.label} are not judged by it"
@@ -307,8 +307,8 @@ def _row_warnings(group: WorkloadGroup) -> Iterator[str]:
     for label, rows in labelled.items():
         judged = next((row.path for row in rows if row.judged), None)
         if len(rows) > 1 and judged is not None:
-            told = f"{label} has {len(rows)} results of {group.name}"
-            yield f"{told}; its knobs are judged by the newest complete one, {judged}"
+            counted = f"{label} has {len(rows)} results of {group.name}"
+            yield f"{counted}; its knobs are judged by the newest complete one, {judged}"
 
 
 def _baseline_warnings(results: Sequence[Result]) -> Iterator[str]:
@@ -317,12 +317,12 @@ def _baseline_warnings(results: Sequence[Result]) -> Iterator[str]:
     if knobs:
         yield (
             f"the baselines of {first.workload.name} differ in {', '.join(sorted(knobs))}: "
-            "what each machine gained is not against the same config"
+            "the machines' gains refer to different configs"
         )
 
 
 def _best_warnings(results: Sequence[Result]) -> Iterator[str]:
-    """Tuned configs that learn in another way: a rate says nothing of that."""
+    """Warns of tuned configs that learn in another way, which rates do not show."""
     name = results[0].workload.name
     batches = sorted({result.best.config.effective_batch for result in results})
     if len(batches) > 1:
@@ -333,7 +333,7 @@ def _best_warnings(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _cross_warnings(group: WorkloadGroup, crosses: Sequence[tuple[str, Cross]]) -> Iterator[str]:
-    """Crosses that measured another config than a machine's row has by now."""
+    """Warns of crosses that measured another config than a machine's row has now."""
     judged = {(row.machine, row.hostname): row for row in group.rows if row.judged}
     for path, cross in crosses:
         for machine, side in ((machine_of(cross), cross.own), (cross.config_of.where, cross.theirs)):

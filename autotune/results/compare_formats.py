@@ -20,7 +20,7 @@ from autotune.wording import spelled
 _ESCAPES = (
     (re.compile(r"&"), "&amp;"),
     (re.compile(r"([\\`*\[\]|~$])"), r"\\\1"),
-    (re.compile(r"(?<![^\W_])_|_(?![^\W_])"), r"\\_"),  # between letters it is only itself: batch_size
+    (re.compile(r"(?<![^\W_])_|_(?![^\W_])"), r"\\_"),  # harmless between letters: batch_size
     (re.compile(r"<"), "&lt;"),
     (re.compile(r">"), "&gt;"),
     (re.compile(r"@(?=\w)"), "&#64;"),  # would call a person
@@ -28,7 +28,7 @@ _ESCAPES = (
     (re.compile(r"^(\d+)(?=[.)]\s)"), r"\1\\"),  # would begin a list, a heading or a quotation
     (re.compile(r"^(?=[#+=-])"), r"\\"),
 )
-"""What Markdown, HTML or GitHub would take for more than text."""
+"""Escapes for text that Markdown, HTML or GitHub would not show literally."""
 _FORMULA_STARTS = ("=", "+", "-", "@")
 CSV_COLUMNS = (
     "file", "workload", "target", "fingerprint", "machine", "hostname", "device", "torch", "created", "status",
@@ -37,26 +37,26 @@ CSV_COLUMNS = (
     "speedup", "speedup_ci95_low", "speedup_ci95_high", "speedup_pairs", "speedup_reason",
     "memory_bytes", "memory_of", "samples_per_joule", "dollars_per_hour", "samples_per_dollar", "changed_knobs",
 )  # fmt: skip
-"""Before one column for each knob of the best config."""
+"""The first columns; one column for each knob of the best config follows."""
 LEGEND = (
-    "Before and after are samples per second, per joule those for each joule of the device, "
-    "per dollar those for each dollar of the machine's price; the speed-up is of "
-    "interleaved pairs of runs; below each stands its 95 % interval. Memory is the peak of the tuned config."
+    "Before and after are samples per second; per joule and per dollar are samples for each joule of the device and "
+    "each dollar of the machine's price. The speed-up comes from interleaved pairs of runs. Below each figure stands "
+    "its 95 % interval. Memory is the peak of the tuned config."
 )
 
 
 def to_markdown(comparison: Comparison, relative_to: Path | None = None) -> str:
-    """Markdown that GitHub shows well: a heading and a table a workload, then the warnings.
+    """Markdown that GitHub shows well: a heading and a table for each workload, then the warnings.
 
     Args:
-        comparison: What was compared.
-        relative_to: The folder that the text will lie in, for links to the files; None: no links.
+        comparison: The comparison.
+        relative_to: The folder of the Markdown file, for links to the result files; None: no links.
     """
     lines = ["# Tuned by autotune", "", LEGEND, ""]
     for group in comparison.groups:
         lines += [f"## {_escaped(group.name)}", "", f"`{_code(group.target)}`", ""]
-        found = sheet(group)
-        lines += [*_table(found, relative_to), "", *_knob_lines(found), *_cross_section(group, relative_to)]
+        tables = sheet(group)
+        lines += [*_table(tables, relative_to), "", *_knob_lines(tables), *_cross_section(group, relative_to)]
     if not comparison.groups:
         lines += ["No results to compare.", ""]
     for heading, sentences in (("Warnings", comparison.warnings), ("Left out", comparison.problems)):
@@ -66,7 +66,7 @@ def to_markdown(comparison: Comparison, relative_to: Path | None = None) -> str:
 
 
 def to_csv(comparison: Comparison) -> str:
-    """CSV, one row a result: figures in full, with their units in the header; text that no spreadsheet computes."""
+    """CSV with one row per result, all digits, and units in the header; no spreadsheet takes its text for formulas."""
     rows = [(group, row) for group in comparison.groups for row in group.rows]
     knobs = dict.fromkeys((*KNOB_NAMES, *(knob for _, row in rows for knob in row.knobs)))
     out = io.StringIO()
@@ -81,10 +81,10 @@ def to_csv(comparison: Comparison) -> str:
 # Markdown.
 
 
-def _table(found: Sheet, folder: Path | None) -> Iterator[str]:
-    yield _table_line(["machine", *found.headings, "changed knobs", "measured"])
-    yield _table_line(["---", *["---:"] * len(found.headings), "---", "---"])
-    for line in found.lines:
+def _table(tables: Sheet, folder: Path | None) -> Iterator[str]:
+    yield _table_line(["machine", *tables.headings, "changed knobs", "measured"])
+    yield _table_line(["---", *["---:"] * len(tables.headings), "---", "---"])
+    for line in tables.lines:
         changes = "<br>".join(map(_escaped, line.changes)) or "none"
         when = [_linked(line.about[0], line.path, folder), *map(_escaped, line.about[1:])]
         when += ["**partial**"] if line.partial else []
@@ -100,21 +100,21 @@ def _cell(cell: Cell) -> str:
     return f"{text}<br>{cell.below}" if cell.below else text
 
 
-def _knob_lines(found: Sheet) -> Iterator[str]:
-    """Where to train, what all machines agree on, and what is particular to each."""
-    if found.choices:
-        yield from (f"- {_escaped(choice)}" for choice in found.choices)
+def _knob_lines(tables: Sheet) -> Iterator[str]:
+    """Where to train, the knobs that all machines agree on, and those that differ."""
+    if tables.choices:
+        yield from (f"- {_escaped(choice)}" for choice in tables.choices)
         yield ""
-    if found.sharers:
-        yield from (f"**{found.sharers.capitalize()}:** {_escaped(found.shared)}", "")
-    if found.particular:
+    if tables.sharers:
+        yield from (f"**{tables.sharers.capitalize()}:** {_escaped(tables.shared)}", "")
+    if tables.particular:
         yield from ("**Particular to machines:**", "")
-        yield from (f"- {_escaped(knob)}: {_escaped(values)}" for knob, values in found.particular)
+        yield from (f"- {_escaped(knob)}: {_escaped(values)}" for knob, values in tables.particular)
         yield ""
 
 
 def _cross_section(group: WorkloadGroup, folder: Path | None) -> Iterator[str]:
-    """What a machine loses with another's config."""
+    """What each machine gains or loses with another machine's config."""
     if not group.crosses:
         return
     yield from ("**With another machine's config:**", "")
@@ -136,7 +136,7 @@ def _linked(text: str, path: str, folder: Path | None) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text that Markdown and HTML leave as it is, on one line."""
+    """Text on one line that Markdown and HTML show unchanged."""
     text = _plain(text)
     for pattern, replacement in _ESCAPES:
         text = pattern.sub(replacement, text)
@@ -144,12 +144,12 @@ def _escaped(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Text between backticks, which end at the first one in it."""
+    """Text for a code span: without backticks, which would end it."""
     return _plain(text).replace("`", "'")
 
 
 def _plain(text: str) -> str:
-    """On one line, without control characters."""
+    """Text on one line, without control characters."""
     return " ".join(spelled(text).split())
 
 
@@ -157,7 +157,7 @@ def _plain(text: str) -> str:
 
 
 def _fields(group: WorkloadGroup, row: Row) -> Iterator[Any]:
-    """In the order of `CSV_COLUMNS`."""
+    """The fields of a row, in the order of `CSV_COLUMNS`."""
     yield from (row.path, group.name, group.target, group.fingerprint, row.machine, row.hostname, row.device)
     yield from (row.torch, row.created.isoformat(), row.status)
     yield from (row.before_samples_per_second, *(row.before_ci95 or (None, None)))
@@ -170,7 +170,7 @@ def _fields(group: WorkloadGroup, row: Row) -> Iterator[Any]:
 
 
 def _knob_field(row: Row, knob: str) -> Any:
-    """A number as it is, what else there is as it is typed; nothing for an argument that the config does not give."""
+    """A number unchanged, other values as you would type them; None for an argument that the config does not give."""
     value = row.knobs.get(knob)
     if value is None and knob not in KNOB_NAMES:
         return None
@@ -178,7 +178,7 @@ def _knob_field(row: Row, knob: str) -> Any:
 
 
 def _harmless(value: Any) -> Any:
-    """A figure as it is; text that a spreadsheet would take for a formula behind an apostrophe."""
+    """Puts an apostrophe before text that a spreadsheet would take for a formula."""
     if not isinstance(value, str):
         return value
     text = _plain(value)

@@ -1,4 +1,4 @@
-"""The file of `autotune cross`: what another machine's config does here, beside what this machine trains with."""
+"""The file of `autotune cross`: another machine's config measured here, beside this machine's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autotune.stored import Stored, Whole
 from autotune.wording import percent, ratio_text
 
 RESULTS = Path("results")
-"""Where the files of all machines are kept, a folder a machine."""
+"""Folder for the files of all machines, with a folder for each."""
 
 
 class Origin(Stored):
@@ -32,14 +32,14 @@ class Origin(Stored):
 
     @property
     def where(self) -> tuple[str, str]:
-        """What trained, and on which host."""
+        """The hardware that trained, and its host."""
         return self.machine, self.hostname
 
 
 class OwnSide(Side):
     """This machine's own tuned config."""
 
-    path: str = Field(description="of its result file, as it was named")
+    path: str = Field(description="of its result file, as you gave it")
     created: AwareDatetime
 
 
@@ -61,7 +61,7 @@ class Cross(Document):
     config_of: Origin
     theirs: Side = Field(description="the other machine's tuned config, as it was measured here")
     baseline: Side = Field(description="the other result's baseline, as it was measured here")
-    own: OwnSide | None = Field(description="None: there is no result of this machine")
+    own: OwnSide | None = Field(description="None: this machine has no result")
     outcome: Outcome = Field(description="how bursts of their config end here")
     failure: str | None = Field(default=None, description="why they do not end well")
     over_own: Speedup | None = Field(description="of their config over this machine's own")
@@ -69,7 +69,7 @@ class Cross(Document):
     over_baseline: Speedup | None = Field(description="of their config over the baseline")
     over_baseline_reason: str | None = Field(default=None, description="why that was not measured")
     rounds: Whole = Field(description="interleaved rounds in which something was measured")
-    notes: tuple[str, ...] = Field(default=(), description="what is not as it was where the config comes from")
+    notes: tuple[str, ...] = Field(default=(), description="differences from the machine that the config comes from")
 
     @property
     def ran(self) -> bool:
@@ -78,36 +78,36 @@ class Cross(Document):
 
     @property
     def same_config(self) -> bool:
-        """Whether this machine's own config is the very same."""
+        """Whether this machine's own config is the same."""
         return self.own is not None and self.own.point == self.theirs.point
 
     @property
     def finding(self) -> str:
-        """What came of it, in words that follow the machine's name: ``loses 17 % (13 – 21 %) with the config of …``."""
+        """The outcome, in words that follow the machine's name: ``loses 17 % (13 – 21 %) with the config of …``."""
         whose = f"the config of {self.config_of.machine}"
         if not self.ran:
             return f"cannot train with {whose}: {self.failure}"
         if self.same_config:
-            found = f"has come to the same config as {self.config_of.machine}"
+            sentence = f"has the same config as {self.config_of.machine}"
         elif self.over_own is not None:
-            found = f"{gain_text(self.over_own)} with {whose}: {ratio_with_interval(self.over_own)} of its own"
+            sentence = f"{gain_text(self.over_own)} with {whose}: {ratio_with_interval(self.over_own)} of its own"
         else:
-            found = f"was measured with {whose}, but not against its own: {self.over_own_reason}"
+            sentence = f"was measured with {whose}, but not against its own: {self.over_own_reason}"
         if self.over_baseline is not None:
-            found += f"; over the baseline it is {ratio_with_interval(self.over_baseline)}"
-        return found
+            sentence += f"; over the baseline it is {ratio_with_interval(self.over_baseline)}"
+        return sentence
 
 
 def ratio_with_interval(speedup: Speedup) -> str:
-    """A ratio with its 95 % interval, ``0.83× (0.79 – 0.87)``; or that its pairs are too few to tell."""
+    """A ratio with its 95 % interval, ``0.83× (0.79 – 0.87)``, or with a remark that it has too few pairs."""
     return f"{ratio_text(speedup.ratio)} ({sureness(speedup.ci95, speedup.pairs)})"
 
 
 def gain_text(speedup: Speedup) -> str:
-    """A ratio as a gain or a loss with its 95 % interval, ``loses 17 % (13 – 21 %)``; neither where it includes 1."""
+    """A ratio as a gain or a loss with its 95 % interval, ``loses 17 % (13 – 21 %)``, if the interval excludes 1."""
     low, high = speedup.ci95
     if low <= 1 <= high or too_few_pairs(speedup.pairs):
-        return "neither gains nor loses beyond doubt"
+        return "shows no certain gain or loss"
     ends = sorted((abs(low - 1), abs(high - 1)))
     digits = 0 if ends[0] >= 0.1 else 1
     spread = f"{ends[0] * 100:.{digits}f} – {percent(ends[1], digits)}"
@@ -115,7 +115,7 @@ def gain_text(speedup: Speedup) -> str:
 
 
 def origin_of(result: Result) -> Origin:
-    """Where a config comes from."""
+    """The origin of a result's config."""
     return Origin(
         machine=result.machine,
         slug=result.hardware.slug,

@@ -1,7 +1,7 @@
-"""One reader and one writer for all files that autotune keeps, with an error for each way to fail.
+"""Reads and writes all files that autotune keeps, with an error for each kind of failure.
 
-A newer autotune may add fields and knobs: a reader ignores them, and says so. Where that would mislead, the newer
-autotune raises the schema's version instead. A file of another version than today's is refused.
+A newer autotune may add fields and knobs: the reader ignores them, and reports that. Where that would mislead, the
+newer autotune raises the schema's version instead. The reader refuses a file with another version of the schema.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from autotune.stored import CLEAN, Stored
 from autotune.units import format_bytes
 
 MOST_BYTES = 32 * 2**20
-"""No result has more: a day of bursts that take three seconds each is 29,000 records of some 600 bytes, 17 MB."""
+"""Largest file to read. A day of bursts of three seconds each makes 29,000 records of some 600 bytes, 17 MB."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""What JSON escapes that UTF-8 cannot hold by itself."""
+"""JSON escapes of surrogates, which UTF-8 cannot hold."""
 MOST_NAMED = 8
-"""Fields that are named as ignored; more are counted."""
+"""Ignored fields that a message names; it counts the rest."""
 
 
 class OtherKindError(ResultFileError):
-    """A file of autotune's own, of another kind: what gathers results from a folder passes over it."""
+    """A file of autotune of another kind; gathering results from a folder skips it."""
 
 
 class Document(Stored):
-    """What a file holds as a whole.
+    """The whole content of a file.
 
     Attributes:
-        SCHEMA: Its name and version, as the file's field "schema" has it.
-        NOUN: What a person calls the file.
-        REMEDY: How to come by another one.
+        SCHEMA: Name and version of the format, as in the file's field "schema".
+        NOUN: The file's name in messages.
+        REMEDY: How to get a new one.
     """
 
     SCHEMA: ClassVar[str]
@@ -55,7 +55,7 @@ class Document(Stored):
 
     @property
     def ignored(self) -> str | None:
-        """What of the file is not known here and was ignored, in a sentence."""
+        """A sentence that names the ignored fields; None without any."""
         return self._ignored
 
 
@@ -63,23 +63,24 @@ Kind = TypeVar("Kind", bound=Document)
 
 
 def read_document(path: Path | str, *kinds: type[Kind]) -> Kind:
-    """What a file holds.
+    """Reads a file.
 
     Args:
         path: The file.
-        kinds: What it may be; the schema in it says which.
+        kinds: Kinds of document that it may hold; its schema decides.
 
     Raises:
-        ResultFileError: Missing, no regular file, too large, unreadable, not JSON, of another schema, or not valid.
+        ResultFileError: The file is missing, no regular file, too large, unreadable, not JSON, of another schema or
+            invalid.
     """
     path, noun = Path(path), kinds[0].NOUN
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait
             raise ResultFileError(f"{path} cannot be read: expected a regular file, got a folder, pipe or device")
-        if found.st_size > MOST_BYTES:
+        if status.st_size > MOST_BYTES:
             raise ResultFileError(
-                f"{path} is not a {noun} of autotune: it has {format_bytes(found.st_size)}, "
+                f"{path} is not a {noun} of autotune: it has {format_bytes(status.st_size)}, "
                 f"and none has more than {format_bytes(MOST_BYTES)}"
             )
         text = path.read_text(encoding="utf-8")
@@ -95,10 +96,10 @@ def read_document(path: Path | str, *kinds: type[Kind]) -> Kind:
 
 
 def parse_document(data: Any, origin: str, *kinds: type[Kind], clean: bool = False) -> Kind:
-    """What decoded JSON holds; `origin` names it in errors; `clean` text can be written as it is.
+    """Validates decoded JSON; `origin` names it in errors; `clean` text can be written unchanged.
 
     Raises:
-        ResultFileError: It is of another schema, or not valid.
+        ResultFileError: The JSON is of another schema or invalid.
     """
     kind = _kind_of(data, origin, kinds)
     try:
@@ -113,7 +114,7 @@ def parse_document(data: Any, origin: str, *kinds: type[Kind], clean: bool = Fal
 
 
 def to_json(record: BaseModel) -> str:
-    """All of a record, its secrets hidden; a caller's unchecked values that JSON does not have are written as text."""
+    """A record as JSON, its secrets hidden; unchecked values that JSON lacks are written as text."""
     try:
         text = record.model_dump_json(by_alias=True, indent=2)
     except (PydanticSerializationError, ValueError):
@@ -125,7 +126,7 @@ def write_document(record: Document, path: Path) -> None:
     """Writes a file whole or not at all.
 
     Raises:
-        ResultFileError: It cannot be written; nothing is left behind.
+        ResultFileError: The file cannot be written; nothing of it remains.
     """
     try:
         write_whole(path, to_json(record) + "\n")
@@ -137,21 +138,21 @@ def write_document(record: Document, path: Path) -> None:
 
 
 def keep_document(record: Document, path: Path) -> tuple[Path | None, ResultFileError | None]:
-    """Writes the file; where that fails, into the temporary folder: hours of search are not lost to a full disk.
+    """Writes the file; where that fails, into the temporary folder, so that a full disk does not lose hours of search.
 
     Returns:
-        Where it lies, None when it could be written nowhere; and what went wrong with the wanted place, if it did.
+        The path of the written file, None when both places failed; and the error at the requested place, if any.
     """
     try:
         write_document(record, path)
     except ResultFileError as error:
         failure = error
-    except Exception as error:  # noqa: BLE001 - whatever it is, the search has been paid for
+    except Exception as error:  # noqa: BLE001 - no error may lose the search
         failure = ResultFileError(f"the {record.NOUN} could not be written to {path}: {type(error).__name__}: {error}")
     else:
         return path, None
     try:
-        stem = path.stem.encode("ascii", "ignore").decode()  # the name may be what could not be written
+        stem = path.stem.encode("ascii", "ignore").decode()  # the name itself may be the problem
         place = Path(tempfile.gettempdir()) / f"autotune-result-{stem}-{secrets.token_hex(4)}.json"
         write_document(record, place)
     except Exception:  # noqa: BLE001 - there may be no temporary folder
@@ -160,10 +161,10 @@ def keep_document(record: Document, path: Path) -> tuple[Path | None, ResultFile
 
 
 def _decoded(text: str) -> Any:
-    """What JSON says; what the faster reader refuses, such as half of a surrogate pair, is left to Python's own.
+    """Decodes JSON; Python's own reader takes what the faster one refuses, such as half of a surrogate pair.
 
     Raises:
-        ValueError, RecursionError: It is no JSON, in the words of Python's own reader; or nested too deeply.
+        ValueError, RecursionError: The text is not JSON, or nested too deeply. Python's own reader words the error.
     """
     try:
         return from_json(text)
@@ -172,15 +173,15 @@ def _decoded(text: str) -> Any:
 
 
 def _kind_of(data: Any, origin: str, kinds: tuple[type[Kind], ...]) -> type[Kind]:
-    """Which kind of file it is.
+    """The kind of document in decoded JSON.
 
     Raises:
-        OtherKindError: Another file of autotune's own.
+        OtherKindError: Another file of autotune.
         ResultFileError: A foreign file, or one of another version of the schema.
     """
     schema = data.get("schema") if isinstance(data, dict) else None
     family = schema.rpartition("/")[0] if isinstance(schema, str) else ""
-    kind = next((one for one in kinds if one.SCHEMA.rpartition("/")[0] == family), None)
+    kind = next((kind for kind in kinds if kind.SCHEMA.rpartition("/")[0] == family), None)
     if kind is None and family.startswith("autotune."):
         raise OtherKindError(
             f'{origin} is not a {kinds[0].NOUN} of autotune, but another of its files: "schema" is {schema!r:.60}; '
@@ -200,14 +201,14 @@ def _kind_of(data: Any, origin: str, kinds: tuple[type[Kind], ...]) -> type[Kind
 
 
 def _refused(error: ValidationError, data: dict[str, Any], origin: str, kind: type[Document]) -> ResultFileError:
-    """The first thing that is wrong: what a newer autotune wrote may be right all the same."""
+    """An error for the first invalid field; a file of a newer autotune may still be right."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"]) or "its content"
     software = data.get("software")
     writer = software.get("autotune") if isinstance(software, dict) else None
     if isinstance(writer, str) and _release(writer) > _release(__version__):
         return ResultFileError(
-            f"{origin} was written by a newer autotune ({writer}), of which this one ({__version__}) cannot read "
+            f"{origin} was written by a newer autotune ({writer}); this one ({__version__}) cannot read "
             f"{where}: {first['msg'].lower()}; upgrade autotune"
         )
     return ResultFileError(f"{origin} is broken: {where}: {first['msg'].lower()}; {kind.REMEDY}, or restore the file")
@@ -221,32 +222,32 @@ def _release(version: str) -> list[int]:
 
 @functools.cache
 def _names(kind: type[BaseModel]) -> tuple[frozenset[str], dict[str, str]]:
-    """The names that a record's file may have, and of its fields that hold records in turn the attribute of each."""
+    """The field names that a record may have in a file, and the attributes of those that hold records."""
     names = {field.alias or name: name for name, field in kind.model_fields.items()}
     nested = {key: name for key, name in names.items() if _holds_records(kind.model_fields[name].annotation)}
     return frozenset({*names, *kind.model_computed_fields}), nested
 
 
 def _holds_records(hint: Any) -> bool:
-    """Whether a field's type is a record's, or has one in it."""
+    """Whether a field's type is a record, or contains one."""
     if get_origin(hint) is None:
         return isinstance(hint, type) and issubclass(hint, BaseModel)
     return any(map(_holds_records, get_args(hint)))
 
 
 def _unknown(data: Any, model: Any, path: str = "") -> list[str]:
-    """The fields of decoded JSON that a record made of it does not have."""
-    found: list[str] = []
+    """The fields of decoded JSON that the record lacks."""
+    unknown: list[str] = []
     if isinstance(model, BaseModel) and isinstance(data, dict):
         known, nested = _names(type(model))
         if not nested and data.keys() <= known:  # as most are: a result has thousands of figures
-            return found
+            return unknown
         for key, value in data.items():
             if key not in known:
-                found.append(f"{path}{key}")
+                unknown.append(f"{path}{key}")
             elif key in nested:
-                found += _unknown(value, getattr(model, nested[key]), f"{path}{key}.")
+                unknown += _unknown(value, getattr(model, nested[key]), f"{path}{key}.")
     elif isinstance(model, tuple) and isinstance(data, list):
         for value, part in zip(data, model, strict=False):
-            found += _unknown(value, part, path)
-    return found
+            unknown += _unknown(value, part, path)
+    return unknown

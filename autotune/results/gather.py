@@ -1,4 +1,4 @@
-"""Gathers result files, and those of `autotune cross`, from files and folders; it names what gives none."""
+"""Gathers result files, and those of `autotune cross`, from files and folders; names those that hold none."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from autotune.results.files import Document, OtherKindError, read_document
 from autotune.results.result import Result
 
 Machine = tuple[str, str]
-"""What trained, and on which host."""
+"""The hardware that trained, and its host."""
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """What was found in files and folders.
+    """Results from files and folders.
 
     Attributes:
-        results: Each with its file as it was named.
-        crosses: Other machines' configs as they were measured, each with its file.
-        problems: A sentence for each file or folder that gave nothing; it names it.
-        warnings: A sentence for each file that is left out beside another one; it names both.
+        results: Each result with its file, as you gave it.
+        crosses: Measurements of other machines' configs, each with its file.
+        problems: A sentence for each file or folder without a result, with its name.
+        warnings: A sentence for each file left out in favour of another one, with both names.
     """
 
     results: list[tuple[str, Result]] = field(default_factory=list)
@@ -35,71 +35,72 @@ class Gathered:
 
 
 def gather(paths: Iterable[Path | str]) -> Gathered:
-    """The results in files and folders, and in all folders below, in the order of their paths, copies left out.
+    """The results in files, folders and all folders below, in the order of their paths, without copies.
 
-    A file that cannot be read becomes a sentence, and the rest goes on; what is named twice is read once. Other files
-    of autotune in a folder, such as what `doctor` has found, are passed over.
+    Each file that cannot be read becomes a sentence; a file that is named twice is read once. Other files of autotune
+    in a folder, such as a report of `doctor`, are skipped.
     """
-    found = Gathered()
+    gathered = Gathered()
     seen: set[str] = set()
     for path in paths:
         files: list[Path | str] = [path]
         if os.path.isdir(path):
             files = sorted(file for file in Path(path).rglob("*.json") if file.is_file())
             if not files:
-                found.problems.append(f"{path} holds no result files: no *.json lies in it or below it")
+                gathered.problems.append(f"{path} holds no result files: no *.json lies in it or below it")
         for file in files:
             real = os.path.realpath(file)
             if real not in seen:
                 seen.add(real)
-                _read(file, found, passes_over=file is not path)
-    results, copies = distinct(found.results)
-    crosses, superseded = newest(found.crosses)
-    return Gathered(results, crosses, found.problems, [*found.warnings, *copies, *superseded])
+                _read(file, gathered, skips_others=file is not path)
+    results, copies = distinct(gathered.results)
+    crosses, superseded = newest(gathered.crosses)
+    return Gathered(results, crosses, gathered.problems, [*gathered.warnings, *copies, *superseded])
 
 
 def machine_of(record: Result | Cross) -> Machine:
-    """What trained, and on which host."""
+    """The hardware that trained, and its host."""
     return record.machine, record.hardware.hostname
 
 
 def distinct(results: Iterable[tuple[str, Result]]) -> tuple[list[tuple[str, Result]], list[str]]:
-    """Each result once, however many copies of its file there are, and a sentence for each copy."""
+    """Each result once, even where its file has copies, and a sentence for each copy."""
     kept: dict[tuple[Machine, str, datetime], tuple[str, Result]] = {}
-    told = []
+    sentences = []
     for path, result in results:
         key = (machine_of(result), result.workload.fingerprint, result.created)
-        first, known = kept.setdefault(key, (path, result))
-        if known is not result:
-            differing = "" if known == result else ", but their contents differ: the first is compared"
-            told.append(f"{first} and {path} are one result and count once{differing}")
-    return list(kept.values()), told
+        first_path, first = kept.setdefault(key, (path, result))
+        if first is not result:
+            differing = "" if first == result else ", but their contents differ: the first is compared"
+            sentences.append(f"{first_path} and {path} are one result and count once{differing}")
+    return list(kept.values()), sentences
 
 
 def newest(crosses: Iterable[tuple[str, Cross]]) -> tuple[list[tuple[str, Cross]], list[str]]:
     """The newest cross of each workload, machine and other machine, and a sentence for each older one."""
     kept: dict[tuple[Machine, Machine, str], tuple[str, Cross]] = {}
-    told = []
+    sentences = []
     for path, cross in sorted(crosses, key=lambda named: named[1].created):
         key = (machine_of(cross), cross.config_of.where, cross.workload.fingerprint)
         if key in kept:
-            told.append(f"{kept[key][0]} is left out: {path} measured the same config here later, or is a copy of it")
+            older = kept[key][0]
+            sentences.append(f"{older} is left out: {path} measured the same config here later, or is a copy of it")
         kept[key] = (path, cross)
-    return list(kept.values()), told
+    return list(kept.values()), sentences
 
 
-def _read(file: Path | str, found: Gathered, *, passes_over: bool) -> None:
-    """Adds what a file holds; with `passes_over`, other files of autotune are no problem."""
+def _read(file: Path | str, gathered: Gathered, *, skips_others: bool) -> None:
+    """Adds the record in a file; with `skips_others`, other files of autotune are no problem."""
     kinds: tuple[type[Document], ...] = (Result, Cross)
     try:
         record = read_document(file, *kinds)
     except ResultFileError as error:
-        if not (passes_over and isinstance(error, OtherKindError)):
-            found.problems.append(str(error))
+        if not (skips_others and isinstance(error, OtherKindError)):
+            gathered.problems.append(str(error))
         return
     if isinstance(record, Result):
-        found.results.append((str(file), record))
+        gathered.results.append((str(file), record))
     elif isinstance(record, Cross):
-        found.crosses.append((str(file), record))
+        gathered.crosses.append((str(file), record))
     if record.ignored is not None:
-        found.warnings.append(f"{file}: {record.ignored}")
+        gathered.warnings.append(f"{file}: {record.ignored}")

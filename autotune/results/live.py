@@ -1,4 +1,4 @@
-"""The log of a training that is tuned while it runs, and the state that its events add up to."""
+"""The log of a training that is tuned while it runs, and the state that its events describe."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Knobs = dict[str, Scalar]
 
 
 class Candidate(Stored):
-    """A setting that is played, and how it compares with the best one before it."""
+    """A candidate, and how it compares with the best setting before it."""
 
     name: str
     knobs: Knobs = Field(default_factory=dict)
@@ -38,7 +38,7 @@ class Candidate(Stored):
     ratio: Figure | None = None
     low: Figure | None = None
     high: Figure | None = None
-    pairs: Whole = Field(default=0, description="of blocks")
+    pairs: Whole = Field(default=0, description="pairs of blocks")
     seconds: Seconds = Field(default=0.0, description="from its first block to its last")
 
     @property
@@ -72,21 +72,21 @@ class Story:
     """The state of a training, by its events so far.
 
     Attributes:
-        command: What trains.
+        command: The command that trains.
         watcher: The host and the process that keep the log.
         facts: The training's description of itself; None before its first steps.
         offered: The knobs of each candidate, in the order in which they are tried.
         left: Knobs that keep the script's own value, each with the reason.
-        candidates: What is known of each that was played; the one that was decided last comes last.
-        playing: What is played now.
+        candidates: The candidates that have played; the last one decided comes last.
+        playing: The candidate that plays now.
         pace: The speed of the training.
         over: The end of the search; None while it goes on.
         result: The result file; None where none was written.
         status: The exit status of the command; None while it runs, and of a training that has no command.
         has_ended: Whether the training has ended.
-        seconds: Since training began.
-        searched_seconds: The same, at the last pair or decision.
-        steps: The optimizer steps so far.
+        seconds: Seconds since training began.
+        searched_seconds: The same at the last pair or decision.
+        steps: Optimizer steps so far.
     """
 
     command: str = ""
@@ -107,7 +107,7 @@ class Story:
     _first_played: dict[str, float] = field(default_factory=dict)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Adds one event; anything else is skipped, since a log may come from anywhere."""
+        """Adds one event; skips anything else, since a log may come from anywhere."""
         with contextlib.suppress(ValidationError, KeyError, TypeError, ValueError, AttributeError):
             self.seconds = max(self.seconds, float(event.get("t", 0.0)))
             self.steps = max(self.steps, int(event.get("steps", 0)))
@@ -143,26 +143,26 @@ class Story:
 
     @property
     def winners(self) -> tuple[Candidate, ...]:
-        """The settings that were kept, each over those before it; none where the search has taken all back."""
+        """The candidates that were kept, each compared with those before it; none where the search reverted all."""
         is_reverted = self.over is not None and not self.over.won
-        return tuple(one for one in self.candidates.values() if one.verdict == "won" and not is_reverted)
+        return tuple(each for each in self.candidates.values() if each.verdict == "won" and not is_reverted)
 
     @property
     def won(self) -> Knobs:
-        """The knobs that training has now, where they are not the script's own."""
+        """The knobs that training has now and that differ from the script's own."""
         return {knob: value for winner in self.winners for knob, value in winner.knobs.items()}
 
     @property
     def gained(self) -> tuple[float, Interval] | None:
-        """The rate over that of the script's own setting, by the pairs of all winners; None where nothing has won.
+        """The rate over that of the script's own setting, from the pairs of all winners; None without winners.
 
-        The ends are the products of the winners' ends, which is wider than what all of them say together.
+        The ends are the products of the winners' ends, which makes the interval wider than a joint one.
         """
-        known = [(one.ratio, one.interval) for one in self.winners if one.ratio and one.interval]
-        if not known:
+        gains = [(winner.ratio, winner.interval) for winner in self.winners if winner.ratio and winner.interval]
+        if not gains:
             return None
-        low, high = (math.prod(interval[end] for _, interval in known) for end in (0, 1))
-        return math.prod(ratio for ratio, _ in known), Interval(low, high)
+        low, high = (math.prod(interval[end] for _, interval in gains) for end in (0, 1))
+        return math.prod(ratio for ratio, _ in gains), Interval(low, high)
 
 
 def log_path(path: Path) -> Path:
@@ -171,10 +171,10 @@ def log_path(path: Path) -> Path:
 
 
 def events_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
-    """The events of a log behind an offset in bytes, and where the next ones begin: a line half written is left.
+    """The events of a log after an offset in bytes, and the offset of the next ones, before a half-written line.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The log cannot be read.
     """
     with path.open("rb") as file:
         file.seek(offset)
@@ -186,8 +186,8 @@ def events_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     return [event for event in events if isinstance(event, dict)], offset + len(whole)
 
 
-def _is_free(file: Any) -> bool:
-    """Locks a log for this process; False where another one holds it."""
+def _try_lock(file: Any) -> bool:
+    """Locks a log for this process; returns False where another process holds the lock."""
     try:
         import fcntl  # Windows has none
     except ImportError:
@@ -205,7 +205,7 @@ class LiveLog:
     """Keeps the events of a training, in a file and as a story, and reports the notable ones.
 
     Args:
-        say: Shows a sentence to the person.
+        say: Shows a sentence to the user.
 
     Attributes:
         story: The events so far.
@@ -220,13 +220,13 @@ class LiveLog:
         """Opens the file, beside a result; where that fails, there is no log.
 
         Returns:
-            Whether no other training that runs keeps its log there.
+            False where another running training keeps its log there.
         """
         path = log_path(result)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("ab", buffering=0)
-            if not _is_free(file):
+            if not _try_lock(file):
                 file.close()
                 return False
             file.truncate(0)
@@ -237,13 +237,19 @@ class LiveLog:
         return True
 
     def begin(self, event: Mapping[str, Any], hardware: Hardware) -> list[dict[str, Any]]:
-        """Plans for a training that has begun; returns the candidates, in the words of the recorder."""
+        """Plans candidates for a training that has begun; returns them as the recorder's messages hold them."""
         facts = LiveFacts.model_validate(event)
         self.add(event)
         plan = live_candidates(facts, hardware)
         words = [in_words(config, plan.baseline) for config in plan.configs]
-        self.add({"event": "planned", "candidates": {one["name"]: one["knobs"] for one in words}, "left": plan.left})
-        knobs = ", ".join(dict.fromkeys(knob for one in words for knob in one["knobs"]))
+        self.add(
+            {
+                "event": "planned",
+                "candidates": {candidate["name"]: candidate["knobs"] for candidate in words},
+                "left": plan.left,
+            }
+        )
+        knobs = ", ".join(dict.fromkeys(knob for candidate in words for knob in candidate["knobs"]))
         follow = "" if self._file is None else f"; follow it with 'autotune watch {self._file.name}'"
         tried = f"{len(words)} settings of {knobs} are tried while it trains{follow}"
         self._say(tried if words else "there is nothing to try")
@@ -252,7 +258,7 @@ class LiveLog:
         return words
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Adds an event to the story and to the file; after a failed write there is no more log."""
+        """Adds an event to the story and to the file; a failed write ends the log."""
         self.story.add(event)
         if self._file is not None:
             try:
@@ -261,9 +267,9 @@ class LiveLog:
                 self._say(f"the log cannot be written any more, training goes on: {error.strerror}")
                 self._file = None
         if event["event"] == "decided" and event["verdict"] == "won":
-            one = self.story.candidates[event["name"]]
-            spread = f"{or_dash(one.interval, ratios)}, {one.pairs} pairs of blocks"
-            self._say(f"{one.name} is faster: {or_dash(one.ratio, ratio_text)} ({spread})")
+            winner = self.story.candidates[event["name"]]
+            spread = f"{or_dash(winner.interval, ratios)}, {winner.pairs} pairs of blocks"
+            self._say(f"{winner.name} is faster: {or_dash(winner.ratio, ratio_text)} ({spread})")
         if event["event"] == "over" and self.story.over is not None:
             self._say(self._last_line(self.story.over))
 

@@ -1,4 +1,4 @@
-"""The result file's content: what was tuned, what it gained, and how that was found out."""
+"""The content of a result file: what was tuned, what it gained, and how the search went."""
 
 from __future__ import annotations
 
@@ -32,36 +32,38 @@ from autotune.stored import Dollars, Figure, Seconds, Share, Stored, Whole
 
 
 def _known_knobs(config: Any) -> Any:
-    """A config without the knobs of a newer autotune, which cannot be applied here. `Document.ignored` names them."""
+    """A config without the knobs of a newer autotune, which this one cannot apply; `Document.ignored` names them."""
     return {knob: config[knob] for knob in config if knob in KNOBS} if isinstance(config, dict) else config
 
 
 class ScriptRecord(Stored):
-    """A training script that was tuned as it is."""
+    """A training script that was tuned unchanged."""
 
     command: Words = Field(description="the words that started it; *** stands for a secret")
-    loop: dict[str, Any] = Field(description="by which its training loop is found again")
-    source: SourceRecord = Field(description="where its settings stand, so that they can be changed")
+    loop: dict[str, Any] = Field(description="identifies its training loop")
+    source: SourceRecord = Field(description="where its settings are set, so that they can be changed")
 
 
 class WorkloadRecord(Stored):
-    """What was trained."""
+    """The workload that was trained."""
 
     target: Annotated[str, AfterValidator(masked_text)]
     name: str
     parameters: Parameters = Field(default_factory=dict)
     samples: Whole | None
     fingerprint: str
-    model: ModelFacts | None = Field(default=None, description="by which a training script's own is compared")
+    model: ModelFacts | None = Field(default=None, description="compared with that of your training")
     flops_per_sample: Figure | None = Field(
         default=None, description="of a training step's matrix products, convolutions and attention"
     )
-    padding_fraction: Share | None = Field(default=None, description="of a batch's tokens; null: it does not show it")
+    padding_fraction: Share | None = Field(
+        default=None, description="of a batch's tokens; null: batches do not show it"
+    )
     script: ScriptRecord | None = Field(default=None, description="null: a build()")
 
 
 class Side(Stored):
-    """A config and what it was measured to do."""
+    """A config and its measurement."""
 
     config: Annotated[TrainConfig, BeforeValidator(_known_knobs)]
     parameters: Parameters = Field(default_factory=dict)
@@ -69,22 +71,22 @@ class Side(Stored):
 
     @property
     def point(self) -> Point:
-        """What was measured."""
+        """The config and the arguments of `build()`."""
         return Point(config=self.config, parameters=self.parameters)
 
 
 class AblationRow(Stored):
-    """What one changed knob was worth, as the search's model estimates it from all pairs that played."""
+    """What one changed knob was worth: the estimate of the search's model from all pairs that played."""
 
     knob: str
     before: str
     after: str
-    ratio: Figure = Field(description="the answer's score over its score with this knob as before")
+    ratio: Figure = Field(description="score of the answer, over its score with this knob unchanged")
     ci95: KnownInterval = Field(description="the model's; where it holds 1, the change may be worth nothing")
 
 
 class Constraints(Stored):
-    """What the search was asked for, and had to respect."""
+    """The request, and the limits of the search."""
 
     objective: str = Field(default=SAMPLES_PER_SECOND.name, description="what was maximised")
     at_least: Share | None = Field(default=None, description="of the fastest config's rate, to be kept; null: any")
@@ -102,7 +104,7 @@ class Constraints(Stored):
 
 
 class WarmStartRecord(Stored):
-    """Another machine's result that the search began with, and whether it helped."""
+    """Another machine's result that the search started from, and whether it helped."""
 
     source: str = Field(description="the result file")
     machine: str
@@ -122,7 +124,7 @@ class SearchRecord(Stored):
     outcomes: dict[str, Whole]
     measuring_fraction: Share = Field(description="share of the seconds spent in warm-up and timed steps")
     resumed_bursts: Whole = 0
-    disturbed_bursts: Whole = Field(default=0, description="whose figure other load or throttling has touched")
+    disturbed_bursts: Whole = Field(default=0, description="bursts disturbed by other load or throttling")
     warm_start: tuple[WarmStartRecord, ...] = ()
     skipped_knobs: dict[str, str] = Field(default_factory=dict, description="knob: why it was not searched")
     notes: tuple[str, ...] = ()
@@ -148,19 +150,19 @@ class TrialRecord(Stored):
     )
     ratio: Figure | None = Field(default=None, description="in a duet: its score over the partner's")
     ci95: KnownInterval | None = Field(default=None, description="of that ratio")
-    seconds: Seconds = Field(description="from the request to the last process gone")
+    seconds: Seconds = Field(description="from the request until the last process has ended")
     compile_seconds: Seconds | None = None
     memory_bytes: Whole | None = Field(default=None, description="of the device, at its peak")
     disturbance: str | None = None
 
 
 class PeakShare(Stored):
-    """How much of what this machine can do at most a part of training reaches."""
+    """The share of this machine's peak that a part of training reaches."""
 
     side: SideName
     part: Literal["compute", "memory", "loading"]
     reached: Figure = Field(
-        description="FLOP/s of the model; bytes a second that weights, gradients, optimizer and batches move at least; "
+        description="FLOP/s of the model; least bytes per second that weights, gradients, optimizer and batches move; "
         "samples per second"
     )
     peak: Figure = Field(gt=0, description="of a matrix product; of a copy in the device's memory; of the loader alone")
@@ -168,19 +170,19 @@ class PeakShare(Stored):
 
     @property
     def share(self) -> float:
-        """Of the peak; above 1 where the device's caches spare its memory."""
+        """The reached share of the peak; above 1 where the device's caches relieve its memory."""
         return self.reached / self.peak
 
 
 class Diagnosis(Stored):
-    """What limits the training now."""
+    """The limits of the training, and their evidence."""
 
     bottleneck: str | None
     ceilings: dict[str, Figure | None] = Field(default_factory=dict)
     data_wait_fraction: Figure | None
     headroom: Headroom | None = Field(default=None, description="of the baseline, before the search")
     advice: tuple[str, ...] = Field(default=(), description="what only the user can change, with what it could gain")
-    growth: tuple[Growth, ...] = Field(default=(), description="what runs out if it goes on growing")
+    growth: tuple[Growth, ...] = Field(default=(), description="what runs out if it keeps growing")
     peak_shares: tuple[PeakShare, ...] = Field(default=(), description="whether this speed is normal here")
     before: Profile | None = Field(default=None, description="of the baseline")
     after: Profile | None = Field(default=None, description="of best")
@@ -196,7 +198,7 @@ class EvaluationBatch(Stored):
 
 
 class Evaluation(Stored):
-    """The batch to evaluate with, whatever training's own is."""
+    """The batch size for evaluation, which may differ from that for training."""
 
     batch_size: Whole = Field(ge=1)
     samples_per_second: Figure | None = Field(description="forward only")
@@ -215,7 +217,7 @@ class ScalingStep(Stored):
 
 
 class Scaling(Stored):
-    """How many ranks pay: the answer on 1, 2, 4 … of them, with the same effective batch."""
+    """How many ranks pay: the answer on 1, 2, 4 … ranks, with the same effective batch."""
 
     steps: tuple[ScalingStep, ...]
 
@@ -225,13 +227,13 @@ class Scaling(Stored):
         return tuple(step for step in self.steps if step.speed is not None)
 
     def efficiency(self, step: ScalingStep) -> float | None:
-        """A step's speed for each of its ranks, over that of the fewest; None where it has none."""
+        """A step's speed per rank, over that of the fewest ranks; None where it has no speed."""
         first = self.trained[0]
         return None if step.speed is None else step.speed * first.ranks / step.ranks
 
     @property
     def paying(self) -> int:
-        """The ranks beyond which more were not faster, beyond doubt, nor than fewer before them."""
+        """The largest number of ranks that was certainly faster than the number before, and faster than all fewer."""
         best = self.trained[0]
         for step in self.trained[1:]:
             if step.ci95 is not None and step.ci95.low > 1 and (step.speed or 0.0) > (best.speed or 0.0):
@@ -252,8 +254,8 @@ class Result(Document):
     created: AwareDatetime
     workload: WorkloadRecord
     hardware: Hardware
-    machine_name: str | None = Field(default=None, description="as a person calls it; null: by what trained")
-    dollars_per_hour: Dollars | None = Field(default=None, description="of the machine, as it was told")
+    machine_name: str | None = Field(default=None, description="as you named it; null: named after its hardware")
+    dollars_per_hour: Dollars | None = Field(default=None, description="of the machine, as you gave it")
     software: Software
     baseline: Side
     best: Side
@@ -271,7 +273,7 @@ class Result(Document):
 
     @property
     def machine(self) -> str:
-        """What trained: ``NVIDIA GeForce RTX 4070, 16 CPUs`` or ``Intel Xeon, 2 CPUs``; as a person calls it, if so."""
+        """Its name, if you gave one, or its hardware: ``NVIDIA GeForce RTX 4070, 16 CPUs``, ``Intel Xeon, 2 CPUs``."""
         return self.machine_name or self.hardware.machine(self.constraints.device)
 
     @model_validator(mode="after")
@@ -284,23 +286,23 @@ class Result(Document):
 
     @property
     def objective(self) -> Objective:
-        """What was maximised.
+        """The maximised objective.
 
         Raises:
-            UsageError: This version does not know it.
+            UsageError: This version does not know the objective.
         """
         return objective_named(self.constraints.objective)
 
     def score_of(self, side: Side | TrialRecord) -> float | None:
-        """What a side, or a burst of the search, reached by the objective; None where that is not known."""
+        """The score of a side, or of a burst of the search; None where it is not known."""
         if isinstance(side, TrialRecord):
             return side.samples_per_second if side.score is None and self.objective.is_rate else side.score
         return self.objective.score(side.measurement) if side.measurement is not None else None
 
     def peak_share(self, part: str, side: SideName) -> PeakShare | None:
-        """What a side reaches of a part's peak, if that is known."""
-        known = self.diagnosis.peak_shares
-        return next((share for share in known if (share.part, share.side) == (part, side)), None)
+        """The share of a part's peak that a side reaches; None where it is not known."""
+        shares = self.diagnosis.peak_shares
+        return next((share for share in shares if (share.part, share.side) == (part, side)), None)
 
     @property
     def changed_knobs(self) -> dict[str, tuple[Any, Any]]:

@@ -1,4 +1,4 @@
-"""A comparison's tables as plain text: what the terminal, Markdown and HTML show, each in its own markup."""
+"""A comparison's tables as plain text, which the terminal, Markdown and HTML show in their own markup."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOT_KNOWN = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure; `below` it stands its interval, or what it is of."""
+    """A figure; `below` it stands its interval or its subject."""
 
     text: str = NOT_KNOWN
     below: str = ""
@@ -31,10 +31,10 @@ class Line:
     Attributes:
         machine: Its label.
         path: Its file.
-        about: The date, then what else a reader must know to believe the figures.
+        about: The date, then the torch version.
         partial: Whether tuning did not finish.
-        cells: Below the headings.
-        changes: What tuning changed; empty for nothing.
+        cells: Figures, in the order of the headings.
+        changes: What tuning changed; may be empty.
     """
 
     machine: str
@@ -50,12 +50,12 @@ class Sheet:
     """One workload.
 
     Attributes:
-        headings: Above the cells.
-        lines: The fastest first.
-        sharers: ``shared by both machines``; empty where there are not two to judge by.
-        shared: The knobs on which they agree.
-        particular: A knob, and its value on each machine.
-        choices: Where to train, in sentences.
+        headings: Headings of the cells.
+        lines: The lines, the fastest first.
+        sharers: ``shared by both machines``; empty with fewer than two.
+        shared: Knobs with one value on all machines.
+        particular: Other knobs, with the value on each machine.
+        choices: Sentences on where to train.
     """
 
     headings: tuple[str, ...]
@@ -67,11 +67,11 @@ class Sheet:
 
 
 _EXTRA = {"per joule": "samples_per_joule", "per dollar": "samples_per_dollar"}
-"""Columns that are there where some machine has the figure."""
+"""Columns that appear only where some machine has the figure."""
 
 
 def sheet(group: WorkloadGroup) -> Sheet:
-    """The table of a workload, and what stands below it; its crosses are sentences already."""
+    """The table of a workload and the text below it, without crosses, which are sentences already."""
     extra = {
         word: field for word, field in _EXTRA.items() if any(getattr(row, field) is not None for row in group.rows)
     }

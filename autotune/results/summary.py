@@ -1,4 +1,4 @@
-"""What a result says, in rows and sentences of plain text: the terminal and the report word it alike."""
+"""A result in rows and sentences of plain text, the same for the terminal and the report."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ INTERVAL = "95 % interval"
 
 
 class Figure(NamedTuple):
-    """One figure of both sides; `of` is the row that an interval belongs to."""
+    """One figure of both sides; `parent` is the row that an interval belongs to."""
 
     label: str
     before: str
     after: str
-    of: str = ""
+    parent: str = ""
 
 
 class Change(NamedTuple):
-    """A knob that was changed, and what that was worth where it is known."""
+    """A changed knob, and what the change was worth where that is known."""
 
     knob: str
     before: str
@@ -37,7 +37,7 @@ class Change(NamedTuple):
 
 
 class _Peak(NamedTuple):
-    """How a share of a peak is worded: the share, the peak's unit, and what a low or a high one usually means."""
+    """Wording of a share of a peak: the sentence, the peak's unit, and the meaning of a low or high share."""
 
     name: str
     unit: Callable[[float], str]
@@ -46,7 +46,7 @@ class _Peak(NamedTuple):
 
 
 LOW_SHARE, HIGH_SHARE = 0.3, 0.9
-"""Of a peak, below and from which on it has a meaning. Not tuned: trainings of large models reach a third to a half."""
+"""Shares of a peak that count as low and as high. Not tuned; trainings of large models reach a third to a half."""
 _PEAKS = {
     "compute": _Peak(
         "computing reaches {} of the {} of {} matrix products",
@@ -57,7 +57,7 @@ _PEAKS = {
     "memory": _Peak(
         "weights, gradients and optimizer need {} of the {} that memory copies",
         lambda peak: f"{format_bytes(peak)}/s",
-        "they are not the limit; activations come on top, and are not counted",
+        "they are not the limit; activations are not counted",
         "memory is the limit, unless caches hold them: fewer, larger steps or smaller types would help",
     ),
     "loading": _Peak(
@@ -84,23 +84,23 @@ class Verdict(NamedTuple):
 
 
 def title(result: Result) -> str:
-    """What was tuned, and where."""
+    """The title: what was tuned, and where."""
     return f"{result.workload.name} ({result.workload.target}) on {result.machine}"
 
 
 def unfinished(result: Result) -> str | None:
-    """Why a partial result is one."""
+    """The reason why a result is partial; None for a complete one."""
     if result.status != "partial":
         return None
     why = "tuning was interrupted" if result.stopped_by == "interrupted" else "tuning did not finish"
-    return f"{why}; what follows was known by then"
+    return f"{why}; this is what was known by then"
 
 
 def how_to_train(result: Result, path: Path) -> str:
-    """What trains with a result: the command that launches a script, else the lines of Python for one's own.
+    """How to train with a result: a command that launches the script, else lines for your own script.
 
     Args:
-        result: That was found.
+        result: The result.
         path: Its file, as the script will name it.
     """
     script = result.workload.script
@@ -121,12 +121,12 @@ def how_to_train(result: Result, path: Path) -> str:
 
 
 def knob_text(knob: str, value: Any) -> str:
-    """A knob's value as it is typed; an argument of `build()` that a config does not give has its own default."""
+    """A knob's value as you would type it; an argument of `build()` that a config does not give keeps its default."""
     if value is None and knob not in KNOB_NAMES:
         return "build's own"
     if value is None or isinstance(value, (bool, int, float, str)):
         return format_scalar(value)
-    return json.dumps(value)  # a file may hold any kind
+    return json.dumps(value)  # a file may hold any JSON
 
 
 def ratios(interval: Interval) -> str:
@@ -135,14 +135,14 @@ def ratios(interval: Interval) -> str:
 
 
 def too_few_pairs(pairs: int) -> str | None:
-    """That there are too few pairs of processes for a finding; None where there are enough."""
+    """A remark where there are too few pairs of processes for a claim; None where there are enough."""
     if pairs >= FEWEST_PAIRS:
         return None
     return f"{pairs} pair{'' if pairs == 1 else 's'}: too few to tell"
 
 
 def sureness(ci95: Interval, pairs: int) -> str:
-    """How sure a ratio is: its interval ``1.47 – 1.53``, or ``2 pairs: too few to tell``."""
+    """How certain a ratio is: its interval ``1.47 – 1.53``, or that it has too few pairs."""
     return too_few_pairs(pairs) or ratios(ci95)
 
 
@@ -152,10 +152,10 @@ def bare_rate(rate: float) -> str:
 
 
 def figures(result: Result) -> Iterator[Figure]:
-    """What both sides were measured to do."""
+    """The figures of both sides."""
 
-    def figure(label: str, read: Callable[[Side], str], of: str = "") -> Figure:
-        return Figure(label, read(result.baseline), read(result.best), of)
+    def figure(label: str, read: Callable[[Side], str], parent: str = "") -> Figure:
+        return Figure(label, read(result.baseline), read(result.best), parent)
 
     def score(side: Side) -> str:
         value = result.score_of(side)
@@ -170,12 +170,11 @@ def figures(result: Result) -> Iterator[Figure]:
         yield figure(epoch, lambda side: _epoch(side, samples))
         yield figure(INTERVAL, lambda side: _epoch_interval(side, samples), epoch)
     yield figure("effective batch", _effective_batch)
-    # Without a device of its own, the device's memory is the host's.
+    # On a CPU, the device's memory is the host's.
     if result.constraints.device != "cpu":
         yield figure("device memory", lambda side: _measured(side, "device_memory_bytes", format_bytes))
     yield figure("host memory", lambda side: _measured(side, "host_memory_bytes", format_bytes))
-    waiting = "data_wait_fraction"
-    yield figure("waiting for data", lambda side: _measured(side, waiting, lambda of: f"{percent(of)} of the time"))
+    yield figure("waiting for data", _waiting)
 
 
 def changes(result: Result) -> list[Change]:
@@ -214,10 +213,14 @@ def _epoch_interval(side: Side, samples: int) -> str:
 
 
 def rate_interval(side: Side) -> Interval:
-    """The ends of a side's rate in samples per second; zeros where there is no spread to tell them by."""
+    """The interval of a side's rate in samples per second; zeros where a single block shows no spread."""
     if side.measurement is None or len(side.measurement.blocks) == 1:
         return Interval(0.0, 0.0)
     return side.measurement.ci95_samples_per_second
+
+
+def _waiting(side: Side) -> str:
+    return _measured(side, "data_wait_fraction", lambda share: f"{percent(share)} of the time")
 
 
 def _measured(side: Side, field: str, text: Callable[[Any], str]) -> str:
@@ -229,9 +232,9 @@ def _measured(side: Side, field: str, text: Callable[[Any], str]) -> str:
 
 
 def operators(result: Result) -> list[tuple[str, str, str]]:
-    """The slowest operators, time a sample before and after; one that is not among a profile's slowest has none."""
+    """The slowest operators, with seconds a sample before and after; a dash where a profile does not list one."""
     old, new = (
-        {one.name: one.seconds for one in profile.operators} if profile is not None else {}
+        {operator.name: operator.seconds for operator in profile.operators} if profile is not None else {}
         for profile in (result.diagnosis.before, result.diagnosis.after)
     )
     slowest = sorted({**old, **new}, key=lambda name: -max(old.get(name, 0.0), new.get(name, 0.0)))
@@ -243,7 +246,7 @@ def operators(result: Result) -> list[tuple[str, str, str]]:
 
 
 def sample_parts(result: Result) -> list[tuple[str, str, str]]:
-    """What reading one sample takes: the whole, then its parts, each with where it is and its time."""
+    """The time of reading one sample: the whole, then each part with its place and time."""
     profiles = [profile for profile in (result.diagnosis.after, result.diagnosis.before) if profile is not None]
     sample = next((profile.sample for profile in profiles if profile.sample is not None), None)
     if sample is None:
@@ -252,17 +255,17 @@ def sample_parts(result: Result) -> list[tuple[str, str, str]]:
     return [("reading one sample", "", format_seconds(sample.seconds)), *parts]
 
 
-# What it was worth, and why.
+# The gain, and its evidence.
 
 
 def spread_text(speedup: Speedup) -> str:
-    """How sure a speed-up is: ``95 % interval 1.47 – 1.53, 5 interleaved pairs``; or that so few pairs do not tell."""
+    """How certain a speed-up is: ``95 % interval 1.47 – 1.53, 5 interleaved pairs``, or that it has too few pairs."""
     spread = f"{INTERVAL} {ratios(speedup.ci95)}, {speedup.pairs} interleaved pairs"
     return too_few_pairs(speedup.pairs) or spread
 
 
 def proof_texts(result: Result) -> list[str]:
-    """What stands behind a speed-up beside its interval: one long run of each side, processes, and epochs."""
+    """Further evidence for a speed-up: one long run of each side, the spread between processes, and epochs."""
     speedup = result.speedup
     if speedup is None:
         return []
@@ -273,8 +276,8 @@ def proof_texts(result: Result) -> list[str]:
             texts.append(f"{shown}, as the rounds predict ({ratios(run.expected)})")
         elif run.ratio < run.expected.low:
             texts.append(
-                f"{shown}, less than the rounds predict ({ratios(run.expected)}): training takes no turns, so the "
-                "claim is the lower one"
+                f"{shown}, less than the rounds predict ({ratios(run.expected)}): your training runs without turns, "
+                "so the claim is the lower one"
             )
         else:
             texts.append(f"{shown}, more than the rounds predict ({ratios(run.expected)}): the claim is the lower one")
@@ -295,31 +298,31 @@ def verdict(result: Result) -> Verdict:
     if speedup is None:
         reason = result.speedup_reason or "it was not measured in pairs"
         return Verdict(confirmed=False, words="no confirmed speed-up", reason=reason)
-    found = f"{ratio_text(speedup.ratio)} ({spread_text(speedup)})"
+    gain = f"{ratio_text(speedup.ratio)} ({spread_text(speedup)})"
     if speedup.confirmed:
-        reason = "; ".join(filter(None, (found, _beside_others(result))))
+        reason = "; ".join(filter(None, (gain, _beside_others(result))))
         return Verdict(confirmed=True, words="confirmed speed-up", reason=reason)
     doubt = "the interval includes 1" if speedup.ci95.low <= 1 else "the interval comes close to 1"
     too_close = None if too_few_pairs(speedup.pairs) else f"{doubt}, so there may be no gain"
-    reasons = [reason for reason in (found, result.speedup_reason or too_close) if reason]
+    reasons = [reason for reason in (gain, result.speedup_reason or too_close) if reason]
     return Verdict(confirmed=False, words="no confirmed speed-up", reason="; ".join(reasons))
 
 
 def _beside_others(result: Result) -> str | None:
-    """That a gain was measured beside others who took much of the CPUs: both sides suffer, but not alike."""
+    """A remark where other load took much CPU: both sides suffer, but not alike."""
     sides = (result.baseline.measurement, result.best.measurement)
     summaries = [side.telemetry for side in sides if side is not None and side.telemetry is not None]
     taken = max((summary.taken_fraction for summary in summaries), default=0.0)
     if taken <= FOREIGN_CPU_LIMIT:
         return None
     return (
-        f"beside others, who took {percent(taken)} of the CPUs: alone it may gain more or less, so tune again once "
-        "they are done"
+        f"measured while other load took {percent(taken)} of the CPUs: the gain may be larger or smaller without "
+        "it, so tune again when it has ended"
     )
 
 
 def turn_text(trials: Sequence[TrialRecord], turn: int) -> str:
-    """Who played in a turn, and how long: ``turn 3, 1.9 s: 4 against num_workers=2 (expected gain)``."""
+    """The players of a turn, and its length: ``turn 3, 1.9 s: 4 against num_workers=2 (expected gain)``."""
     playing = [trial for trial in trials if trial.turn == turn]
     partner = next((trial.partner for trial in playing if trial.partner is not None), None)
     against = "nothing" if partner is None else " ".join(f"{k}={knob_text(k, v)}" for k, v in partner.items())
@@ -329,7 +332,7 @@ def turn_text(trials: Sequence[TrialRecord], turn: int) -> str:
 
 
 def duet_text(trial: TrialRecord) -> str | None:
-    """How a burst compared with what it trained beside: ``1.12× (1.080 – 1.16) over the best so far``."""
+    """How a burst compared with its partner: ``1.12× (1.080 – 1.16) over the best so far``."""
     if trial.partner is None or trial.ratio is None or trial.ci95 is None:
         return None
     partner = "the best so far" if trial.partner else "the baseline"
@@ -337,7 +340,7 @@ def duet_text(trial: TrialRecord) -> str | None:
 
 
 def trial_notes(trial: TrialRecord) -> list[str]:
-    """What else there is to say of a burst: its duet, what compiling took, what disturbed it."""
+    """Remarks on a burst: its duet, the time of compiling, disturbances."""
     notes = [duet] if (duet := duet_text(trial)) is not None else []
     if trial.compile_seconds is not None:
         notes.append(f"compiling took {format_seconds(trial.compile_seconds)}")
@@ -347,7 +350,7 @@ def trial_notes(trial: TrialRecord) -> list[str]:
 
 
 def break_even(result: Result) -> str | None:
-    """After how many optimizer steps what is done once, before training, has paid for itself, by the speed-up."""
+    """After how many optimizer steps the speed-up pays for the work that is done once, before training."""
     before, after, speedup = result.baseline.measurement, result.best.measurement, result.speedup
     if before is None or after is None:
         return None
@@ -372,32 +375,32 @@ def break_even(result: Result) -> str | None:
 
 def numerics_text(result: Result) -> str | None:
     """Whether the config still trains the same thing; None where the file does not say."""
-    found = result.numerics
-    if found is None:
+    numerics = result.numerics
+    if numerics is None:
         return None
-    caveat = f" ({CAVEAT})" if found.outcome == "agrees" else ""
+    caveat = f" ({CAVEAT})" if numerics.outcome == "agrees" else ""
     words = {"agrees": "agrees", "disagrees": "DISAGREES", "unchanged": "unchanged", "unchecked": "not checked"}
-    return f"{words[found.outcome]}: {found.reason}{caveat}"
+    return f"{words[numerics.outcome]}: {numerics.reason}{caveat}"
 
 
 def ceilings_text(result: Result) -> str | None:
-    """What each part alone could reach; None where no part was measured."""
-    known = [f"{part} {format_rate(rate)}" for part, rate in result.diagnosis.ceilings.items() if rate is not None]
-    return f"what each part alone could reach: {', '.join(known)}" if known else None
+    """The rate that each part alone could reach; None where no part was measured."""
+    rates = [f"{part} {format_rate(rate)}" for part, rate in result.diagnosis.ceilings.items() if rate is not None]
+    return f"what each part alone could reach: {', '.join(rates)}" if rates else None
 
 
 def peak_texts(result: Result) -> list[str]:
     """Whether this speed is normal on this machine: a sentence for each part whose peak was measured."""
-    said: list[str] = []
+    sentences: list[str] = []
     for part, words in _PEAKS.items():
-        found, before = result.peak_share(part, "best"), result.peak_share(part, "baseline")
-        if found is None:
+        after, before = result.peak_share(part, "best"), result.peak_share(part, "baseline")
+        if after is None:
             continue
-        line = words.name.format(percent(found.share), words.unit(found.peak), found.precision)
+        line = words.name.format(percent(after.share), words.unit(after.peak), after.precision)
         line += f" (before: {percent(before.share)})" if before is not None else ""
-        meaning = words.low if found.share < LOW_SHARE else words.high if found.share >= HIGH_SHARE else ""
-        said.append(f"{line}{': ' * bool(meaning)}{meaning}")
-    return said
+        meaning = words.low if after.share < LOW_SHARE else words.high if after.share >= HIGH_SHARE else ""
+        sentences.append(f"{line}{': ' * bool(meaning)}{meaning}")
+    return sentences
 
 
 def growth_texts(result: Result) -> list[str]:
@@ -419,8 +422,8 @@ def _growth_text(result: Result, growth: Growth) -> str:
     spread = f"{INTERVAL} {amount(growth.ci95.low)} – {amount(growth.ci95.high)}"
     line = f"{_GROWING[growth.what]} by {amount(growth.per_second)} a second ({spread})"
     if result.changed_knobs:
-        sides = {one.side for one in result.diagnosis.growth if one.what == growth.what}
-        seen = "before tuning alone" if growth.side == "baseline" else "after tuning alone"
+        sides = {other.side for other in result.diagnosis.growth if other.what == growth.what}
+        seen = "only before tuning" if growth.side == "baseline" else "only after tuning"
         line += ", as before tuning" if len(sides) == 2 else f", seen {seen}"
     line += f": {amount(growth.per_epoch)} an epoch," if growth.per_epoch is not None else ":"
     line += f" {amount(growth.per_day)} a day"
@@ -430,10 +433,10 @@ def _growth_text(result: Result, growth: Growth) -> str:
 
 
 def headroom_text(headroom: Headroom) -> str:
-    """What loading costs before tuning, and what a faster loader could bring at most."""
+    """What loading costs before tuning, and the most that a faster loader could gain."""
     spread = f" ({INTERVAL} {ratios(headroom.ci95)})" if headroom.ci95 is not None else ""
     if headroom.ratio <= 1:
-        return f"before tuning, loading costs nothing that could be measured{spread}"
+        return f"before tuning, loading costs nothing measurable{spread}"
     return (
         f"before tuning, loading costs {percent(headroom.loader_fraction)} of the time: a faster "
         f"loader gives at most {ratio_text(headroom.ratio)}{spread}"
@@ -441,32 +444,33 @@ def headroom_text(headroom: Headroom) -> str:
 
 
 def evaluation_text(result: Result) -> str | None:
-    """The batch to evaluate with, and why no larger one; None where that was not asked for."""
-    found = result.evaluation
-    if found is None:
+    """The batch size for evaluation, and why no larger one; None where you did not request it."""
+    evaluation = result.evaluation
+    if evaluation is None:
         return None
-    last, training = found.tried[-1] if found.tried else None, result.best.config.batch_size
+    last, training = evaluation.tried[-1] if evaluation.tried else None, result.best.config.batch_size
     why = ""
-    if last is not None and last.batch_size > found.batch_size:
-        came = f"{ratio_text(last.ratio)} as fast" if last.ratio is not None else f"ended as {last.outcome.value}"
-        why = f"; {last.batch_size} {came}" if last.ratio is None else f"; {last.batch_size} is {came}"
-    faster = f", {ratio_text(found.ratio)} as fast as batches of {training}" if found.batch_size != training else ""
-    rate = f" at {format_rate(found.samples_per_second)}" if found.samples_per_second is not None else ""
-    return f"evaluate in batches of {found.batch_size}{rate}{faster}{why}"
+    if last is not None and last.batch_size > evaluation.batch_size:
+        ending = f"is {ratio_text(last.ratio)} as fast" if last.ratio is not None else f"ended as {last.outcome.value}"
+        why = f"; {last.batch_size} {ending}"
+    size = evaluation.batch_size
+    faster = f", {ratio_text(evaluation.ratio)} as fast as batches of {training}" if size != training else ""
+    rate = f" at {format_rate(evaluation.samples_per_second)}" if evaluation.samples_per_second is not None else ""
+    return f"evaluate in batches of {size}{rate}{faster}{why}"
 
 
 def scaling_text(result: Result) -> str | None:
-    """How many ranks pay; None where one trains, or there was no time to see."""
-    found = result.scaling
-    if found is None or len(found.trained) < 2:
+    """How many ranks pay; None where one rank trains, or there was no time to measure it."""
+    scaling = result.scaling
+    if scaling is None or len(scaling.trained) < 2:
         return None
-    told = []
-    for step in found.trained:
-        share = found.efficiency(step)
-        told.append(f"{step.ranks}: {ratio_text(step.speed or 0)}" + (f" ({percent(share)})" if share else ""))
+    speeds = []
+    for step in scaling.trained:
+        share = scaling.efficiency(step)
+        speeds.append(f"{step.ranks}: {ratio_text(step.speed or 0)}" + (f" ({percent(share)})" if share else ""))
     ranks = result.best.config.ranks
-    advice = "" if found.paying == ranks else f"; more than {found.paying} gain nothing beyond doubt"
-    return f"speed by ranks, and efficiency of each: {', '.join(told)}{advice}"
+    advice = "" if scaling.paying == ranks else f"; more than {scaling.paying} bring no certain gain"
+    return f"speed by ranks, and efficiency of each: {', '.join(speeds)}{advice}"
 
 
 def search_text(result: Result) -> str:
@@ -480,7 +484,7 @@ def search_text(result: Result) -> str:
 
 
 def skipped_text(result: Result) -> str:
-    """The knobs that were not searched, those of one reason together."""
+    """The knobs that were not searched, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for knob, why in result.search.skipped_knobs.items():
         by_reason.setdefault(why, []).append(knob)
@@ -488,7 +492,7 @@ def skipped_text(result: Result) -> str:
 
 
 def warm_start_text(record: WarmStartRecord) -> str:
-    """What became of a candidate, for a person."""
+    """The outcome of a warm start, in a sentence."""
     other = "" if record.same_workload else ", measured on another workload"
     adapted = f" (here {', '.join(record.adapted)})" if record.adapted else ""
     return f"warm start from {record.machine} ({record.source}{other}){adapted}: {record.verdict}"

@@ -1,4 +1,4 @@
-"""What trainings with a result have reached: lines of JSON beside its file, which the recorder appends."""
+"""Rates of trainings with a result: lines of JSON beside its file, which the recorder appends."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ if TYPE_CHECKING:
 SHORT = 0.9
 """Training below this share of the claimed rate falls short."""
 SHORT_SECONDS = 120.0
-"""A shortfall is reported when its notes last as long as this together. Not tuned."""
+"""A shortfall is reported when its notes cover this many seconds in all. Not tuned."""
 EXPLAINED = 0.5
-"""A change is named as the cause when it accounts for this share of the shortfall. Not tuned."""
+"""A change is reported as the cause when it explains this share of the shortfall. Not tuned."""
 GROWN = 1.1
-"""Memory has changed when it is this many times as much as was measured. Not tuned."""
+"""Memory counts as changed from this multiple of the measured one on. Not tuned."""
 MOST_SHOWN = 5
-"""Trainings whose ratio is printed, the last ones."""
+"""The last trainings, whose ratios are printed."""
 
 
 class Note(Stored):
-    """What a training has reached over an epoch or several, or over ten minutes of one."""
+    """Figures of a training over one or several epochs, or over ten minutes of one."""
 
     schema_: Literal["autotune.realised/1"] = Field(alias="schema")
-    result: str = Field(description="when the result was created, by which it is known")
-    training: str = Field(description="one for each training")
+    result: str = Field(description="when the result was created, which identifies it")
+    training: str = Field(description="identifies the training")
     ended: AwareDatetime
     hostname: str
     cpu: str | None = Field(description="the processor's model")
-    cpus: Whole = Field(description="that processes may use there")
+    cpus: Whole = Field(description="number that processes may use there")
     torch: str
     gpu: str | None = Field(description="null: none was used")
-    ranks: Whole = Field(gt=0, description="that trained together; the first one writes")
+    ranks: Whole = Field(gt=0, description="number that trained together; the first one writes")
     samples: Whole = Field(gt=0, description="of all ranks")
     seconds: Seconds = Field(gt=1e-6, description="of training: start-up, first steps and evaluation are left out")
-    wait_seconds: Seconds | None = Field(description="of them, the host waited for batches; null: no loader was seen")
+    wait_seconds: Seconds | None = Field(description="of them, waiting for batches; null: no loader was seen")
     device_memory_bytes: Whole | None = Field(description="reserved on the GPU, peak since the process began")
     host_memory_bytes: Whole | None = Field(description="PSS of the process tree at the end; null on several ranks")
-    taken_fraction: Figure | None = Field(description="of the CPUs, that others took; null on several ranks")
+    taken_fraction: Figure | None = Field(description="of the CPUs, by other load; null on several ranks")
     sm_clock_mhz: Figure | None = Field(description="of the GPU at the end; null where torch cannot read it")
     sample_elements: Figure | None = Field(
         description="mean elements of a sample in a batch's first tensor; null where all batches are of one shape"
     )
-    compiled: bool = Field(description="torch.compile compiled something meanwhile: the rate is no steady one")
+    compiled: bool = Field(description="torch.compile compiled something meanwhile, so the rate is not steady")
 
     @property
     def rate(self) -> float:
@@ -67,40 +67,40 @@ class Note(Stored):
 
 @dataclass(frozen=True)
 class Training:
-    """One training's notes, in the order of time; none in which something was compiled."""
+    """The notes of one training, in order of time, without those in which something was compiled."""
 
     notes: tuple[Note, ...]
 
     @property
     def seconds(self) -> float:
-        """Training time that was noted."""
+        """Seconds of training in all notes."""
         return sum(note.seconds for note in self.notes)
 
     @property
     def rate(self) -> float:
-        """Samples per second over all of them."""
+        """Samples per second over all notes."""
         return sum(note.samples for note in self.notes) / self.seconds
 
     @property
     def hostname(self) -> str:
-        """Where it trained."""
+        """The host that trained."""
         return self.notes[-1].hostname
 
     @property
     def ended(self) -> datetime:
-        """When the last of them was written."""
+        """When the last note was written."""
         return self.notes[-1].ended
 
 
 @dataclass(frozen=True)
 class Trainings:
-    """All trainings that were noted beside a result.
+    """All trainings noted beside a result.
 
     Attributes:
-        measured: What the result claims.
-        on_cpu: Whether that was measured on the CPU.
-        alike: Those on a machine and a device like the measured ones, with its torch and ranks; in the order of time.
-        elsewhere: How many others there are.
+        measured: The result's claim.
+        on_cpu: Whether the claim was measured on the CPU.
+        alike: Trainings with the measured machine, device, torch and ranks, in order of time.
+        elsewhere: Number of other trainings.
     """
 
     measured: Measurement
@@ -121,7 +121,7 @@ class Trainings:
         return f"in {counted}{last}: {ratios} of the claimed rate"
 
     def sentences(self) -> list[str]:
-        """What the trainings have reached, and why the last one fell short, if it did; empty without notes."""
+        """Rates of the trainings, and why the last one fell short, if it did; empty without notes."""
         lines = []
         if self.alike:
             lines.append(self.ratios_text(self.alike))
@@ -132,7 +132,7 @@ class Trainings:
         return lines
 
     def shortfall(self, training: Training) -> str | None:
-        """How much of a training fell short, and what had changed; None where it did not, or for a moment only."""
+        """By how much a training fell short, and what had changed; None where it did not, or only briefly."""
         short = Training(tuple(note for note in training.notes if self.ratio(note) < SHORT))
         if not short.notes or short.seconds < SHORT_SECONDS:
             return None
@@ -141,9 +141,9 @@ class Trainings:
         return f"{when} {missing}: {self._cause(short)}"
 
     def _cause(self, short: Training) -> str:
-        """What accounts for most of a shortfall."""
+        """The change that explains most of a shortfall."""
         measured, telemetry = self.measured, self.measured.telemetry
-        causes: list[tuple[float, str]] = []  # the share of the rate that each one leaves
+        causes: list[tuple[float, str]] = []  # with the share of the rate that remains under each
 
         def add(share: float, what: str, here: str, there: str) -> None:
             causes.append((share, f"{what} {here}, {there} when it was measured"))
@@ -156,7 +156,7 @@ class Trainings:
         taken = _mean(short, lambda note: note.taken_fraction)
         if taken is not None:
             then = telemetry.taken_fraction if telemetry is not None else 0.0
-            add(1 - max(0.0, taken - then), "others took", f"{percent(taken)} of the CPUs", percent(then))
+            add(1 - max(0.0, taken - then), "other load took", f"{percent(taken)} of the CPUs", percent(then))
         clock, clock_then = _mean(short, lambda note: note.sm_clock_mhz), telemetry and telemetry.sm_clock_mhz
         if clock and clock_then:
             add(clock / clock_then, "the GPU's clock was", f"{clock:.0f} MHz", f"{clock_then:.0f} MHz")
@@ -171,7 +171,7 @@ class Trainings:
         then_bytes = measured.host_memory_bytes if self.on_cpu else measured.device_memory_bytes
         if then_bytes and peak > GROWN * then_bytes:
             return f"memory reached {format_bytes(peak)}, {format_bytes(then_bytes)} when it was measured"
-        return "of clock, waiting, memory, load by others and length of samples, none has changed enough"
+        return "clock, waiting, memory, other load and length of samples have not changed enough to explain it"
 
     def _memory(self, note: Note) -> int | None:
         return note.host_memory_bytes if self.on_cpu else note.device_memory_bytes
@@ -183,12 +183,12 @@ class Trainings:
 
 
 def trainings_path(path: Path) -> Path:
-    """Where the trainings with a result are noted: beside its file, ``train-cpu.realised.jsonl``."""
+    """The notes of trainings with a result, beside its file: ``train-cpu.realised.jsonl``."""
     return path.with_suffix(".realised.jsonl")
 
 
 def order_of(result: Result, path: str | Path, step_samples: float | None) -> Order:
-    """What the recorder notes of a training on this machine; `recorder.realised` explains it."""
+    """The recorder's order to note a training on this machine; see `recorder.realised`."""
     cpu = read_cpu({})
     return {
         "path": str(trainings_path(Path(path).absolute())),
@@ -202,8 +202,8 @@ def order_of(result: Result, path: str | Path, step_samples: float | None) -> Or
 def read_trainings(result: Result, path: Path) -> Trainings | None:
     """The trainings noted beside a result's file; None where the result claims no rate.
 
-    There are none where the notes cannot be read, since they are no part of a result. Lines that are no notes of this
-    result, such as one that was cut off, are skipped.
+    Notes are not part of a result: if they cannot be read, there are no trainings. Lines that are no notes of this
+    result, such as a truncated one, are skipped.
     """
     measured = result.best.measurement
     if measured is None:
@@ -239,7 +239,7 @@ def _is_alike(note: Note, result: Result) -> bool:
     place = (note.cpu, note.cpus, note.torch, note.ranks) == (
         cpu.model, cpu.budget, result.software.torch, result.best.config.ranks,
     )  # fmt: skip
-    names_gpu = result.constraints.device in ("cuda", "rocm")  # of others, notes hold no name
+    names_gpu = result.constraints.device in ("cuda", "rocm")  # notes hold no name of other devices
     return place and (not names_gpu or note.gpu in [gpu.name for gpu in gpus[:1]])
 
 
@@ -248,7 +248,7 @@ def _elements(note: Note) -> float | None:
 
 
 def _mean(training: Training, read: Callable[[Note], float | None]) -> float | None:
-    """A figure over all notes that have it, by their seconds."""
+    """The mean of a figure over all notes that have it, weighted by seconds."""
     figures = [(note.seconds, figure) for note in training.notes if (figure := read(note)) is not None]
     total = sum(seconds for seconds, _ in figures)
     return sum(seconds * figure for seconds, figure in figures) / total if total else None

@@ -1,9 +1,9 @@
-"""Copies to the device on a stream of their own, beside what it computes, rather than behind it in one queue.
+"""Copies batches to the device on a stream of their own, beside the training instead of behind it in one queue.
 
-The host runs ahead of the device: while that still trains on one batch, the next is drawn and its copy asked for. In
-the stream of training, the copy would wait for the training to end. In another, it need not, and training waits for the
-copy (`wait_stream`) and for nothing else. Memory of a batch belongs to the stream that it was allocated in, so each
-tensor is recorded in the other one: else it could be given to the next copy while training still reads it.
+The host runs ahead of the device: while the device still trains on one batch, the host draws the next and requests its
+copy. In the stream of training, the copy would wait for the training to end. In another stream it does not, and
+training waits only for the copy (`wait_stream`). A batch's memory belongs to the stream that allocated it, so each
+tensor is recorded in the other stream: else the next copy could reuse memory that training still reads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SideStream:
 
     Args:
         device: Where batches are copied to.
-        cuda: The streams of a device, as ``torch.cuda`` has them: another one simulates them.
+        cuda: Provides a device's streams; tests pass a simulation of ``torch.cuda``.
     """
 
     def __init__(self, device: torch.device, cuda: Any = torch.cuda) -> None:
@@ -31,13 +31,13 @@ class SideStream:
         self._stream = cuda.Stream(device)
 
     def move(self, batch: Any, copy: Callable[[Any], Any]) -> Any:
-        """A batch that the present stream may use.
+        """Copies a batch, and makes the current stream wait for it.
 
-        What is on a device already, and what hides its tensors, is copied in the present stream.
+        Batches that are on a device already, or hide their tensors, are copied in the current stream.
 
         Args:
-            batch: In pinned memory.
-            copy: Copies it to the device, without waiting.
+            batch: A batch in pinned memory.
+            copy: Copies it to the device without waiting.
         """
         if _hides_tensors(batch) or any(tensor.device.type != "cpu" for tensor in tensors_in(batch)):
             return copy(batch)
@@ -51,7 +51,7 @@ class SideStream:
 
 
 def _hides_tensors(batch: Any) -> bool:
-    """Whether a part knows how to move itself, and may hold tensors that nobody finds."""
+    """Whether a part moves itself, and so may hold tensors that `tensors_in` does not find."""
     if isinstance(batch, torch.Tensor):
         return False
     if isinstance(batch, Mapping):

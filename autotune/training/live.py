@@ -1,4 +1,4 @@
-"""`autotune.live`: tunes a loop of one's own while it trains."""
+"""`autotune.live`: tunes your own loop while it trains."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def live(
 ) -> tuple[Loader, Model, Optimizer]:
     """Tunes the training of this process while it goes on; call it once, before the loop.
 
-    The objects are returned as they are. Settings that leave what is learned alone are played block by block beside
-    your own, and what is faster stays: workers of the loader, threads, the form of the optimizer. What could not be
-    changed keeps your setting. Whatever fails, training goes on.
+    It returns the objects unchanged. Settings that do not change what is learned (loader workers, threads, the form of
+    the optimizer) play block by block beside yours, and the faster ones stay. Settings that cannot be changed keep your
+    value. Training continues whatever fails.
 
     Args:
-        loader: That feeds the training.
-        model: That is trained.
+        loader: The loader that feeds the training.
+        model: The model that trains.
         optimizer: Its optimizer.
-        out: Keep a log beside this path, for ``autotune watch``; none when left out.
+        out: Keep a log beside this path, for ``autotune watch``; without it there is no log.
     """
     begin(out)
     return loader, model, optimizer
 
 
 def begin(out: str | Path | None = None) -> None:
-    """Tunes whatever this process trains from here on, as `live` does; frameworks' callbacks call it."""
+    """Tunes the training of this process from now on, as `live` does; callbacks of frameworks call it."""
     LiveTraining(_Adviser(out), probe_host().cpu.budget)
 
 
@@ -62,6 +62,6 @@ class _Adviser:
         return self._candidates
 
     def tell(self, event: str, **content: Any) -> None:
-        """Something has happened; a log that fails in whatever way is not the training's fault."""
+        """Logs an event; a failing log never stops the training."""
         with contextlib.suppress(Exception):
             self._log.add({"event": event, **content})

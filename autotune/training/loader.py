@@ -13,10 +13,10 @@ from autotune.training.ranks import this_rank
 
 
 class TunedLoader(Drawing):
-    """A loader that shuffles, and leaves random numbers to training, as it would without the tuned settings.
+    """A loader that shuffles and draws random numbers as it would without the tuned settings.
 
     Attributes:
-        own: Yours, that it draws as.
+        own: Settings of your own loader, whose draws it reproduces.
     """
 
     own = Own()
@@ -26,7 +26,7 @@ class TunedLoader(Drawing):
         if not (self.num_workers or self.own.workers):
             return super().__iter__()
         goes_on, self._is_read = self._is_read, True
-        # Looked up now: the recorder, or what notes a training, may have put itself around it.
+        # Looked up now: the recorder, or the notes of a training, may have wrapped it.
         return self.read(self.own, None, DataLoader.__iter__, _warn, goes_on=goes_on)
 
 

@@ -1,4 +1,4 @@
-"""A result file, loaded into a training script; what has changed since it was measured is told in one sentence."""
+"""Loads a result file into a training script; one warning names what has changed since the measurement."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def load(
     strict: bool = False,
     realised: bool = False,
 ) -> Tuned:
-    """The tuned configuration of a result file, ready to be used in training.
+    """Loads the tuned configuration of a result file, ready for training.
 
-    Warns when this machine, its torch, or the workload is not what was measured. Without `workload`, the model and the
-    optimizer are compared when `Tuned.prepare` gets them.
+    Warns when this machine, its torch or the workload differs from the measured one. Without `workload`,
+    `Tuned.prepare` compares the model and the optimizer.
 
     Args:
         path: A result file.
-        device: Where to train; the kind of device that was measured when None.
-        workload: What ``build()`` returns, to be compared at once with what was measured, data and effective batch too.
-        strict: Raise instead of warning.
-        realised: Note beside the file what training reaches from `Tuned.prepare` on, for `autotune show` and
-            `autotune check`; the integrations do so too.
+        device: The device to train on; by default the kind that was measured.
+        workload: The return value of ``build()``; compared at once, data and effective batch included.
+        strict: Raise an error instead of a warning.
+        realised: From `Tuned.prepare` on, note the rate of training beside the file, for `autotune show` and `autotune
+            check`. The integrations do so too.
 
     Raises:
-        ResultFileError: When the file is missing, broken or of another schema.
-        ConfigError: When this machine has no such device; with `strict`, when something differs.
-        WorkloadError: When `workload` is none.
+        ResultFileError: The file is missing, broken or of another schema.
+        ConfigError: This machine has no such device; with `strict`, also when something differs.
+        WorkloadError: `workload` is not one.
     """
     result = read_result(path)
     if result.ignored is not None:
@@ -65,34 +65,34 @@ def load(
     if workload is not None and _is_another(workload, result):
         differences.append(f"the workload is not {result.workload.name} ({result.workload.target}) as it was measured")
     if differences:
-        told = (
+        message = (
             f"{path} was measured elsewhere ({'; '.join(differences)}): expect a different speed; "
-            f"'autotune check {path}' tells whether it holds here"
+            f"run 'autotune check {path}' to see whether it holds here"
         )
         if strict:
-            raise ConfigError(f"{told}; tune on this machine, or load it without strict")
-        warnings.warn(told, stacklevel=2)
+            raise ConfigError(f"{message}; tune on this machine, or load it without strict")
+        warnings.warn(message, stacklevel=2)
     return tuned
 
 
 def _machine_differences(result: Result, device: torch.device) -> list[str]:
-    """How this machine differs from the measured one, in what matters to speed; empty when alike."""
+    """Differences from the measured machine that matter to speed; empty when there are none."""
     kind = "cuda" if result.constraints.device == "rocm" else result.constraints.device
-    found: list[tuple[str, object, object]] = [
+    pairs: list[tuple[str, object, object]] = [
         ("torch", result.software.torch, str(torch.__version__)),
         ("device", kind, device.type),
     ]
     if device.type == "cuda":
         measured_gpu = result.hardware.gpus[0].name if result.hardware.gpus else None
-        found.append(("GPU", measured_gpu, torch.cuda.get_device_name(device)))
+        pairs.append(("GPU", measured_gpu, torch.cuda.get_device_name(device)))
     else:
         cpu, measured = read_cpu({}), result.hardware.cpu
-        found += [("CPU", measured.model, cpu.model), ("CPUs", measured.budget, cpu.budget)]
-    return [f"{what} {there} there, {here} here" for what, there, here in found if there != here]
+        pairs += [("CPU", measured.model, cpu.model), ("CPUs", measured.budget, cpu.budget)]
+    return [f"{what} {there} there, {here} here" for what, there, here in pairs if there != here]
 
 
 def _ranks_differences(result: Result) -> list[str]:
-    """Whether another number of ranks trains than was measured, and what that makes of the effective batch."""
+    """A sentence where the number of ranks differs from the measured one, with the effective batch that results."""
     config, here = result.best.config, this_rank().count
     if config.ranks == here:
         return []
@@ -104,10 +104,10 @@ def _ranks_differences(result: Result) -> list[str]:
 
 
 def _is_another(workload: Any, result: Result) -> bool:
-    """Whether the fingerprint is another one; it takes one sample, and an optimizer that is thrown away.
+    """Whether a workload has another fingerprint; draws one sample and creates an optimizer to find out.
 
     Raises:
-        WorkloadError: It is no workload, or its dataset is empty.
+        WorkloadError: The object is no workload, or its dataset is empty.
     """
     built = adapt(workload, "workload")
     if not comparable(built.model, result):

@@ -1,11 +1,11 @@
 """A data set collated once: its samples are the rows of a few large tensors, in memory or on the device.
 
-A batch is then a selection of rows, instead of samples that are read, and put together again, in each epoch. The loader
-around it stays torch's own, with the user's sampler, so that samples come in the order in which they always did.
+A batch is then a selection of rows, instead of samples that are read and collated again in each epoch. The loader stays
+torch's own, with the user's sampler, so the order of samples does not change.
 
-Only a data set whose samples are always the same can be kept so. That is tried out, never assumed: samples are read
-again under other random numbers, and batches of other samples and sizes are collated by the user's own function, and
-all must equal the rows that would be selected for them.
+Only a data set whose samples are always the same can be placed. That is tested, never assumed: samples are read again
+under other random numbers, and the user's own function collates batches of other samples and sizes. All must equal the
+rows that would be selected for them.
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ from autotune.workload.batches import tensors_in, with_tensors
 
 Collate = Callable[[Any], Any]
 CHUNK_SAMPLES, CHUNK_BYTES = 1024, 2**26
-"""Read at once at most: what is collated and copied into its place takes memory twice."""
+"""Most samples and bytes to read at once: a chunk takes memory twice, collated and copied into place."""
 FIRST_SAMPLES = 16
-"""Of the first chunk, which tells how large samples are."""
+"""Samples of the first chunk, which shows how large samples are."""
 PROBED_SAMPLES, FEWEST_PROBED, PROBED_SECONDS, MOST_PROBED_SECONDS = 32, 4, 1.0, 3.0
-"""Samples that a look reads, in about so many seconds; the last is the most that it takes.
+"""`look_at` reads `PROBED_SAMPLES`, or as many as take `PROBED_SECONDS`, but `FEWEST_PROBED` at least. It refuses a set
+whose fewest samples would take more than `MOST_PROBED_SECONDS`.
 
-An augmentation that changes one sample in five escapes the comparisons of so many once in 10⁶ times: 0.8 to the power
-of the 26 samples and of the 42 that are read again. Reading the whole set compares others once more."""
+An augmentation that changes one sample in five escapes the comparisons once in 10⁶ times: 0.8 to the power of the 26
+samples and of the 42 that are read again. Reading the whole set compares other samples once more."""
 COMPARED_SEEDS = (11, 23)
 COMPARED_SAMPLES = 16
 FEW = 16
-"""Parts of a list that are looked at for changes, at each batch: more would take as long as the batch."""
+"""Longest list to check for changes at each batch: more parts would take as long as the batch."""
 MOST_OF_FREE = 0.5
-"""Of the memory that is free, at most, for the whole set. Chosen: activations need the rest."""
+"""Largest share of the free memory for the whole set. Not tuned; activations need the rest."""
 
 
 class Rows:
-    """What a placed data set hands to the loader's collation: a whole batch.
+    """A whole batch, which a placed data set passes to the loader's collation.
 
     Args:
-        batch: As the user's own collation would have made it.
-        count: Its samples.
+        batch: The batch as the user's own collation would have made it.
+        count: Number of its samples.
     """
 
     __slots__ = ("batch", "count")
@@ -69,15 +70,15 @@ def unpacked(rows: Rows) -> Any:
 
 
 class PlacedDataset(Dataset[Any]):
-    """The user's data set, which it behaves as in all but one thing: batches are selected from what was collated once.
+    """Behaves as the user's data set, but selects batches from rows that were collated once.
 
-    The first batch reads it all, unless `place` has before. What turns out not to be placeable is read sample by
-    sample, as ever, after a warning; so is what the user changes afterwards.
+    The first batch reads the whole set, unless `place` has done so. A data set that cannot be placed, or that the user
+    changes later, is read sample by sample, after a warning.
 
     Args:
-        dataset: The user's.
-        collate: Makes a batch of a list of its samples.
-        device: Where the rows lie.
+        dataset: The user's data set.
+        collate: Collates a list of its samples into a batch.
+        device: The device of the rows.
     """
 
     _OWN = frozenset({"_dataset", "_collate", "_device", "_whole", "_state", "_refused", "_seconds"})
@@ -93,7 +94,7 @@ class PlacedDataset(Dataset[Any]):
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """For ``isinstance``, that of the user's data set."""
+        """The class of the user's data set, for ``isinstance``."""
         return type(self._dataset)
 
     def __getattr__(self, name: str) -> Any:
@@ -163,10 +164,10 @@ class PlacedDataset(Dataset[Any]):
             raise ConfigError(f"it takes {size}, more than half of the {format_bytes(free)} of memory that are free")
 
     def _compare(self) -> None:
-        """Batches of other samples, read under other random numbers, must be what is selected for them.
+        """Compares batches of other samples, read under other random numbers, with the rows selected for them.
 
         Raises:
-            ConfigError: They are not.
+            ConfigError: They differ.
         """
         samples = len(self._dataset)
         for seed in COMPARED_SEEDS:
@@ -175,7 +176,7 @@ class PlacedDataset(Dataset[Any]):
                 with random_numbers(seed):
                     expected = self._collate(_fetch(self._dataset, indices))
                 if not alike(expected, self._selected(indices)):
-                    raise ConfigError("its samples, or the batches that are made of them, differ from time to time")
+                    raise ConfigError("its samples, or the batches made of them, differ from time to time")
 
     def _selected(self, indices: Sequence[Any]) -> Any:
         try:
@@ -187,17 +188,17 @@ class PlacedDataset(Dataset[Any]):
 
 
 def place(dataset: PlacedDataset) -> None:
-    """Reads and collates the whole set, unless that was done before; compares some of it with what is read again.
+    """Reads and collates the whole set, unless that was done before, and compares some samples with a second reading.
 
-    Random numbers are left as they were.
+    The state of random numbers does not change.
 
     Raises:
-        ConfigError: Its samples, or its collation, are not what they would have to be, or there is no memory for it.
+        ConfigError: Samples or collation are not always the same, or the set does not fit in memory.
     """
     if dataset._whole is not None:
         return
     began = perf_counter()
-    with _told():
+    with _errors_as_reasons():
         if (why := unfit(dataset._dataset)) is not None:
             raise ConfigError(why)
         with random_numbers(0):
@@ -212,25 +213,25 @@ def place(dataset: PlacedDataset) -> None:
 
 
 def placement_seconds(dataset: object) -> float | None:
-    """What reading and collating a data set took; None where that was not asked for, or has not happened."""
+    """Seconds that reading and collating a data set took; None where it is not placed."""
     return dataset._seconds if type(dataset) is PlacedDataset else None
 
 
 def state_of(dataset: Any, depth: int = 3) -> list[Any]:
-    """What a data set holds, and others that it wraps: by it a change is noticed, if not one within what it holds.
+    """The values in a data set, and in others that it wraps, by which a later change is noticed.
 
-    Of tensors, changes in place are noticed as well.
+    Changes inside a value are not noticed, except those of a tensor in place.
     """
-    found: list[Any] = []
+    state: list[Any] = []
     for value in getattr(dataset, "__dict__", {}).values():
-        found.append(value)
+        state.append(value)
         held = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else (value,)
         for part in held if len(held) <= FEW else ():
             if isinstance(part, Dataset) and depth:
-                found += state_of(part, depth - 1)
+                state += state_of(part, depth - 1)
             elif isinstance(part, torch.Tensor) and not part.is_inference():
-                found.append(part._version)
-    return found
+                state.append(part._version)
+    return state
 
 
 def _unchanged(before: Sequence[Any], now: Sequence[Any]) -> bool:
@@ -241,18 +242,18 @@ def _unchanged(before: Sequence[Any], now: Sequence[Any]) -> bool:
 
 
 def look_at(dataset: Any, collate: Collate, drawn: Sequence[Any], sample_seconds: float) -> int:
-    """The bytes that a data set would take when it is placed, by a few of its samples.
+    """Estimates the bytes that a data set would take when placed, from a few of its samples.
 
     Args:
-        dataset: The user's.
-        collate: Makes a batch of a list of its samples.
-        drawn: Some of what its sampler draws.
-        sample_seconds: What reading one takes.
+        dataset: The user's data set.
+        collate: Collates a list of its samples into a batch.
+        drawn: Some indices that its sampler draws.
+        sample_seconds: Seconds to read one sample.
 
     Raises:
-        ConfigError: It cannot be placed; the message says why.
+        ConfigError: The data set cannot be placed; the message gives the reason.
     """
-    with _told():
+    with _errors_as_reasons():
         if (why := unfit(dataset)) is not None:
             raise ConfigError(why)
         if not all(isinstance(index, int) for index in drawn):
@@ -270,17 +271,17 @@ def look_at(dataset: Any, collate: Collate, drawn: Sequence[Any], sample_seconds
 
 
 def unfit(dataset: Any) -> str | None:
-    """Why a data set cannot be placed whatever its samples are, or None."""
+    """The reason why a data set cannot be placed whatever its samples are, or None."""
     if isinstance(dataset, IterableDataset) or not length_of(dataset):
         return "it has no length by which all its samples could be read"
     if hasattr(dataset, "set_epoch"):
-        return "its samples may be others in each epoch, since it has a set_epoch()"
+        return "its samples may differ from epoch to epoch, since it has a set_epoch()"
     return None
 
 
 def alike(batch: Any, other: Any) -> bool:
-    """Whether two batches are of one structure, with equal tensors of one type; NaN equals NaN."""
-    structure, its_structure = (with_tensors(one, lambda _: None) for one in (batch, other))
+    """Whether two batches have the same structure and types, and equal tensors; NaN equals NaN."""
+    structure, its_structure = (with_tensors(each, lambda _: None) for each in (batch, other))
     mine, theirs = list(tensors_in(batch)), list(tensors_in(other))
     if type(batch) is not type(other) or structure != its_structure or len(mine) != len(theirs):
         return False
@@ -294,10 +295,10 @@ def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _rows_of(batch: Any, count: int) -> list[torch.Tensor]:
-    """The tensors of a batch, each with a row a sample.
+    """The tensors of a batch, each with one row per sample.
 
     Raises:
-        ConfigError: It has others, or holds what is no tensor.
+        ConfigError: The batch has other tensors, or holds something that is not a tensor.
     """
     parts: list[torch.Tensor] = []
 
@@ -318,19 +319,19 @@ def _rows_of(batch: Any, count: int) -> list[torch.Tensor]:
 
 
 def _fetch(dataset: Any, indices: Sequence[Any]) -> Any:
-    """Samples, as torch's loader reads them."""
+    """Reads samples as torch's loader does."""
     if getattr(dataset, "__getitems__", None):
         return dataset.__getitems__(list(indices))
     return [dataset[index] for index in indices]
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """What the user's code raises while all is read is a reason not to."""
+def _errors_as_reasons() -> Iterator[None]:
+    """Turns an error of the user's code while the set is read into a reason not to place it."""
     try:
         yield
     except (ConfigError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        said = (str(error).splitlines() or [""])[0][:200]
-        raise ConfigError(f"reading all of it raised {type(error).__name__}: {said}") from error
+        first_line = (str(error).splitlines() or [""])[0][:200]
+        raise ConfigError(f"reading all of it raised {type(error).__name__}: {first_line}") from error

@@ -1,6 +1,6 @@
-"""Training in several processes, the ranks: who this one is, and one model on all of them.
+"""Training in several processes, the ranks: this process's rank, and one model on all ranks.
 
-The bursts' own ranks, `torchrun` and whatever has initialised ``torch.distributed`` look alike from here.
+The bursts' own ranks, those of `torchrun`, and any others of ``torch.distributed`` look alike here.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 NO_DEADLINE = datetime.timedelta(days=7)
-"""Of a collective: who waits for other ranks is ended from outside, and a runner may be stopped in the middle of one
-for as long as its partner trains; torch's own 10 or 30 minutes would count that."""
+"""Timeout of a collective. A rank that waits for others is ended from outside. A runner may also be stopped inside a
+collective while its partner trains, and torch's own 10 or 30 minutes would count that time."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Rank:
     """One of the processes that train together.
 
     Attributes:
-        number: Its own, from 0.
-        count: How many there are, on all machines.
-        local: Its number on this machine, by which it has its device.
-        local_count: How many there are on this machine.
+        number: Its number, from 0.
+        count: Number of ranks on all machines.
+        local: Its number on this machine, which decides its device.
+        local_count: Number of ranks on this machine.
     """
 
     number: int = 0
@@ -59,25 +59,26 @@ class Rank:
 
 
 def this_rank() -> Rank:
-    """Who this process is: as ``torch.distributed`` knows it, or, before that is initialised, as `torchrun` says."""
+    """The rank of this process: from ``torch.distributed``, or from `torchrun` before that is initialised."""
     if not distributed.is_available():
         return Rank()
     started, by_torchrun = distributed.is_initialized(), distributed.is_torchelastic_launched()
     if not (started or by_torchrun):
         return Rank()
-    number = distributed.get_rank() if started else _told("RANK")
-    count = distributed.get_world_size() if started else _told("WORLD_SIZE", 1)
-    return Rank(number, count, _told("LOCAL_RANK", number), _told("LOCAL_WORLD_SIZE", count))
+    number = distributed.get_rank() if started else _from_environment("RANK")
+    count = distributed.get_world_size() if started else _from_environment("WORLD_SIZE", 1)
+    local, local_count = _from_environment("LOCAL_RANK", number), _from_environment("LOCAL_WORLD_SIZE", count)
+    return Rank(number, count, local, local_count)
 
 
-def _told(name: str, otherwise: int = 0) -> int:
+def _from_environment(name: str, otherwise: int = 0) -> int:
     with contextlib.suppress(ValueError):
         return int(os.environ.get(name, otherwise))
     return otherwise
 
 
 def device_of_rank(device: torch.device) -> torch.device:
-    """A kind of device as this rank has it: each a GPU of its own."""
+    """The device of this rank, for a kind of device: each rank has its own GPU."""
     rank = this_rank()
     if rank.alone or device.type != "cuda" or device.index is not None:
         return device
@@ -95,21 +96,21 @@ def join(device: torch.device, **how: Any) -> None:
         torch.cuda.set_device(device)
     if distributed.is_initialized():
         return
-    # What is on the CPU goes through gloo beside NCCL too, as it does by torch's own default.
+    # Beside NCCL, tensors on the CPU go through gloo, as by torch's own default.
     distributed.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", **how)
 
 
 def threads_of_rank() -> int:
-    """Threads of an operation that each rank may use: its part of the CPUs."""
+    """Threads that each rank may use in an operation: its share of the CPUs."""
     return max(1, read_cpu({}).budget // this_rank().local_count)
 
 
 def on_all_ranks(
     model: nn.Module, config: TrainConfig, device: torch.device, optimizer: Optimizer | None = None
 ) -> nn.Module:
-    """The model in a ``DistributedDataParallel``, or split among the ranks, as the config's knobs say.
+    """The model in a ``DistributedDataParallel``, or split among the ranks, as the config says.
 
-    As it is where nothing of it learns. An optimizer follows the parameters that are split.
+    A model without trainable parameters is returned unchanged. The optimizer gets the parameters that are split.
     """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model
@@ -120,13 +121,13 @@ def on_all_ranks(
     if config.exchange_dtype == "bf16":
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
-        # By its name torch refuses its own without NCCL, but gloo adds up bf16 as well (seen with torch 2.13).
+        # torch refuses its own hook, by name, without NCCL; but gloo can add bf16 too (seen with torch 2.13).
         shared.register_comm_hook(None, lambda state, bucket: bf16_compress_hook(state, bucket))  # noqa: PLW0108
     return shared
 
 
 class Exchange:
-    """Says when the models on all ranks exchange their gradients: of a step's micro-batches only with the last."""
+    """Makes the models on all ranks exchange gradients only with the last micro-batch of a step."""
 
     def __init__(self) -> None:
         self._models: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
@@ -136,13 +137,13 @@ class Exchange:
         return bool(self._models)
 
     def add(self, model: DistributedDataParallel) -> None:
-        """A model that `on_all_ranks` has made."""
+        """Adds a model from `on_all_ranks`."""
         self._models.add(model)
         if model.static_graph:
             self._learning.add(model)
 
     def only_last(self, batches: Iterable[Any], size: int) -> Iterator[Any]:
-        """The batches of a step, gradients being exchanged with the last of them; where data end before, after it."""
+        """Yields the batches of a step; gradients are exchanged with the last one, or after the data ends early."""
         number = 0
         try:
             for number, batch in enumerate(batches, 1):
@@ -157,7 +158,7 @@ class Exchange:
                 model.require_backward_grad_sync = True
 
     def _exchange(self) -> None:
-        """Makes all ranks' gradients their mean, which no backward pass has done."""
+        """Averages the gradients over all ranks, where no backward pass has done so."""
         for model in self._models:
             for parameter in model.parameters():
                 if parameter.grad is not None:
@@ -166,14 +167,14 @@ class Exchange:
 
 
 class SharedSampler(Sampler[Any]):
-    """What another sampler draws, shared out among ranks as ``DistributedSampler`` does it.
+    """Shares another sampler's draws among ranks as ``DistributedSampler`` does.
 
-    All ranks' batches together hold the samples that one process would draw. Where they cannot be shared out evenly,
-    the first of a pass are drawn again.
+    All ranks together draw the samples that one process would draw. Where these cannot be shared evenly, the first ones
+    of a pass are drawn again.
 
     Args:
-        sampler: Draws the same on all ranks.
-        rank: Who draws here.
+        sampler: A sampler that draws the same on all ranks.
+        rank: The rank that draws here.
     """
 
     def __init__(self, sampler: Any, rank: Rank) -> None:
@@ -192,13 +193,13 @@ class SharedSampler(Sampler[Any]):
             yield next(itertools.islice(whole, self._rank.number, None))
 
     def set_epoch(self, epoch: int) -> None:
-        """Passes it on to a sampler that wants to know."""
+        """Passes the epoch to a sampler that accepts it."""
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(epoch)
 
 
 def place_in_data(place: int, length: int | None, rank: Rank) -> int:
-    """A place in the stream of samples of all ranks, in that of a data set whose epochs have no sample twice."""
+    """Converts a place in the samples of all ranks to one in a data set whose epochs have no sample twice."""
     if rank.alone or not length:
         return place
     epoch, within = divmod(place, rank.count * math.ceil(length / rank.count))
@@ -206,7 +207,7 @@ def place_in_data(place: int, length: int | None, rank: Rank) -> int:
 
 
 class EpochSampler(DistributedSampler[Any]):
-    """A ``DistributedSampler`` that goes on to the next epoch by itself; ``set_epoch`` may still be called."""
+    """A ``DistributedSampler`` that moves to the next epoch by itself; you may still call ``set_epoch``."""
 
     def __iter__(self) -> Iterator[Any]:
         drawn = super().__iter__()
@@ -218,16 +219,16 @@ def shared_out(dataset: Dataset[Any], settings: dict[str, Any], rank: Rank) -> d
     """Keyword arguments of a ``DataLoader`` whose samples are shared out among the ranks.
 
     Args:
-        dataset: What is loaded.
-        settings: As they are in a single process.
-        rank: Who loads.
+        dataset: The data set.
+        settings: Keyword arguments for a single process.
+        rank: The rank that loads.
 
     Raises:
-        ConfigError: Its batches are made by a batch sampler that knows nothing of ranks, or by a sampler that cannot be
-            made to draw the same on all of them.
+        ConfigError: The batches come from a batch sampler without support for ranks, or from a sampler that may draw
+            differently on each rank.
     """
     if isinstance(dataset, IterableDataset):
-        return settings  # which shares itself out, or cannot be
+        return settings  # it shares itself, or cannot be shared
     batches, sampler = settings.get("batch_sampler"), settings.get("sampler")
     if batches is not None:
         if not hasattr(batches, "num_replicas") and not hasattr(getattr(batches, "sampler", None), "num_replicas"):

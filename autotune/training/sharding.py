@@ -1,7 +1,7 @@
-"""One model split among ranks, by torch's FSDP2: each keeps its part of weights, gradients and optimizer states.
+"""Splits a model among ranks with torch's FSDP2: each rank keeps its part of weights, gradients and optimizer states.
 
-A block's weights are gathered just before it computes, and its gradients are exchanged, each rank keeping its part, as
-soon as its backward pass has ended.
+A block's weights are gathered just before it computes. Its gradients are exchanged as soon as its backward pass has
+ended, and each rank keeps its part.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 def split_among_ranks(
     model: nn.Module, config: TrainConfig, device: torch.device, optimizer: Optimizer | None = None
 ) -> nn.Module:
-    """The same model, whose parameters become ``DTensor`` parts; each repeated block is gathered by itself.
+    """Splits a model in place: its parameters become ``DTensor`` parts, and each repeated block is gathered by itself.
 
-    The optimizer is given the new parameters in the old ones' place, and the part of its states that goes with them.
-    Gradients are exchanged after each micro-batch, also where a step has several: to keep them whole until the last one
-    would take the memory that splitting saves.
+    In the optimizer, the new parameters replace the old ones, with their part of its states. Gradients are exchanged
+    after each micro-batch, even where a step has several: keeping whole gradients until the last one would take the
+    memory that splitting saves.
 
     Raises:
-        ConfigError: torch cannot split the model, such as one whose parameters are not all of one type.
+        ConfigError: torch cannot split the model, for instance where its parameters have different types.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -42,7 +42,7 @@ def split_among_ranks(
     gathered = torch.bfloat16 if config.fsdp_param_dtype == "bf16" else None
     exchanged = torch.bfloat16 if config.exchange_dtype == "bf16" else None
     if gathered is not None and exchanged is None:
-        exchanged = torch.float32  # torch would exchange gradients in what weights are gathered in
+        exchanged = torch.float32  # by default torch uses the type of the gathered weights
     policy = MixedPrecisionPolicy(gathered, exchanged)
     how: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": config.reshard_after_forward}
     groups = repeated_blocks(model)
@@ -62,26 +62,26 @@ def split_among_ranks(
 
 
 def _gather_ahead(group: Sequence[Any], count: int) -> None:
-    """Has each block of a group, in the order in which they compute, gather the next ones too, or those before it."""
+    """Makes each block of a group also gather the next `count` blocks, or in the backward pass those before it."""
     for place, block in enumerate(group if count else ()):
         block.set_modules_to_forward_prefetch(list(group[place + 1 : place + 1 + count]))
         block.set_modules_to_backward_prefetch(list(reversed(group[max(0, place - count) : place])))
 
 
 def is_split(weight: torch.Tensor) -> bool:
-    """Whether a rank has a part of a weight only."""
+    """Whether a rank holds only a part of a weight."""
     from torch.distributed.tensor import DTensor
 
     return isinstance(weight, DTensor)
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of a tensor of which a rank may have a part; all ranks must ask for it."""
+    """The whole of a tensor that may be split; all ranks must call it."""
     return tensor.full_tensor() if is_split(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def _follow(optimizer: Optimizer, before: dict[int, str], after: dict[str, nn.Parameter]) -> None:
-    """Gives an optimizer the parameters that have taken the place of those it knows."""
+    """Replaces an optimizer's parameters with the split ones."""
     from torch.distributed.tensor import distribute_tensor
 
     for group in optimizer.param_groups:

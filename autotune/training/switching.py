@@ -1,4 +1,4 @@
-"""Which settings are in force in a process that trains, and how they are exchanged for those of another config."""
+"""The settings in force in a process that trains, and the switch to those of another config."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Setting(NamedTuple):
-    """What one knob has changed: the values it went by, what was read before, and how it is taken back."""
+    """The change of one knob: the values that it used, the value read before, and how to undo it."""
 
     by: tuple[Scalar, ...]
     before: Scalar | None
@@ -28,24 +28,24 @@ class _Setting(NamedTuple):
 
 
 _OF_PROCESS: dict[str, _Setting] = {}
-"""By knob, what holds for the whole process, for whichever model it was set."""
+"""Settings of the whole process, by knob, whichever model they were set for."""
 _FOR_PROCESS = [knob for knob in KNOBS.values() if knob.on_process is not None]
 _FOR_MODEL = [
-    tuple(knob for knob in KNOBS.values() if knob.on_model is not None),  # each wraps what those before have made
+    tuple(knob for knob in KNOBS.values() if knob.on_model is not None),  # each wraps the work of those before
     *((knob,) for knob in KNOBS.values() if knob.on_optimizer is not None),
 ]
 
 
 class InForce:
-    """The settings of one config that are in force in this process, and can be exchanged for those of another.
+    """The settings of one config that are in force in this process; `switch` replaces them with those of another.
 
     Args:
-        model: What is trained, or None: then only what holds for the whole process is set.
-        optimizer: That steps it; None leaves its knobs alone.
-        device: To train on; the first `switch` moves the model there.
+        model: The model that trains; None sets only what holds for the whole process.
+        optimizer: Its optimizer; None leaves the optimizer's knobs alone.
+        device: The device to train on; the first `switch` moves the model there.
 
     Attributes:
-        config: That was switched to last; None before the first `switch`.
+        config: The config of the last `switch`; None before the first.
     """
 
     def __init__(self, model: nn.Module | None, optimizer: Optimizer | None, device: torch.device) -> None:
@@ -56,22 +56,22 @@ class InForce:
         self._of_model: dict[str, _Setting] = {}
 
     def switch(self, config: TrainConfig) -> None:
-        """Takes back what differs, sets it as the config says, and reads it back.
+        """Undoes the settings that differ, sets them as the config says, and reads them back.
 
-        Gradients are dropped, unless it is the first time: those that another config has half accumulated, in fp16 a
-        multiple of the gradients, are not to be stepped on. Weights and the optimizer's state stay.
+        Every switch but the first drops gradients: another config has accumulated only part of them, in fp16 as scaled
+        values, and the optimizer must not step on those. Weights and the optimizer's state stay.
 
         Raises:
-            ConfigError: Another process is needed, and nothing was switched; or a value did not come into effect, and
-                some others did. Another config can be switched to then.
+            ConfigError: The config needs another process, and nothing was switched; or a value did not come into
+                effect, but others did. You can then switch to another config.
         """
         first = self.config is None
         if self.config is not None and not can_share_process(config, self.config):
             names = [name for name in config.changes_from(self.config) if KNOBS[name].scope == "process"]
             raise ConfigError(f"a process that trains cannot switch {' and '.join(names)}: start another one for it")
-        for one in () if first else (self._model, self._optimizer):
-            if one is not None:
-                one.zero_grad(set_to_none=True)
+        for holder in () if first else (self._model, self._optimizer):
+            if holder is not None:
+                holder.zero_grad(set_to_none=True)
         self.config = config
         os.environ.update(variables(config))
         if config.num_threads is None and not this_rank().alone:
@@ -85,8 +85,8 @@ class InForce:
                 self._settle(knobs, config, self._of_model)
 
     def _settle(self, knobs: tuple[Knob, ...], config: TrainConfig, settings: dict[str, _Setting]) -> None:
-        """Brings knobs into force, each of which may have wrapped what those before it have made."""
-        same = list(itertools.takewhile(lambda knob: _is_so(knob, config, settings), knobs))
+        """Puts knobs into force; each may have wrapped the work of those before it."""
+        same = list(itertools.takewhile(lambda knob: _is_set(knob, config, settings), knobs))
         changed = knobs[len(same) :]
         for knob in reversed(changed):
             if (setting := settings.pop(knob.name, None)) is not None:
@@ -96,8 +96,8 @@ class InForce:
             settings[knob.name] = _Setting(_goes_by(knob, config), before, self._call(knob, config))
             self._verify(knob, settings[knob.name])
         for knob in same:
-            set_by_config = getattr(config, knob.name) != knob.default  # the default leaves what the user's code says
-            if knob.on_process is not None and set_by_config:  # which may have told torch something else since
+            set_by_config = getattr(config, knob.name) != knob.default  # the default keeps the user's own setting
+            if knob.on_process is not None and set_by_config:  # the user's code may have changed it since
                 self._call(knob, config)
                 self._verify(knob, settings[knob.name])
 
@@ -122,29 +122,29 @@ class InForce:
             return
         setting.undo()
         if (now := self._read(knob)) != setting.before and now == setting.by[0]:  # else the user has changed it since
-            raise ConfigError(f"{knob.name}={setting.by[0]} could not be taken back: it is {now}, not {setting.before}")
+            raise ConfigError(f"{knob.name}={setting.by[0]} could not be undone: it is {now}, not {setting.before}")
 
     def _verify(self, knob: Knob, setting: _Setting) -> None:
-        now, wanted = self._read(knob), setting.by[0]
-        # The default leaves what the user has chosen; half precision is what autocast does around each step.
-        is_users = now == setting.before and wanted in {knob.default, *HALF}
-        if now is not None and now != wanted and not is_users:
-            raise ConfigError(f"{knob.name}={wanted} did not come into effect: it is {now}")
+        now, requested = self._read(knob), setting.by[0]
+        # The default keeps the user's value; half precision is set by autocast around each step.
+        is_users = now == setting.before and requested in {knob.default, *HALF}
+        if now is not None and now != requested and not is_users:
+            raise ConfigError(f"{knob.name}={requested} did not come into effect: it is {now}")
 
 
 def loader_differences(loader: DataLoader[Any], config: TrainConfig) -> dict[str, tuple[Scalar, Scalar]]:
     """The knobs in which a loader differs from a config, each with the config's value and the loader's.
 
-    Older versions of torch do not know each argument: what a loader does not have is not compared.
+    Arguments that an older torch lacks are not compared.
     """
-    asked = {name: getattr(config, name) for name in DATALOADER_ARGUMENTS}
-    values = {name: getattr(loader, DATALOADER_ARGUMENTS[name], asked[name]) for name in asked}
-    return {name: (asked[name], values[name]) for name in asked if asked[name] != values[name]}
+    requested = {name: getattr(config, name) for name in DATALOADER_ARGUMENTS}
+    values = {name: getattr(loader, DATALOADER_ARGUMENTS[name], requested[name]) for name in requested}
+    return {name: (requested[name], values[name]) for name in requested if requested[name] != values[name]}
 
 
 def _goes_by(knob: Knob, config: TrainConfig) -> tuple[Scalar, ...]:
     return config.pick((knob.name, *knob.looks_at))
 
 
-def _is_so(knob: Knob, config: TrainConfig, settings: dict[str, _Setting]) -> bool:
+def _is_set(knob: Knob, config: TrainConfig, settings: dict[str, _Setting]) -> bool:
     return knob.name in settings and settings[knob.name].by == _goes_by(knob, config)

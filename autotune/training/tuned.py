@@ -1,6 +1,6 @@
-"""Applies a TrainConfig to torch, as its knobs say: the same functions serve the bursts and the user's own training.
+"""Applies a TrainConfig to torch, with the same functions in bursts and in the user's own training.
 
-That is what makes a measured gain come true: there is no second implementation that could differ.
+So your training realises the measured gain: there is no second implementation that could differ.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=nn.Module)
 IN_BURST = "AUTOTUNE_BURST"
-"""Set where a script is tuned: what it trains there is no training to be noted."""
+"""Set while a script is being tuned: such a training is not noted."""
 
 
 class Tuned:
-    """A TrainConfig at work.
+    """Applies a TrainConfig to your training.
 
     Attributes:
         config: The configuration.
         device: The device to train on.
-        result: What it came from, if it was loaded.
-        source: The file of that.
-        strict: Whether another model or optimizer than the measured one is an error.
-        realised: Whether what training reaches is noted beside the result.
-        in_force: The settings of the model that was prepared last.
+        result: The result that it came from, if it was loaded.
+        source: The result's file.
+        strict: Whether a model or optimizer that was not measured is an error.
+        realised: Whether the rate of training is noted beside the result.
+        in_force: The settings of the model prepared last.
     """
 
     def __init__(
@@ -88,31 +88,32 @@ class Tuned:
 
     @property
     def eval_batch_size(self) -> int:
-        """Samples to evaluate at once: as ``--evaluation`` has found it, else as many as training takes."""
+        """Samples to evaluate at once: the result of ``--evaluation``, or the batch size of training."""
         evaluation = self.result.evaluation if self.result is not None else None
         return evaluation.batch_size if evaluation is not None else self.batch_size
 
     def dataloader_kwargs(self) -> dict[str, Any]:
-        """The keyword arguments of ``DataLoader`` that were tuned."""
+        """The tuned keyword arguments of ``DataLoader``."""
         return loader_arguments(self.config)
 
     def dataloader(self, dataset: Dataset[Any], **kwargs: Any) -> DataLoader[Any]:
         """A ``DataLoader`` with the tuned settings; keyword arguments go to ``DataLoader`` and win.
 
-        Under `torchrun`, or wherever ``torch.distributed`` has several ranks, each of them loads its own part of a
-        map-style data set, by a ``DistributedSampler`` that begins each epoch by itself. The last batch may be
-        incomplete, unless you pass ``drop_last=True``. Samples are shuffled, and random numbers left to your training,
-        as by a ``DataLoader`` of what you pass; a warning says where workers make that impossible. Where the data set
-        is to be collated once (``data_placement``), the first batch does so, with a warning where it cannot be; its
-        samples come in the same order as ever.
+        Under `torchrun`, or where ``torch.distributed`` has several ranks, each rank loads its own part of a map-style
+        data set, with a ``DistributedSampler`` that starts each epoch by itself. The last batch may be incomplete,
+        unless you pass ``drop_last=True``.
+
+        Shuffling and random numbers are the same as with a plain ``DataLoader`` of your arguments; a warning appears
+        where workers make that impossible. Where the data set is to be collated once (``data_placement``), the first
+        batch does so, or warns that it cannot. The order of samples does not change.
         """
         rank = this_rank()
         return self.loader(dataset, **(kwargs if rank.alone else shared_out(dataset, kwargs, rank)))
 
     def loader(self, dataset: Dataset[Any], **kwargs: Any) -> TunedLoader:
-        """What `dataloader` makes in a single process; for whoever shares samples out themselves, as frameworks do."""
+        """The loader of `dataloader` in a single process; for code that shares samples itself, as frameworks do."""
         settings = self.dataloader_kwargs() | kwargs
-        if settings["num_workers"] == 0:  # yours, to debug in one process: what was tuned for workers does not apply
+        if settings["num_workers"] == 0:  # yours, to debug in one process: settings tuned for workers do not apply
             unused = {DATALOADER_ARGUMENTS[knob] for knob in going_with("num_workers")} - kwargs.keys()
             settings = {name: value for name, value in settings.items() if name not in unused}
         if kwargs.get("batch_sampler") is not None:
@@ -128,22 +129,22 @@ class Tuned:
     def eval_dataloader(self, dataset: Dataset[Any], **kwargs: Any) -> DataLoader[Any]:
         """A ``DataLoader`` to evaluate with: every sample, in order, in batches of `eval_batch_size`.
 
-        Loads as in training. Keyword arguments go to ``DataLoader`` and win.
+        It loads as in training. Keyword arguments go to ``DataLoader`` and win.
         """
         return self.dataloader(dataset, **{"batch_size": self.eval_batch_size, **kwargs})
 
     def _places(self, dataset: Any, settings: dict[str, Any]) -> bool:
         """Whether a loader's batches are selected from a data set that is collated once."""
-        wanted = self.config.data_placement != "loader" and settings["num_workers"] == 0
+        requested = self.config.data_placement != "loader" and settings["num_workers"] == 0
         batched = settings.get("batch_size") is not None or settings.get("batch_sampler") is not None
-        return wanted and batched and unfit(dataset) is None
+        return requested and batched and unfit(dataset) is None
 
     def _place(self, dataset: Any, collate: Any) -> PlacedDataset:
-        """The data set as it will be placed: once, however many loaders are made of it."""
+        """The placed data set: one for all loaders of the same data set."""
         if type(dataset) is PlacedDataset:  # isinstance() would ask the user's own class
             return dataset
-        for known, its_collate, placed in self._placed:
-            if known is dataset and its_collate == collate:  # a bound method is another object each time
+        for placed_from, its_collate, placed in self._placed:
+            if placed_from is dataset and its_collate == collate:  # a bound method is a new object each time
                 return placed
         device = self.device if self.config.data_placement == "device" else torch.device("cpu")
         placed = PlacedDataset(dataset, collate or default_collate, device)
@@ -153,17 +154,17 @@ class Tuned:
     def prepare(self, model: Model, optimizer: Optimizer | None = None) -> tuple[Model, Optimizer | None]:
         """Moves, lays out, checkpoints and compiles the model, and switches the optimizer's implementation, in place.
 
-        Process-wide settings (threads, allocator, TF32, cuDNN, attention) are set too. State that the optimizer has
-        already follows the parameters, and so does a checkpoint that it loads later.
+        It also sets process-wide settings (threads, allocator, TF32, cuDNN, attention). The optimizer's state follows
+        the parameters, and so does a checkpoint that it loads later.
 
-        Under `torchrun`, or wherever ``torch.distributed`` has several ranks, the model that is returned is a
-        ``DistributedDataParallel`` around yours, and must be the one that is called; yours is its ``module``, whose
-        ``state_dict()`` has the names that it has in a single process. With ``strategy=fsdp`` it is your own, whose
-        parameters are split; ``torch.distributed.checkpoint.state_dict.get_model_state_dict`` gathers them.
+        Under `torchrun`, or where ``torch.distributed`` has several ranks, it returns a ``DistributedDataParallel``
+        around your model. Call that one; yours is its ``module``, whose ``state_dict()`` has the same names as in a
+        single process. With ``strategy=fsdp``, it returns your own model, whose parameters are split;
+        ``torch.distributed.checkpoint.state_dict.get_model_state_dict`` gathers them.
 
         Raises:
-            ConfigError: When the optimizer has no such implementation; with `strict`, when another model or optimizer
-                was measured, which is else warned of.
+            ConfigError: The optimizer has no such implementation; with `strict`, also when another model or optimizer
+                was measured, for which there is otherwise a warning.
         """
         self.compare_workload(model, optimizer)
         self.note_training(self.device)
@@ -179,55 +180,55 @@ class Tuned:
         return cast("Model", shared), optimizer
 
     def note_training(self, device: torch.device) -> None:
-        """Notes beside the result what training reaches from here on, where `realised` asks for that.
+        """Notes the rate of training beside the result from now on, if `realised` is set.
 
-        `prepare` does so; for whoever prepares the model themselves.
+        `prepare` calls it; call it yourself if you prepare the model without that.
 
         Args:
-            device: That trains.
+            device: The device that trains.
         """
         if self.realised and self.result is not None and not os.environ.get(IN_BURST):
             note_training(order_of(self.result, self.source, self.config.effective_batch / self.config.ranks), device)
 
     def exchanges(self, model: nn.Module) -> None:
-        """Has `accumulate` say when a model exchanges gradients, where it is a ``DistributedDataParallel``.
+        """Lets `accumulate` decide when a ``DistributedDataParallel`` exchanges gradients.
 
-        `prepare` does so; for whoever puts the model on all ranks themselves.
+        `prepare` calls it; call it yourself if you put the model on all ranks.
         """
         if isinstance(model, DistributedDataParallel):
             self._exchange.add(model)
 
     def apply(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
-        """What `prepare` does in a single process; for whoever puts the model on all ranks themselves."""
+        """Does what `prepare` does in a single process; for code that puts the model on all ranks itself."""
         self.in_force = InForce(model, optimizer, self.device)
         self.in_force.switch(self.config)
 
     def compiled_loss(self, loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """A function of the model and a batch, to be called in its place; as it is unless ``compile_mode=loss``.
+        """The compiled form of a loss of model and batch with ``compile_mode=loss``; else the loss unchanged.
 
-        That fuses what follows the model with its end, such as a softmax over a large vocabulary, and compiles models
-        of which the loss calls parts.
+        That fuses the model's end with the operations after it, such as a softmax over a large vocabulary. It also
+        compiles models whose parts the loss calls.
         """
         return compile_loss(loss, self.config)
 
     def accumulate(self, loader: Iterable[Any]) -> Iterator[MicroBatches]:
-        """Groups of micro-batches, one group an optimizer step; each batch is moved when it is drawn.
+        """Yields groups of micro-batches, one group per optimizer step; each batch is moved when it is drawn.
 
-        With a sized loader the last group is as long as what is left, and its ``len()`` says so, for
-        ``loss / len(micro_batches)``. Several ranks exchange gradients in the last backward pass of a group.
+        With a sized loader the last group may be shorter, and its ``len()`` is right for ``loss / len(micro_batches)``.
+        Several ranks exchange gradients in the last backward pass of a group.
         """
         around = self._exchange.only_last if self._exchange else None
         batches = iter(loader)
-        left = length_of(loader) or 0
+        remaining = length_of(loader) or 0
         while True:
-            # Unsized, or more than were told (several workers may each end with an incomplete batch): full groups.
-            size = min(self.accumulation_steps, left) or self.accumulation_steps
+            # Full groups without a size, or beyond it: several workers may each end with an incomplete batch.
+            size = min(self.accumulation_steps, remaining) or self.accumulation_steps
             group = MicroBatches(batches, size, self.to_device, around)
             if not group.has_first:
                 return
             yield group
             group.finish()
-            left = max(0, left - size)
+            remaining = max(0, remaining - size)
 
     def to_device(self, batch: Any) -> Any:
         """The batch on the device: tensors in mappings, sequences and dataclasses; anything with ``.to``."""
@@ -261,24 +262,24 @@ class Tuned:
             return
         self._compared = True
         if differences := model_differences(measured, model_facts(model, optimizer)):
-            told = (
+            message = (
                 f"{self.source} was measured with another workload ({'; '.join(differences)}): expect a different "
-                f"gain; 'autotune check {self.source} --model TARGET' tells what it is"
+                f"gain; run 'autotune check {self.source} --model TARGET' to measure it"
             )
             if self.strict:
-                raise ConfigError(f"{told}; tune this workload, or load without strict")
-            warnings.warn(told, stacklevel=3)
+                raise ConfigError(f"{message}; tune this workload, or load without strict")
+            warnings.warn(message, stacklevel=3)
 
     def apply_process_settings(self) -> None:
-        """Sets what holds for the whole process: threads, allocator, TF32, cuDNN, attention; again does no harm."""
+        """Sets the process-wide settings: threads, allocator, TF32, cuDNN, attention. You may call it again."""
         InForce(None, None, self.device).switch(self.config)
 
 
 def comparable(model: torch.nn.Module, result: Result) -> bool:
-    """Whether a model can be compared with what was measured.
+    """Whether a model can be compared with the measured one.
 
-    What the search chose for arguments of ``build()`` makes another model on purpose, and a lazy model has no weights
-    before its first batch.
+    It cannot where the search changed arguments of ``build()``, which makes another model on purpose, nor where a lazy
+    model has no weights before its first batch.
     """
     lazy = any(isinstance(weight, torch.nn.UninitializedParameter) for weight in model.parameters())
     return not lazy and result.best.parameters == result.baseline.parameters
@@ -292,13 +293,13 @@ def torch_device(device: str | torch.device) -> torch.device:
     """
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     try:
-        wanted = torch.device("cuda" if str(device) == "rocm" else device)
-    except RuntimeError:  # not a word that torch knows
-        wanted = None
-    exists = wanted is not None and available.get(wanted.type, False)
-    if wanted is None or not exists or (wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count()):
+        parsed = torch.device("cuda" if str(device) == "rocm" else device)
+    except RuntimeError:  # unknown to torch
+        parsed = None
+    exists = parsed is not None and available.get(parsed.type, False)
+    if parsed is None or not exists or (parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count()):
         here = ", ".join(name for name, there in available.items() if there)
         raise ConfigError(
             f"expected a device that torch finds here ({here}), got {str(device)!r}; pass device= or --device"
         )
-    return wanted
+    return parsed

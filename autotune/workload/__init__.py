@@ -1,8 +1,8 @@
-"""What is trained: the `Workload`, how a target leads to it, and what names it.
+"""The `Workload` that is trained, how a target leads to it, and its fingerprint.
 
-`load_workload` imports a ``module:attr`` and calls it; `adapters` makes workloads of what other frameworks train;
-`user_errors` words what the user's code raised. Importing this room does not import torch, which comes with the user's
-own module.
+`load_workload` imports a ``module:attr`` and calls it; `adapters` makes workloads from objects of other frameworks;
+`user_errors` words errors of the user's code. Importing this package does not import torch, which the user's own module
+imports.
 """
 
 from autotune.workload.target import load_workload

@@ -13,21 +13,21 @@ import torch
 
 
 def move(batch: Any, device: torch.device, *, non_blocking: bool = False, channels_last: bool = False) -> Any:
-    """The batch on the device: tensors in mappings, sequences and dataclasses; anything with ``.to``.
+    """Moves a batch to a device: tensors in mappings, sequences and dataclasses; anything with ``.to``.
 
     Args:
-        batch: What the loader yields.
-        device: Where to.
+        batch: A batch of the loader.
+        device: The target device.
         non_blocking: Do not wait for the copies.
-        channels_last: Lay out tensors of four dimensions and a floating type so.
+        channels_last: Use this layout for floating-point tensors of four dimensions.
     """
     if isinstance(batch, torch.Tensor):
         images = channels_last and batch.dim() == 4 and batch.is_floating_point()
         layout = torch.channels_last if images else torch.preserve_format
         return batch.to(device, non_blocking=non_blocking, memory_format=layout)
-    if hasattr(batch, "to"):  # before the containers: packed sequences and token batches know how to move
+    if hasattr(batch, "to"):  # before the containers: packed sequences and token batches move themselves
         if non_blocking:
-            with contextlib.suppress(TypeError):  # not every .to() takes it
+            with contextlib.suppress(TypeError):  # not every .to() has this argument
                 return batch.to(device, non_blocking=True)
         return batch.to(device)
     return _rebuild(batch, lambda part: move(part, device, non_blocking=non_blocking, channels_last=channels_last))
@@ -50,10 +50,10 @@ def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def with_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """A batch of the same structure, each tensor in it changed; None stays None.
+    """A batch of the same structure with each tensor changed; None stays None.
 
     Raises:
-        TypeError: It holds what is neither, nor a mapping, a sequence or a dataclass.
+        TypeError: The batch holds something other than tensors, None, mappings, sequences and dataclasses.
     """
     if batch is None or isinstance(batch, torch.Tensor):
         return batch if batch is None else change(batch)
@@ -64,17 +64,17 @@ def with_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 Around = Callable[[Iterable[Any], int], Iterator[Any]]
-"""Hands out the batches of a step, of which so many are expected."""
+"""Wraps the batches of a step; the number is how many to expect."""
 
 
 class MicroBatches:
     """The micro-batches of one optimizer step: iterate once; ``len()`` is how many to expect.
 
     Args:
-        batches: What is left of the loader's.
+        batches: The loader's remaining batches.
         size: How many to expect.
-        move: Moves one.
-        around: Told of each, and of how many there are, before it is handed out.
+        move: Moves one to the device.
+        around: Wraps the moved batches.
     """
 
     def __init__(
@@ -83,31 +83,31 @@ class MicroBatches:
         self._size = size
         self._move = move
         self._around = around
-        # The first is drawn at once: only so is the end of an unsized loader no empty group.
+        # The first is drawn at once, so that the end of an unsized loader makes no empty group.
         first = list(itertools.islice(batches, 1))
         self.has_first = bool(first)
-        self._left = itertools.chain(first, itertools.islice(batches, size - 1))
+        self._remaining = itertools.chain(first, itertools.islice(batches, size - 1))
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[Any]:
-        moved = map(self._move, self._left)
+        moved = map(self._move, self._remaining)
         return moved if self._around is None else self._around(moved, self._size)
 
     def finish(self) -> None:
-        """Draws what the caller left, so that the next group starts where it should."""
-        for _ in self._left:
+        """Draws the batches that the caller did not, so that the next group starts in the right place."""
+        for _ in self._remaining:
             pass
 
 
 def _rebuild(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """A container of the same type with its parts changed; what is no container comes back as it is."""
+    """A container of the same type with its parts changed; anything else is returned unchanged."""
     if isinstance(batch, Mapping):
         changed = {key: change(value) for key, value in batch.items()}
         if not isinstance(batch, MutableMapping):
             return type(batch)(changed)  # type: ignore[call-arg]
-        batch = copy.copy(batch)  # keeps what a subclass has besides, as torch's own collation does
+        batch = copy.copy(batch)  # keeps a subclass's other attributes, as torch's own collation does
         batch.update(changed)
     elif isinstance(batch, (list, tuple)):
         parts = [change(part) for part in batch]

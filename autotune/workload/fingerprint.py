@@ -1,4 +1,4 @@
-"""Names what is trained, so that a result is known to be of another model, data set or optimizer."""
+"""Identifies a workload, so that a result of another model, data set or optimizer is recognised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def fingerprint(workload: Workload, optimizer: Optimizer, sample: Any) -> str:
-    """Names what is trained, alike on every machine: model, sample, dataset size, optimizer, effective batch."""
+    """Identifies a workload, alike on every machine: model, sample, dataset size, optimizer, effective batch."""
     parts = [
         type(workload.model).__qualname__,
         *(f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in workload.model.named_parameters()),
@@ -30,9 +30,10 @@ def fingerprint(workload: Workload, optimizer: Optimizer, sample: Any) -> str:
 
 
 def model_facts(model: torch.nn.Module, optimizer: Optimizer | None) -> ModelFacts:
-    """What can be told of a workload where only the model and its optimizer are at hand.
+    """Facts that identify a workload when only the model and its optimizer are available.
 
-    The weights are told by their shapes alone, so that a model inside another (a LightningModule, say) is the same.
+    They include only the shapes of weights, so a model has the same facts inside another one, such as a
+    LightningModule.
     """
     weights = list(model.parameters())
     return ModelFacts(
@@ -45,13 +46,13 @@ def model_facts(model: torch.nn.Module, optimizer: Optimizer | None) -> ModelFac
 
 
 def model_differences(there: ModelFacts, here: ModelFacts) -> list[str]:
-    """How a model or its optimizer differs from the one that was measured, each in words; empty when alike."""
-    found = []
+    """Differences of a model and its optimizer from the measured ones, in words; empty when there are none."""
+    differences = []
     if there.shapes != here.shapes:
-        found.append(f"the model is {there.words} there, {here.words} here")
+        differences.append(f"the model is {there.words} there, {here.words} here")
     if None not in {there.optimizer, here.optimizer} and there.optimizer != here.optimizer:
-        found.append(f"the optimizer is {there.optimizer} there, {here.optimizer} here")
-    return found
+        differences.append(f"the optimizer is {there.optimizer} there, {here.optimizer} here")
+    return differences
 
 
 def _hash(parts: list[str]) -> str:

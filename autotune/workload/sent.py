@@ -1,9 +1,9 @@
-"""A function that is sent to the bursts by value: from a notebook's cell, from a running script, or out of a closure.
+"""Sends a function to the bursts by value: from a notebook's cell, a running script, or a closure.
 
-What it needs goes with it: functions and classes of other cells, data that it closes over, where modules are looked
-for, and what torch was told. In a burst all that is `__main__` again, so that the user's script is not imported there,
-and nothing of it runs but the function. The bytes may differ from kernel to kernel: a workload is known by its name and
-its fingerprint, never by them.
+It is sent with everything that it needs: functions and classes of other cells, data that it closes over, the module
+search path, and torch's settings. In a burst all of that is `__main__` again, so the user's script is not imported, and
+only the function runs. The bytes may differ between kernels: a workload is identified by its name and its fingerprint,
+never by its bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sent:
 
     Attributes:
         build: The function.
-        target: What it is called in results: ``digits.ipynb:build``, ``train.py:build``, ``models.digits:build``.
+        target: Its name in results: ``digits.ipynb:build``, ``train.py:build``, ``models.digits:build``.
     """
 
     build: Callable[..., Any]
@@ -43,17 +43,17 @@ class Sent:
 
     @classmethod
     def of(cls, build: Callable[..., Any]) -> Sent:
-        """The function, under a name that is the same in every kernel."""
+        """Wraps a function under a name that is the same in every kernel."""
         plain = _plain(build)
         name = getattr(plain, "__qualname__", None) or type(plain).__qualname__
         module = getattr(plain, "__module__", None) or type(plain).__module__
         return cls(build, f"{_main_name() if module == '__main__' else module}:{name}")
 
     def write(self, path: Path) -> None:
-        """Writes it, with all that it needs.
+        """Writes the function with everything that it needs.
 
         Raises:
-            UsageError: Something that it needs cannot be sent.
+            UsageError: Something that the function needs cannot be sent.
             IsolationError: The file cannot be written.
         """
         try:
@@ -73,7 +73,7 @@ class Sent:
             text = " ".join(str(error).split())[:200]
             raise UsageError(
                 f"{self.target} runs in other processes, and {because} be sent there ({type(error).__name__}: {text}); "
-                "make it within the function, or put the function into a module and name that: 'module:build'"
+                "create it inside the function, or put the function into a module and pass 'module:build'"
             ) from error
 
 
@@ -83,40 +83,41 @@ def is_sent(target: str) -> bool:
 
 
 def load_sent(path: str) -> tuple[str, Callable[..., Any]]:
-    """The target's name and its function, from a file that `Sent.write` made; read once in a process.
+    """The target's name and its function, from a file of `Sent.write`; each process reads it once.
 
     Raises:
-        WorkloadError: A module that it needs could not be imported here.
+        WorkloadError: A module that the function needs could not be imported here.
     """
     if path not in _loaded:
         with open(path, "rb") as file:
-            told = pickle.load(file)  # noqa: S301 - written a moment ago by the process that started this one
-            sys.path[:] = [*told["path"], *(place for place in sys.path if place not in told["path"])]
-            linecache.cache.update(told["sources"])
-            _tell_torch(told["torch"])
-            _main_globals(told["package"])
+            surroundings = pickle.load(file)  # noqa: S301 - written a moment ago by the process that started this one
+            sys.path[:] = [*surroundings["path"], *(place for place in sys.path if place not in surroundings["path"])]
+            linecache.cache.update(surroundings["sources"])
+            _apply_torch_settings(surroundings["torch"])
+            _main_globals(surroundings["package"])
             try:
                 build = pickle.load(file)  # noqa: S301
             except (Exception, SystemExit) as error:
-                raise wrap_user_error(error, f"{told['target']}: what it needs could not be loaded") from error
-        _loaded[path] = told["target"], build
+                name = surroundings["target"]
+                raise wrap_user_error(error, f"{name}: what it needs could not be loaded") from error
+        _loaded[path] = surroundings["target"], build
     return _loaded[path]
 
 
 class _Globals(dict[str, Any]):
-    """Stands for the globals of `__main__` on the way; it arrives as those of the `__main__` there."""
+    """Stands for the globals of `__main__` in the pickle; it is unpickled as those of the new `__main__`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _main_globals, ()
 
 
 def _main_globals(package: str | None = None) -> dict[str, Any]:
-    """The globals of a fresh `__main__`, which takes the place of this process's own.
+    """The globals of a new `__main__`, which replaces this process's own.
 
-    It must be a module: torch.compile looks up by its name what a function finds in its globals.
+    It must be a module: torch.compile looks up a function's globals by the module's name.
 
     Args:
-        package: That relative imports inside functions begin from.
+        package: Base of relative imports inside functions.
     """
     main = sys.modules["__main__"]
     if not isinstance(main, _Main):
@@ -126,23 +127,23 @@ def _main_globals(package: str | None = None) -> dict[str, Any]:
 
 
 class _Main(types.ModuleType):
-    """What a function that was sent knows as `__main__`."""
+    """The `__main__` of a function that was sent."""
 
 
 def _plain(build: Any) -> Any:
-    """What a partial call calls in the end."""
+    """The function inside a partial."""
     while isinstance(build, functools.partial):
         build = build.func
     return build
 
 
 def _pickler(file: Any, build: Any) -> Any:
-    """Pickles by value what lies in `__main__` or in a function, and by name what can be imported."""
+    """Pickles definitions of `__main__` or of a function by value, and importable ones by name."""
     import cloudpickle
 
     pickler = cloudpickle.Pickler(file)
-    # Functions of one namespace keep one, which this makes the `__main__` of where they arrive. The function's own may
-    # be another than that of `__main__`: a script that a console has run leaves its functions behind.
+    # Functions of one namespace share one after pickling; this makes it the new `__main__`. The function's own globals
+    # may not be those of `__main__`: a script that a console has run leaves its functions behind.
     own = getattr(_plain(build), "__globals__", {})
     for namespace in (vars(sys.modules["__main__"]), own):
         if namespace.get("__name__") == "__main__":
@@ -151,31 +152,31 @@ def _pickler(file: Any, build: Any) -> Any:
 
 
 def _main_name() -> str:
-    """What `__main__` is called: the script, the notebook where its file is known, else ``notebook``."""
+    """The name of `__main__`: the script, the notebook if its file is known, else ``notebook``."""
     main = vars(sys.modules["__main__"])
     if (file := main.get("__file__")) is not None:
         path = Path(file).resolve()
         return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-    known = (str(main.get("__vsc_ipynb_file__", "")), os.environ.get("JPY_SESSION_NAME", ""))
-    names = [Path(one).name.replace(":", "-") for one in known if one.endswith(".ipynb")]
+    notebooks = (str(main.get("__vsc_ipynb_file__", "")), os.environ.get("JPY_SESSION_NAME", ""))
+    names = [Path(notebook).name.replace(":", "-") for notebook in notebooks if notebook.endswith(".ipynb")]
     return names[0] if names else "notebook"
 
 
 def _surroundings(target: str) -> dict[str, Any]:
-    """What a function finds around it besides what it refers to."""
+    """The surroundings of a function, besides what it refers to."""
     cells = {name: entry for name, entry in linecache.cache.items() if _is_cell(name) and len(entry) == 4}
     path = [os.path.abspath(place) for place in sys.path]
     package = vars(sys.modules["__main__"]).get("__package__")
-    return {"target": target, "path": path, "package": package, "sources": cells, "torch": _told_to_torch()}
+    return {"target": target, "path": path, "package": package, "sources": cells, "torch": _torch_settings()}
 
 
 def _is_cell(name: str) -> bool:
-    """Whether code of this name was typed into a notebook or a console: it has no file that a burst could read."""
+    """Whether a file name stands for code typed into a notebook or a console, which a burst cannot read."""
     return name.startswith(_CELL_PREFIXES) or f"{os.sep}ipykernel_" in name
 
 
-def _told_to_torch() -> dict[str, Any] | None:
-    """What training in this process would run under; None where torch was not imported."""
+def _torch_settings() -> dict[str, Any] | None:
+    """Settings of torch in this process; None where torch was not imported."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return None
@@ -188,24 +189,24 @@ def _told_to_torch() -> dict[str, Any] | None:
     }
 
 
-def _tell_torch(told: dict[str, Any] | None) -> None:
-    """Tells torch here what differs."""
-    if told is None:
+def _apply_torch_settings(settings: dict[str, Any] | None) -> None:
+    """Applies settings of torch in this process."""
+    if settings is None:
         return
     import torch
 
-    if torch.get_num_threads() != told["threads"]:
-        torch.set_num_threads(told["threads"])
-    if told["precision"] is not None:
-        torch.set_float32_matmul_precision(told["precision"])
-    elif told["newer_precision"] == "tf32":
+    if torch.get_num_threads() != settings["threads"]:
+        torch.set_num_threads(settings["threads"])
+    if settings["precision"] is not None:
+        torch.set_float32_matmul_precision(settings["precision"])
+    elif settings["newer_precision"] == "tf32":
         torch.backends.cuda.matmul.fp32_precision = "tf32"
-    torch.set_default_dtype(getattr(torch, told["dtype"]))
-    torch.backends.cudnn.benchmark = told["benchmark"]
+    torch.set_default_dtype(getattr(torch, settings["dtype"]))
+    torch.backends.cudnn.benchmark = settings["benchmark"]
 
 
 def _unsendable(build: Any) -> Iterator[str]:
-    """The names of what a function uses directly and that cannot be sent."""
+    """The names that a function uses directly and whose values cannot be sent."""
     try:
         used = inspect.getclosurevars(inspect.unwrap(build))
     except (TypeError, ValueError):  # no plain function

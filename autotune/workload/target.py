@@ -1,4 +1,4 @@
-"""How `module:attr` leads to a workload: the import, the call, and the checks of what it returns."""
+"""Loads a workload from `module:attr`: the import, the call, and checks of its return value."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from autotune.workload.workload import Workload
 
 Build = Callable[..., Any]
 _FRAMEWORKS = {"lightning.pytorch", "pytorch_lightning", "transformers.trainer"}
-"""Where what `autotune.workload.adapters` adapts is defined: it cannot have come while none of them is imported."""
+"""Modules with the classes that `autotune.workload.adapters` adapts; without them, there is nothing to adapt."""
 
 
 def split_target(target: str) -> tuple[str, str]:
     """The module (or path) and the attribute of ``module:attr`` or ``path.py:attr``.
 
     Raises:
-        TargetError: When the target is not of that form.
+        TargetError: The target does not have that form.
     """
     module, colon, attribute = target.rpartition(":")
     if not colon or not module or not attribute or module.startswith("."):
@@ -39,7 +39,7 @@ def import_target(target: str) -> Build:
 
     Raises:
         TargetError: The module or the attribute does not exist, or is not callable.
-        WorkloadError: The module's own code raised while it was imported.
+        WorkloadError: The module's own code raised during the import.
     """
     if is_sent(target):
         name, build = load_sent(target)
@@ -59,7 +59,7 @@ def import_target(target: str) -> Build:
             ) from None
         raise wrap_user_error(error, f"{target!r}: importing {module_name!r} failed") from error
     except SystemExit as error:
-        remedy = 'put what is not for import under `if __name__ == "__main__":`'
+        remedy = 'put code that must not run on import under `if __name__ == "__main__":`'
         raise wrap_user_error(error, f"{target!r}: importing {module_name!r} ended the process", remedy) from error
     except Exception as error:
         raise wrap_user_error(error, f"{target!r}: importing {module_name!r} failed") from error
@@ -86,40 +86,40 @@ def _locate(path: Path, target: str) -> tuple[Path, str]:
 
 def _find_build(module: Any, attribute: str, target: str) -> Build:
     """The callable at a dotted attribute of a module."""
-    found = module
+    value = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             names = [
                 name
-                for name, value in getattr(found, "__dict__", {}).items()
-                if callable(value) and getattr(value, "__module__", None) == module.__name__ and name[0] != "_"
+                for name, member in getattr(value, "__dict__", {}).items()
+                if callable(member) and getattr(member, "__module__", None) == module.__name__ and name[0] != "_"
             ]
             raise TargetError(
                 f"{target!r}: there is no {part!r} in {getattr(module, '__file__', None) or module.__name__}; "
                 f"callables that it defines: {', '.join(names[:8]) or 'none'}"
             )
-        found = getattr(found, part)
-    return _callable(found, target)
+        value = getattr(value, part)
+    return _callable(value, target)
 
 
-def _callable(found: Any, target: str) -> Build:
-    """What a target leads to, if it can be called for a workload."""
+def _callable(value: Any, target: str) -> Build:
+    """The value of a target, if it can be called for a workload."""
     from torch import nn
 
-    if not callable(found) or isinstance(found, nn.Module):
+    if not callable(value) or isinstance(value, nn.Module):
         raise TargetError(
-            f"{target!r}: expected a function that returns a Workload, got {described(found)}; "
+            f"{target!r}: expected a function that returns a Workload, got {described(value)}; "
             "wrap it in `def build():`"
         )
-    return found  # type: ignore[no-any-return]
+    return value  # type: ignore[no-any-return]
 
 
 def load_workload(target: str, parameters: Parameters | None = None) -> Workload:
     """Imports the target, calls it with the parameters, and adapts what it returns.
 
     Raises:
-        TargetError: The target leads nowhere, or does not take these parameters.
-        WorkloadError: The user's code raised, or returned what cannot be adapted.
+        TargetError: The target does not exist, or does not take these parameters.
+        WorkloadError: The user's code raised, or its return value cannot be adapted.
     """
     build = import_target(target)
     if is_sent(target):
@@ -134,16 +134,16 @@ def load_workload(target: str, parameters: Parameters | None = None) -> Workload
     except (Exception, SystemExit) as error:
         raise wrap_user_error(error, f"{target} raised") from error
     workload = adapt(built, target)
-    if torch.initial_seed() != seed:  # a transformers.Trainer seeds: every burst would draw the same samples
+    if torch.initial_seed() != seed:  # a transformers.Trainer sets the seed: every burst would draw the same samples
         torch.manual_seed(seed)
     return workload
 
 
 def adapt(built: Any, target: str) -> Workload:
-    """A Workload from what `build()` returned: a Workload, a ``(model, dataset, loss)`` tuple, or a framework's.
+    """A Workload from the return value of `build()`: a Workload, a ``(model, dataset, loss)`` tuple, or a framework's.
 
     Raises:
-        WorkloadError: When it is none of these, or its parts are of the wrong kind.
+        WorkloadError: The value is none of these, or its parts are of the wrong kind.
     """
     if not isinstance(built, Workload) and not _FRAMEWORKS.isdisjoint(sys.modules):
         from autotune.workload.adapters import from_framework
@@ -164,10 +164,10 @@ def adapt(built: Any, target: str) -> Workload:
 
 
 def check_signature(build: Build, target: str, parameters: Collection[str]) -> None:
-    """`build` takes only keyword arguments with defaults, and all the named ones.
+    """Checks that `build` has a default for each argument, and takes all of `parameters`.
 
     Raises:
-        TargetError: When an argument has no default, or a named one is not taken.
+        TargetError: An argument has no default, or `build` does not take a parameter.
     """
     try:
         signature = inspect.signature(build)
@@ -184,7 +184,7 @@ def check_signature(build: Build, target: str, parameters: Collection[str]) -> N
 
 
 def _check_parts(workload: Workload, target: str) -> None:
-    """The model, the callables and the baseline are of the kind that the contract names; costs no computation."""
+    """Checks the kinds of the model, the callables and the baseline, without computing anything."""
     from torch import nn
 
     def wrong(part: str, expected: str, got: object, remedy: str) -> WorkloadError:
@@ -219,7 +219,7 @@ def _check_parts(workload: Workload, target: str) -> None:
 
 
 def _check_baseline(workload: Workload, target: str) -> None:
-    """The baseline is a config in range, and stated once."""
+    """Checks that the baseline is a config in range, and stated once."""
     if workload.baseline is not None and not isinstance(workload.baseline, TrainConfig):
         raise WorkloadError(
             f"{target}: expected an autotune.TrainConfig as baseline, got {described(workload.baseline)}; "
@@ -238,7 +238,7 @@ def _check_baseline(workload: Workload, target: str) -> None:
 
 
 def _check_dataset(workload: Workload, part: str, target: str) -> None:
-    """The dataset to train or to evaluate on is one that a DataLoader takes, and holds something."""
+    """Checks that a DataLoader takes the dataset for training or evaluation, and that it is not empty."""
     from torch.utils.data import DataLoader, IterableDataset
 
     dataset: Any = getattr(workload, part)

@@ -1,4 +1,4 @@
-"""What went wrong in the user's code, in one sentence and with their own frames; and values in words."""
+"""Words errors of the user's code in one sentence, with the user's own frames; and values in messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def wrap_user_error(error: BaseException, what: str, remedy: str = "fix it and r
 def user_trace(error: BaseException) -> str | None:
     """The traceback cut to the user's own frames; None when none of their code was running.
 
-    Python's, torch's and our frames are left out, and other installed packages' too unless they are all there is.
+    It leaves out frames of Python, torch and autotune, and those of other installed packages unless no others remain.
     """
     frames = [
         frame

@@ -1,7 +1,6 @@
-"""Workload: what the user trains.
+"""The Workload that the user trains.
 
-`build()` runs again in every burst, in the burst's own process: nothing is pickled. Defining a Workload does not import
-torch.
+`build()` runs in the process of every burst, so nothing is pickled. Defining a Workload does not import torch.
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained: `build()` returns one.
+    """A model with its data and loss, as `build()` returns it.
 
     Attributes:
-        model: An ``nn.Module`` on the CPU; it is moved to the device by autotune.
+        model: An ``nn.Module`` on the CPU; autotune moves it to the device.
         dataset: A map-style or iterable dataset.
         loss: ``(model, batch) -> scalar Tensor``; the batch is already on the device.
-        optimizer: ``(params) -> Optimizer``; AdamW when None. Its state is part of the memory.
+        optimizer: ``(params) -> Optimizer``; AdamW when None. Its state counts towards the memory.
         batch_size: Micro-batch that you train with today.
-        accumulation_steps: Micro-steps of one optimizer step that you train with today.
+        accumulation_steps: Micro-steps per optimizer step that you train with today.
         baseline: The whole config that you train with today, instead of the two above.
         collate_fn: As for ``DataLoader``.
         sampler: As for ``DataLoader``; without one a map-style dataset is shuffled.
         worker_init_fn: As for ``DataLoader``.
-        clip_grad_norm: Applied in every burst: it costs time in training too.
-        keeps_gradients: Whether a step's gradients live until the next forward pass is done, as where ``zero_grad``
-            comes right before ``backward``; else they are dropped after the step. That decides peak memory, and how
-            often memory goes back to the system.
+        clip_grad_norm: Limit for gradient clipping, which bursts apply too, since it costs time.
+        keeps_gradients: Whether a step's gradients live until the end of the next forward pass, as where ``zero_grad``
+            comes right before ``backward``. Otherwise they are dropped after the step. This decides the peak memory,
+            and how often memory returns to the system.
         sample_size: ``sample -> relative size``, for variable-length data.
-        name: Shown to people; the target's name when None.
-        evaluation: A map-style or iterable dataset to evaluate on, which ``--evaluation`` finds a batch size for; the
+        name: The displayed name; the target's name when None.
+        evaluation: A map-style or iterable dataset for evaluation, for which ``--evaluation`` finds a batch size; the
             training data when None.
-        notes: What your own training does and bursts do not; adapters of frameworks state it.
+        notes: What your own training does and bursts do not; filled in by adapters of frameworks.
     """
 
     model: nn.Module
@@ -67,7 +66,7 @@ class Workload:
         """The config that the user trains with today.
 
         Raises:
-            ConfigError: When `batch_size` or `accumulation_steps` is out of range.
+            ConfigError: `batch_size` or `accumulation_steps` is out of range.
         """
         if self.baseline is not None:
             return self.baseline
@@ -88,7 +87,7 @@ def indices_of(workload: Workload) -> Iterable[int]:
 
 
 def draw_samples(workload: Workload) -> Iterator[Any]:
-    """The samples as the loader would draw them."""
+    """Yields the samples as the loader would draw them."""
     from torch.utils.data import IterableDataset
 
     dataset: Any = workload.dataset

@@ -210,7 +210,7 @@ def test_the_other_package_is_known_too() -> None:
         ),
         ("grouped", "got one with a SequenceSampler; give the DataLoader batch_size="),
         ("no_loader", "`train_dataloader` must be implemented"),
-        ("unready", "making a workload of what it returned raised: FileNotFoundError: no scans here; fix it"),
+        ("unready", "making a Workload from its return value raised: FileNotFoundError: no scans here; fix it"),
         ("dataset", "a train DataLoader beside the LightningModule, got a RandomDataset"),
         ("four", "got 3 values; return (module, datamodule)"),
         ("double", "one of the precisions 32-true, bf16-mixed, 16-mixed, got 64-true"),

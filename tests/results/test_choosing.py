@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.choosing import MOST_TOLD
+from autotune.results.choosing import MOST_LISTED
 from autotune.results.compare import WorkloadGroup, compare
 from autotune.results.gather import Gathered
 from autotune.results.result import Result, Side
@@ -33,7 +33,7 @@ def test_the_fastest_and_the_cheapest_are_named() -> None:
 def test_what_cannot_be_told_from_the_best_is_named_beside_it() -> None:
     """Whose interval reaches the best one's may be as good."""
     found = group_of(priced(1000, "one", None), priced(1005, "two", None, 0.05), priced(500, "slow", None)).choices
-    assert found == ("fastest: one, 1,000 samples/s; two cannot be told from it",)
+    assert found == ("fastest: one, 1,000 samples/s; no certain difference from two",)
 
 
 def test_the_cheapest_among_the_fast_is_named() -> None:
@@ -83,10 +83,10 @@ def test_a_whole_training_is_told_in_hours_and_dollars_the_cheapest_first() -> N
 
 def test_of_many_machines_the_first_few_are_told() -> None:
     """A fleet of a thousand must not fill a screen; the table has them all."""
-    results = [priced(1000 + number, f"m{number}", 1.0) for number in range(MOST_TOLD + 3)]
+    results = [priced(1000 + number, f"m{number}", 1.0) for number in range(MOST_LISTED + 3)]
     found = group_of(*results, samples=10**6).choices
     assert found[-1] == "and on 3 more machines"
-    assert len(found) == 2 + MOST_TOLD + 1
+    assert len(found) == 2 + MOST_LISTED + 1
 
 
 def test_samples_per_dollar_stand_in_the_row() -> None:

@@ -268,7 +268,7 @@ def test_a_cross_without_a_result_of_its_workload_is_told() -> None:
     """It says how a config fares, and there is nothing to set it beside."""
     comparison = compared(make_result(fingerprint="ffff"), crosses=[make_cross()])
     assert comparison.groups[0].crosses == ()
-    assert comparison.problems[0].startswith("cross-0.json tells what a config did with digits (train:build), but no")
+    assert comparison.problems[0].startswith("cross-0.json measures a config of digits (train:build), but no")
 
 
 def test_a_cross_of_a_config_that_is_outdated_is_told() -> None:

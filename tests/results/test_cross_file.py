@@ -100,7 +100,7 @@ def test_default_path_names_both_machines_and_the_workload() -> None:
         (0.83, 0.79, 0.87, "loses 17 % (13 – 21 %)"),
         (1.5, 1.4, 1.62, "gains 50 % (40 – 62 %)"),
         (0.97, 0.955, 0.985, "loses 3.0 % (1.5 – 4.5 %)"),
-        (0.99, 0.95, 1.031, "neither gains nor loses beyond doubt"),
+        (0.99, 0.95, 1.031, "shows no certain gain or loss"),
     ],
 )
 def test_a_ratio_is_a_loss_a_gain_or_neither(ratio: float, low: float, high: float, words: str) -> None:
@@ -111,7 +111,7 @@ def test_a_ratio_is_a_loss_a_gain_or_neither(ratio: float, low: float, high: flo
 def test_two_pairs_tell_neither_a_gain_nor_a_loss() -> None:
     """The ratio is shown, and that it tells nothing."""
     few = Speedup(ratio=0.83, ci95=Interval(0.79, 0.87), pairs=2)
-    assert gain_text(few) == "neither gains nor loses beyond doubt"
+    assert gain_text(few) == "shows no certain gain or loss"
     assert ratio_with_interval(few) == "0.830× (2 pairs: too few to tell)"
 
 
@@ -144,4 +144,4 @@ def test_two_machines_may_have_come_to_the_same_config() -> None:
     """There is nothing to lose."""
     same = make_result(best=on_gpu().best)
     assert not make_cross().same_config
-    assert make_cross(own=same, over_own=None).finding.startswith("has come to the same config as NVIDIA")
+    assert make_cross(own=same, over_own=None).finding.startswith("has the same config as NVIDIA")

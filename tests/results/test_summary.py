@@ -30,7 +30,7 @@ from tests.report.samples import trial
 
 def test_an_interval_names_the_row_that_it_belongs_to() -> None:
     """So that a reader of one row knows of what it is."""
-    rows = [(row.label, row.of) for row in figures(make_result(samples=50_000))]
+    rows = [(row.label, row.parent) for row in figures(make_result(samples=50_000))]
     assert rows[:4] == [
         ("rate", ""),
         ("95 % interval", "rate"),
@@ -78,11 +78,11 @@ def test_growth_is_told_with_when_it_ends() -> None:
     assert growth_texts(watched_result(growth=growing)) == [
         "the number of open files grows by 10 a second (95 % interval 9 – 11), as before tuning: 600 an epoch, "
         "864,000 a day; if it goes on, none is left after 1 m 30 s",
-        "host memory grows by 1.00 MiB a second (95 % interval 922 KiB – 1.10 MiB), seen after tuning alone: "
+        "host memory grows by 1.00 MiB a second (95 % interval 922 KiB – 1.10 MiB), seen only after tuning: "
         "84.4 GiB a day; if it goes on, none is left after 2 h 16 m; what is kept of each sample stops with the first "
         "epoch",
         "the GPU's clock falls by 30 MHz a minute while it trains: a long training is slower than what was timed",
-        "the GPU's memory fills up by 1.00 MiB a second (95 % interval 922 KiB – 1.10 MiB), seen before tuning alone: "
+        "the GPU's memory fills up by 1.00 MiB a second (95 % interval 922 KiB – 1.10 MiB), seen only before tuning: "
         "84.4 GiB a day",
     ]
 
@@ -159,14 +159,14 @@ def test_a_gain_beside_other_programs_is_told_as_that(foreign: float, told: bool
     side = make_measurement(1500.0).model_copy(update={"telemetry": beside})
     found = verdict(make_result(best=Side(config=TrainConfig(), measurement=side)))
     assert found.confirmed
-    assert ("beside others, who took 46 % of the CPUs: alone it may gain more or less" in found.reason) is told
+    assert ("measured while other load took 46 % of the CPUs: the gain may be larger" in found.reason) is told
 
 
 def test_only_a_partial_result_is_unfinished() -> None:
     """And says why."""
     assert unfinished(make_result()) is None
     assert unfinished(make_result(status="partial", stopped_by="interrupted")) == (
-        "tuning was interrupted; what follows was known by then"
+        "tuning was interrupted; this is what was known by then"
     )
 
 

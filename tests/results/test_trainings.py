@@ -106,11 +106,11 @@ THEN = TelemetrySummary(seconds=10.0, foreign_cpu_fraction=0.0, idle_cpu_fractio
     ("changes", "cause"),
     [
         ({"wait_seconds": 75.0}, "waiting for data took 25 % of the time, 10 % when it was measured"),
-        ({"taken_fraction": 0.25}, "others took 25 % of the CPUs, 0 % when it was measured"),
+        ({"taken_fraction": 0.25}, "other load took 25 % of the CPUs, 0 % when it was measured"),
         ({"sm_clock_mhz": 1500.0}, "the GPU's clock was 1500 MHz, 1980 MHz when it was measured"),
         ({"sample_elements": 400.0}, "samples had 400 elements, 300 in notes that do not fall short"),
         ({"host_memory_bytes": 4 * GIB}, "memory reached 4.00 GiB, 2.00 GiB when it was measured"),
-        ({}, "of clock, waiting, memory, load by others and length of samples, none has changed enough"),
+        ({}, "clock, waiting, memory, other load and length of samples have not changed enough to explain it"),
     ],
     ids=lambda value: next(iter(value), "nothing") if isinstance(value, dict) else "",
 )

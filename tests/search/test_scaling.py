@@ -74,7 +74,7 @@ def test_the_answer_tells_speed_and_efficiency_and_how_many_pay() -> None:
     told = scaling_text(make_result(scaling=Scaling(steps=steps), best=best))
     assert told == (
         "speed by ranks, and efficiency of each: 1: 1.000× (100 %), 2: 1.80× (90 %), 4: 1.84× (46 %); "
-        "more than 2 gain nothing beyond doubt"
+        "more than 2 bring no certain gain"
     )
 
 

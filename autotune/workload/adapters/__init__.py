@@ -1,6 +1,6 @@
-"""Workloads of what other frameworks train: a LightningModule with its data, or a ``transformers.Trainer``.
+"""Workloads from other frameworks: a LightningModule with its data, or a ``transformers.Trainer``.
 
-No framework is imported here: what `build()` returned can only be one of theirs if `build()` has imported it.
+This package imports no framework: `build()` can only return a framework's object if it has imported the framework.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from autotune.workload.user_errors import described, wrap_user_error
 
 
 def from_framework(built: Any, target: str) -> Any:
-    """A Workload of what `build()` returned when that is a framework's; else what it returned.
+    """Makes a Workload if `build()` returned a framework's object; else returns the object unchanged.
 
     Raises:
-        WorkloadError: It is a framework's, and cannot be trained by bursts, or its own code raised.
+        WorkloadError: Bursts cannot train the framework's object, or its own code raised.
     """
     try:
         return _adapted(built, target)
     except WorkloadError:
         raise
     except Exception as error:
-        raise wrap_user_error(error, f"{target}: making a workload of what it returned raised") from error
+        raise wrap_user_error(error, f"{target}: making a Workload from its return value raised") from error
 
 
 def _adapted(built: Any, target: str) -> Any:
@@ -41,18 +41,18 @@ def _adapted(built: Any, target: str) -> Any:
 
 
 def _from_lightning(package: Any, module: Any, rest: list[Any], target: str) -> Any:
-    """A Workload of ``module``, ``(module, data)`` or ``(module, data, trainer)``; None when it is a plain triple."""
+    """A Workload from ``module``, ``(module, data)`` or ``(module, data, trainer)``; None for a plain triple."""
     from torch.utils.data import DataLoader
 
     from autotune.workload.adapters.lightning import from_module
 
     data, trainer = (*rest, None, None)[:2]
     if len(rest) == 2 and not isinstance(trainer, package.Trainer):
-        return None  # (model, dataset, loss): the module is used as any other
+        return None  # (model, dataset, loss): the module is used like any other
     if len(rest) > 2 or not isinstance(data, (package.LightningDataModule, DataLoader, type(None))):
         got = described(data) if len(rest) < 3 else f"{len(rest)} values"
         raise WorkloadError(
             f"{target}: expected a LightningDataModule or a train DataLoader beside the LightningModule, got {got}; "
-            "return (module, datamodule), or (module, datamodule, trainer) to state how you train today"
+            "return (module, datamodule), or (module, datamodule, trainer) with your current trainer"
         )
     return from_module(package, module, data, trainer, target)

@@ -1,7 +1,7 @@
-"""A LightningModule with its data as a Workload: the loss is its `training_step`, the optimizer its own.
+"""Makes a Workload from a LightningModule with its data: the loss is its `training_step`, the optimizer its own.
 
-The module is attached to a real Trainer that never runs, so that whatever a step or `configure_optimizers` asks of
-``self.trainer`` has an answer. `self.log` does nothing in bursts.
+The module is attached to a real Trainer that never runs, so that a step or `configure_optimizers` can read anything
+from ``self.trainer``. `self.log` does nothing in bursts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from autotune.workload.user_errors import described
 from autotune.workload.workload import Workload
 
 MAX_EPOCHS = 1000
-"""Lightning's own, where none is given: schedules of learning rates are made for it."""
+"""Lightning's own default, which schedules of learning rates depend on."""
 _PRECISIONS: dict[str, Precision] = {"32-true": "fp32", "bf16-mixed": "bf16", "16-mixed": "fp16"}
 _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _NOT_RUN = (
@@ -36,44 +36,44 @@ _NOT_RUN = (
     "on_before_backward", "on_after_backward", "on_before_zero_grad", "optimizer_zero_grad", "on_before_optimizer_step",
     "optimizer_step", "configure_gradient_clipping", "lr_scheduler_step",
 )  # fmt: skip
-"""Hooks of a training step that bursts leave out."""
+"""Hooks of a training step that bursts do not call."""
 
 
 class TrainingStep(nn.Module):
-    """Calls a module's `training_step`, so that all of it is compiled, as Lightning compiles it."""
+    """Calls a module's `training_step`, so that the whole step is compiled, as in Lightning."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, *arguments: Any) -> Any:
-        """The loss, of what the step returns."""
+        """The loss in the return value of the step."""
         output = self.module.training_step(*arguments)
         return output.get("loss") if isinstance(output, Mapping) else output
 
     def to(self, *args: Any, **kwargs: Any) -> TrainingStep:
-        """Moves the module by its own method, which keeps its ``device`` true."""
+        """Moves the module by its own method, which keeps its ``device`` up to date."""
         self.module.to(*args, **kwargs)
         return self
 
     def train(self, mode: bool = True) -> TrainingStep:
-        """Leaves the modules' modes as they are, as Lightning does: a frozen part stays in evaluation."""
+        """Keeps the modules' modes, as Lightning does: a frozen part stays in evaluation mode."""
         self.training = mode
         return self
 
 
 def from_module(package: Any, module: Any, data: Any, trainer: Any, target: str) -> Workload:
-    """A Workload of a module and its data.
+    """A Workload from a module and its data.
 
     Args:
-        package: ``lightning.pytorch`` or ``pytorch_lightning``, whichever the module comes from.
+        package: ``lightning.pytorch`` or ``pytorch_lightning``, the package of the module.
         module: The LightningModule.
         data: Its LightningDataModule or its train DataLoader; None when the module has a `train_dataloader`.
-        trainer: States the baseline: accumulation, precision, clipping. None: Lightning's defaults.
-        target: Named in errors.
+        trainer: Defines the baseline: accumulation, precision, clipping. None: Lightning's defaults.
+        target: The name for errors.
 
     Raises:
-        WorkloadError: It steps by itself, has several optimizers, or loads in a way that bursts cannot.
+        WorkloadError: The module steps by itself, has several optimizers, or loads in a way that bursts cannot.
     """
     _check(module, target)
     notes = _trainer_notes(package, trainer)
@@ -82,7 +82,7 @@ def from_module(package: Any, module: Any, data: Any, trainer: Any, target: str)
     parts = require_loader(loader, target, source)
     batches = length_of(parts.loader)
     steps_of_epoch = None if batches is None else math.ceil(batches / trainer.accumulate_grad_batches)
-    _make_optimizer(module, trainer, target, steps_of_epoch)  # what is wrong with it is told now
+    _make_optimizer(module, trainer, target, steps_of_epoch)  # reports its errors now
     notes += [f"{name}() of {type(module).__name__}" for name in _NOT_RUN if overrides(module, name, package)]
     return Workload(
         TrainingStep(module),
@@ -93,7 +93,7 @@ def from_module(package: Any, module: Any, data: Any, trainer: Any, target: str)
             accumulation_steps=trainer.accumulate_grad_batches,
             precision=_precision(trainer, target),
             cudnn_benchmark=torch.backends.cudnn.benchmark,
-            non_blocking=True,  # Lightning copies so wherever memory is pinned
+            non_blocking=True,  # as Lightning copies wherever memory is pinned
         ),
         clip_grad_norm=None if _clips_by_value(trainer) else (trainer.gradient_clip_val or None),
         keeps_gradients=True,  # Lightning drops them between training_step and backward
@@ -104,13 +104,13 @@ def from_module(package: Any, module: Any, data: Any, trainer: Any, target: str)
 
 
 def overrides(owner: Any, name: str, package: Any) -> bool:
-    """Whether a LightningModule or a LightningDataModule has a hook of its own."""
+    """Whether a LightningModule or a LightningDataModule overrides a hook."""
     base = package.LightningModule if isinstance(owner, package.LightningModule) else package.LightningDataModule
     return name in vars(owner) or getattr(type(owner), name, None) is not getattr(base, name, None)
 
 
 def _check(module: Any, target: str) -> None:
-    """The module leaves stepping to its trainer, and takes a batch."""
+    """Raises where the module steps by itself, or takes no batch."""
     name = type(module).__name__
     if not module.automatic_optimization:
         raise WorkloadError(
@@ -125,7 +125,7 @@ def _check(module: Any, target: str) -> None:
 
 
 def _attach(package: Any, module: Any, data: Any, trainer: Any) -> Any:
-    """A trainer that the module and its data belong to; it answers questions and never trains."""
+    """Attaches the module and its data to a trainer, which holds settings and never trains."""
     from importlib import import_module
 
     name = package.__name__
@@ -150,11 +150,11 @@ def _attach(package: Any, module: Any, data: Any, trainer: Any) -> Any:
 
 
 def _ignore(*_args: Any, **_kwargs: Any) -> None:
-    """In place of ``self.log``: what would take the figures is a running trainer."""
+    """Replaces ``self.log``, which needs a running trainer."""
 
 
 def _load(module: Any, data: Any, package: Any) -> tuple[str, Any]:
-    """Prepares and sets up the data and the module in Lightning's order; returns whence the loader comes, and it."""
+    """Prepares and sets up data and module in Lightning's order; returns the loader's origin and the loader."""
     both = [data, module] if isinstance(data, package.LightningDataModule) else [module]
     for part in both:
         part.prepare_data()
@@ -162,45 +162,45 @@ def _load(module: Any, data: Any, package: Any) -> tuple[str, Any]:
         part.setup("fit")
     module.configure_model()
     if isinstance(data, DataLoader):
-        return "what build() returned", data
+        return "build()", data
     return f"{type(both[0]).__name__}.train_dataloader()", both[0].train_dataloader()
 
 
 def _make_optimizer(module: Any, trainer: Any, target: str, steps_of_epoch: int | None) -> Optimizer:
-    """A new optimizer by the module's own `configure_optimizers`; its schedules go with it.
+    """A new optimizer from the module's own `configure_optimizers`, with its schedules.
 
     Raises:
-        WorkloadError: There is not exactly one.
+        WorkloadError: There is not exactly one optimizer.
     """
     configured = module.configure_optimizers()
-    found = list(optimizers_in(configured))
-    if len(found) != 1:
-        got = f"{len(found)} optimizers" if found else described(configured)
+    optimizers = list(optimizers_in(configured))
+    if len(optimizers) != 1:
+        got = f"{len(optimizers)} optimizers" if optimizers else described(configured)
         raise WorkloadError(
             f"{target}: expected one optimizer from configure_optimizers(), got {got}; "
             "return an autotune.Workload whose optimizer holds all parameters"
         )
     with contextlib.ExitStack() as stack:
         stack.callback(put(module, "configure_optimizers", lambda: configured))
-        trainer.strategy.setup_optimizers(trainer)  # self.optimizers() and self.lr_schedulers() answer now
+        trainer.strategy.setup_optimizers(trainer)  # makes self.optimizers() and self.lr_schedulers() work
     trainer.fit_loop.teardown()  # estimated_stepping_batches may have begun to load
-    _follow_schedules(found[0], list(trainer.lr_scheduler_configs), steps_of_epoch)
-    return found[0]
+    _follow_schedules(optimizers[0], list(trainer.lr_scheduler_configs), steps_of_epoch)
+    return optimizers[0]
 
 
 def _follow_schedules(optimizer: Optimizer, schedules: list[Any], steps_of_epoch: int | None) -> None:
-    """Steps the schedules of learning rates after each step of the optimizer, or each epoch's, as Lightning does.
+    """Steps the schedules of learning rates after each step of the optimizer, or after each epoch, as Lightning does.
 
     Args:
-        optimizer: Its steps are counted.
-        schedules: Those that follow a metric stay where they are.
+        optimizer: The optimizer, whose steps are counted.
+        schedules: The schedules; those that follow a metric do not move.
         steps_of_epoch: Optimizer steps of the baseline's epoch; None where its end is not known.
     """
     lengths = {"step": 1, "epoch": steps_of_epoch}
     periods = [
-        (one.scheduler, one.frequency * length)
-        for one in schedules
-        if (length := lengths[one.interval]) is not None and not one.reduce_on_plateau
+        (entry.scheduler, entry.frequency * length)
+        for entry in schedules
+        if (length := lengths[entry.interval]) is not None and not entry.reduce_on_plateau
     ]
     numbers = itertools.count(1)
 
@@ -208,7 +208,7 @@ def _follow_schedules(optimizer: Optimizer, schedules: list[Any], steps_of_epoch
         number = next(numbers)
         for schedule, period in periods:
             if number % period == 0:
-                with contextlib.suppress(ValueError):  # some end with the training that they were made for
+                with contextlib.suppress(ValueError):  # some end with the training they were made for
                     schedule.step()
 
     if periods:
@@ -216,7 +216,7 @@ def _follow_schedules(optimizer: Optimizer, schedules: list[Any], steps_of_epoch
 
 
 def optimizers_in(configured: Any) -> Iterator[Optimizer]:
-    """The optimizers in what `configure_optimizers` may return: one, several, dicts, or beside their schedulers."""
+    """The optimizers in a return value of `configure_optimizers`: one, several, dicts, or with schedulers."""
     if isinstance(configured, Optimizer):
         yield configured
     elif isinstance(configured, Mapping):
@@ -244,14 +244,14 @@ def _takes_index(module: Any) -> bool:
 
 
 def _transfers(module: Any, data: Any, package: Any) -> list[tuple[str, Callable[..., Any]]]:
-    """The hooks that change a batch on its way to the device: of the data where it has them, else of the module."""
+    """The hooks that change a batch on its way to the device: the data's own, or else the module's."""
     owners = [data, module] if isinstance(data, package.LightningDataModule) else [module]
-    found = {name: [owner for owner in owners if overrides(owner, name, package)] for name in _TRANSFERS}
-    return [(name, getattr(able[0], name)) for name, able in found.items() if able]
+    overriding = {name: [owner for owner in owners if overrides(owner, name, package)] for name in _TRANSFERS}
+    return [(name, getattr(able[0], name)) for name, able in overriding.items() if able]
 
 
 def _loss_of(module: Any, transfers: list[tuple[str, Callable[..., Any]]]) -> Callable[[nn.Module, Any], torch.Tensor]:
-    """The loss of a batch by `training_step`, after the hooks that change it; counts the batches."""
+    """The loss from `training_step`, after the hooks that change the batch; counts the batches."""
     takes_index = _takes_index(module)
     indices = itertools.count()
 
@@ -260,17 +260,17 @@ def _loss_of(module: Any, transfers: list[tuple[str, Callable[..., Any]]]) -> Ca
         if transfers:
             batch = copy.copy(batch)
             device = module.device
-            with torch.autocast(device.type, enabled=False):  # Lightning's begins with the step
+            with torch.autocast(device.type, enabled=False):  # Lightning's autocast begins with the step
                 for name, hook in transfers:
                     batch = hook(batch, *([device] if name == "transfer_batch_to_device" else []), 0)
-        found: torch.Tensor = model(batch, index) if takes_index else model(batch)
-        return found
+        result: torch.Tensor = model(batch, index) if takes_index else model(batch)
+        return result
 
     return loss
 
 
 def _trainer_notes(package: Any, trainer: Any) -> list[str]:
-    """What the user's trainer does beside training, and how it clips where bursts cannot."""
+    """Notes on the user's trainer: its own callbacks, and clipping that bursts cannot do."""
     if trainer is None:
         return []
     kinds = [type(callback) for callback in trainer.callbacks]

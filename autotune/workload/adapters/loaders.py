@@ -1,4 +1,4 @@
-"""What a DataLoader was made of, so that one with other settings can be made of the same."""
+"""Takes a DataLoader apart, so that one with other settings can be made from the same parts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class LoaderParts:
     """The parts of a DataLoader.
 
     Attributes:
-        loader: The loader itself, without what a framework has wrapped around it.
+        loader: The loader itself, without a framework's wrapper.
         batch_size: None when the loader does not batch single samples.
-        batches: The user's own batch sampler, where there is one.
+        batches: The user's own batch sampler, if any.
         sampler: Draws single samples; None for an iterable dataset.
-        drop_last: Whether an incomplete batch is left out.
+        drop_last: Whether an incomplete batch is dropped.
     """
 
     loader: DataLoader[Any]
@@ -33,7 +33,7 @@ class LoaderParts:
 
     @property
     def shuffles(self) -> bool:
-        """Whether every sample is drawn once, in random order: what ``shuffle=True`` does."""
+        """Whether every sample is drawn once, in random order, as with ``shuffle=True``."""
         sampler = self.sampler
         whole = isinstance(sampler, RandomSampler) and not sampler.replacement
         return whole and sampler.num_samples == len(sampler.data_source)
@@ -41,18 +41,18 @@ class LoaderParts:
     @property
     def settings(self) -> dict[str, Any]:
         """The knobs of `TrainConfig` that the loader has, under their names."""
-        found = {knob: getattr(self.loader, argument) for knob, argument in DATALOADER_ARGUMENTS.items()}
-        return found | {"batch_size": self.batch_size}  # the loader's own is None under a batch sampler
+        knobs = {knob: getattr(self.loader, argument) for knob, argument in DATALOADER_ARGUMENTS.items()}
+        return knobs | {"batch_size": self.batch_size}  # the loader's own is None under a batch sampler
 
 
 def read_loader(loader: DataLoader[Any]) -> LoaderParts:
-    """The parts of a loader, also of one that Accelerate has prepared."""
+    """The parts of a loader, which Accelerate may have prepared."""
     loader = getattr(loader, "base_dataloader", loader)
     batches: Any = loader.batch_sampler
-    while type(batches).__name__ == "BatchSamplerShard":  # Accelerate's, which shares out what is within it again
+    while type(batches).__name__ == "BatchSamplerShard":  # Accelerate's, which wraps another sampler
         batches = batches.batch_sampler
     draws = not isinstance(loader.dataset, IterableDataset)
-    if type(batches) is BatchSampler:  # torch's own: made from batch_size and drop_last, or as if it were
+    if type(batches) is BatchSampler:  # torch's own: made from batch_size and drop_last, or equal to one
         return LoaderParts(loader, batches.batch_size, None, batches.sampler if draws else None, batches.drop_last)
     return LoaderParts(loader, None, batches, loader.sampler if draws and batches is None else None, drop_last=False)
 
@@ -61,7 +61,7 @@ def require_loader(loader: object, target: str, source: str) -> LoaderParts:
     """The parts of a loader whose batch size can be varied.
 
     Raises:
-        WorkloadError: It is no DataLoader, or makes its batches itself.
+        WorkloadError: The loader is no DataLoader, or makes its batches itself.
     """
     if not isinstance(loader, DataLoader):
         raise WorkloadError(
@@ -79,7 +79,7 @@ def require_loader(loader: object, target: str, source: str) -> LoaderParts:
 
 
 def workload_parts(parts: LoaderParts) -> dict[str, Any]:
-    """The fields of a Workload that a loader decides, but for the baseline."""
+    """The fields of a Workload that a loader decides, except the baseline."""
     loader = parts.loader
     return {
         "dataset": loader.dataset,
@@ -90,17 +90,17 @@ def workload_parts(parts: LoaderParts) -> dict[str, Any]:
 
 
 def baseline(parts: LoaderParts, **knobs: Any) -> TrainConfig:
-    """How is trained today: the loader's settings, and the other knobs.
+    """The baseline: the loader's settings, and the other knobs.
 
     Raises:
-        ConfigError: When a value is out of range.
+        ConfigError: A value is out of range.
     """
     pinned = parts.loader.pin_memory and torch.accelerator.is_available()  # else torch pins nothing
     return TrainConfig().replace(**{**parts.settings, "pin_memory": pinned, **knobs})
 
 
 def loader_notes(parts: LoaderParts) -> list[str]:
-    """What a loader does and bursts do not."""
+    """Notes on what a loader does and bursts do not."""
     loader, notes = parts.loader, []
     if parts.drop_last:
         notes.append("drop_last=True of the train loader: a last incomplete batch is trained on")

@@ -1,4 +1,4 @@
-"""A ``transformers.Trainer`` as a Workload: its model, data, collator, loss, optimizer and arguments as they are."""
+"""Makes a Workload from a ``transformers.Trainer``: its model, data, collator, loss, optimizer and arguments."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ IDS = "input_ids"
 
 
 def from_trainer(trainer: Any, target: str) -> Workload:
-    """A Workload of a Trainer that is ready for ``train()``.
+    """A Workload from a Trainer that is ready for ``train()``.
 
     Raises:
-        WorkloadError: It has no train dataset, or batches in a way that bursts cannot.
+        WorkloadError: The Trainer has no train dataset, or batches in a way that bursts cannot.
     """
     if trainer.train_dataset is None:
         raise WorkloadError(f"{target}: expected a Trainer with a train_dataset, got one without; give it one")
     parts = require_loader(trainer.get_train_dataloader(), target, "the Trainer")
-    model = trainer.model.to("cpu")  # a Trainer moves it as soon as it is made; autotune moves it itself
+    model = trainer.model.to("cpu")  # a new Trainer has moved it already; autotune moves it itself
     _checkpoint_activations(model, trainer.args)
     fields = workload_parts(parts)
     return Workload(
@@ -49,7 +49,7 @@ def from_trainer(trainer: Any, target: str) -> Workload:
 
 
 def _baseline(trainer: Any, parts: LoaderParts) -> TrainConfig:
-    """What the arguments say, for one device."""
+    """The config that the arguments define, for one device."""
     args, accelerator = trainer.args, trainer.accelerator
     precision = accelerator.mixed_precision if accelerator.native_amp else "no"
     if precision not in HALF:
@@ -66,19 +66,19 @@ def _baseline(trainer: Any, parts: LoaderParts) -> TrainConfig:
 
 
 def _loss_of(trainer: Any) -> Callable[[nn.Module, Any], torch.Tensor]:
-    """The Trainer's own loss of a batch, with the count of labels that it divides by."""
+    """The Trainer's own loss, with the number of labels that it divides by."""
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-        inputs = copy.copy(batch)  # some losses take the labels out of it
+        inputs = copy.copy(batch)  # some losses remove the labels from it
         _, items = trainer.get_batch_samples(iter([inputs]), 1, next(model.parameters()).device)
-        found: torch.Tensor = trainer.compute_loss(model, inputs, num_items_in_batch=items)
-        return found
+        result: torch.Tensor = trainer.compute_loss(model, inputs, num_items_in_batch=items)
+        return result
 
     return loss
 
 
 def _optimizer_of(trainer: Any) -> Callable[[Any], Optimizer]:
-    """Makes the Trainer's optimizer again at each call: by its arguments, or as a copy of the one it was given."""
+    """Makes the Trainer's optimizer anew at each call: from its arguments, or as a copy of the one it was given."""
     given: Optimizer | None = trainer.optimizer
 
     def make(_params: Any) -> Optimizer:
@@ -93,7 +93,7 @@ def _optimizer_of(trainer: Any) -> Callable[[Any], Optimizer]:
 
 
 def _checkpoint_activations(model: Any, args: Any) -> None:
-    """Does what ``train()`` does first when activations are to be computed twice rather than kept."""
+    """Turns activation checkpointing on, as ``train()`` does first, if the arguments request it."""
     if not args.gradient_checkpointing:
         return
     options = dict(args.gradient_checkpointing_kwargs or {})
@@ -105,7 +105,7 @@ def _checkpoint_activations(model: Any, args: Any) -> None:
 
 
 def _has_token_lists(dataset: Any) -> bool:
-    """Whether samples hold lists of tokens, whose bytes no tensor tells."""
+    """Whether samples hold lists of tokens, whose size no tensor shows."""
     if isinstance(dataset, IterableDataset):
         return False
     sample = dataset[0]
@@ -117,7 +117,7 @@ def _token_count(sample: Any) -> float:
 
 
 def _notes(trainer: Any) -> list[str]:
-    """What ``train()`` does and bursts do not."""
+    """Notes on what ``train()`` does and bursts do not."""
     from transformers import Trainer
 
     args = trainer.args
