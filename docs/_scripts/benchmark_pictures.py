@@ -1,4 +1,4 @@
-"""Pictures of what was measured: ratios with their intervals, as plain SVG, from the same files as the tables."""
+"""Draws benchmark ratios with their intervals as plain SVG, from the same files as the tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLOURS = ("#8a5a00", "#1f5fa8")
 
 
 class Ratio(NamedTuple):
-    """A point with its whiskers."""
+    """One point of a chart, with the ends of its interval."""
 
     series: int
     ratio: float
@@ -22,22 +22,22 @@ class Ratio(NamedTuple):
 
 
 def guides() -> str:
-    """Each guide's advice and autotune's answer, over what its reader trains with."""
+    """Draws the speed-ups of each guide's advice and of autotune's answer, over what the guide's reader trains with."""
     rows = []
-    for one in read("guides")["guides"]:
-        sides = {row["name"]: row["over_before"] for row in one["rows"]}
-        rows.append((GUIDES[one["guide"]], [_point(0, sides["guide"]), _point(1, sides["tuned"])]))
+    for guide in read("guides")["guides"]:
+        sides = {row["name"]: row["over_before"] for row in guide["rows"]}
+        rows.append((GUIDES[guide["guide"]], [_point(0, sides["guide"]), _point(1, sides["tuned"])]))
     return _chart("Speed over before: the guide's advice, and autotune", ("the guide's advice", "autotune"), rows)
 
 
 def frameworks() -> str:
-    """What was claimed, and what came true through each framework."""
-    rows = [(word, [_point(0, found["claimed"]), _point(1, found["realised"])]) for word, found in framework_loops()]
+    """Draws the claimed and the realised speed-up of each framework."""
+    rows = [(name, [_point(0, loop["claimed"]), _point(1, loop["realised"])]) for name, loop in framework_loops()]
     return _chart("Speed-up claimed and realised, by framework", ("claimed", "realised"), rows)
 
 
-def _point(series: int, found: Any) -> Ratio:
-    return Ratio(series, found["ratio"], *found["ci95"])
+def _point(series: int, measured: Any) -> Ratio:
+    return Ratio(series, measured["ratio"], *measured["ci95"])
 
 
 def _chart(title: str, series: Sequence[str], rows: Sequence[tuple[str, Sequence[Ratio]]]) -> str:
@@ -50,7 +50,7 @@ def _chart(title: str, series: Sequence[str], rows: Sequence[tuple[str, Sequence
         f'  <rect width="{WIDTH}" height="{height}" rx="8" fill="#ffffff"/>',
     ]
     for tick in range(int(2 * LARGEST) + 1):
-        x, strong = _x(tick / 2), tick == 2  # a ratio of 1: no difference
+        x, strong = _x(tick / 2), tick == 2  # the line at ratio 1: no difference
         lines.append(f'  <path d="M{x:.1f} {TOP}V{bottom}" stroke="{"#5b6775" if strong else "#d8dee6"}"/>')
         lines.append(f'  <text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{tick / 2:g} ×</text>')
     for number, (label, points) in enumerate(rows):
@@ -69,7 +69,7 @@ def _chart(title: str, series: Sequence[str], rows: Sequence[tuple[str, Sequence
 
 
 def _x(ratio: float) -> float:
-    """Where a ratio stands."""
+    """The horizontal position of a ratio."""
     return LABELS + (WIDTH - LABELS - 24) * ratio / LARGEST
 
 

@@ -1,4 +1,4 @@
-"""The tables of what was measured, from the files that the benchmarks write."""
+"""Makes the benchmark tables, from the files that the benchmarks write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPLAYED_SECONDS = 600.0
 
 
 def read(name: str) -> Any:
-    """What a benchmark wrote."""
+    """The output file of a benchmark, parsed."""
     return json.loads((OUTPUT / f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -42,12 +42,12 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _ratio(found: Any) -> str:
+def _ratio(measured: Any) -> str:
     """A ratio with its interval."""
-    if found is None:
+    if measured is None:
         return "nothing faster than before"
-    low, high = found["ci95"]
-    return f"{found['ratio']:.2f} × ({low:.2f} – {high:.2f})"
+    low, high = measured["ci95"]
+    return f"{measured['ratio']:.2f} × ({low:.2f} – {high:.2f})"
 
 
 def _percent(share: float, decimals: int = 1) -> str:
@@ -61,58 +61,58 @@ def _short(target: str) -> str:
 
 
 def guides() -> str:
-    """Before, each guide's advice, and what autotune found."""
+    """The baseline, each guide's advice, and autotune's answer."""
     rows = []
-    for one in read("guides")["guides"]:
-        sides = {row["name"]: row for row in one["rows"]}
+    for measured in read("guides")["guides"]:
+        sides = {row["name"]: row for row in measured["rows"]}
         guide, tuned = sides["guide"], sides["tuned"]
-        ratios = (guide["over_before"], tuned["over_before"], guide["tuned_over_it"], one["claimed"])
-        rows.append([GUIDES[one["guide"]], *map(_ratio, ratios)])
+        ratios = (guide["over_before"], tuned["over_before"], guide["tuned_over_it"], measured["claimed"])
+        rows.append([GUIDES[measured["guide"]], *map(_ratio, ratios)])
     head = ("guide", "its advice, over before", "autotune, over before", "autotune, over the advice", "it had claimed")
     return _table(head, rows)
 
 
 def replicate() -> str:
-    """What was claimed, and what an independent loop found."""
+    """The claimed speed-up, and the one that an independent loop measured."""
     rows = [
-        [one["workload"], _ratio(one["claimed"]) if one["changed_knobs"] else "nothing faster", _ratio(one["realised"])]
-        for one in read("replicate")["replications"]
+        [run["workload"], _ratio(run["claimed"]) if run["changed_knobs"] else "nothing faster", _ratio(run["realised"])]
+        for run in read("replicate")["replications"]
     ]
     return _table(("workload", "claimed", "realised"), rows)
 
 
 def frameworks() -> str:
-    """The same through each framework."""
+    """The claimed speed-up, and the one that training through each framework realised."""
     rows = [
-        [word, _ratio(found["claimed"]), _ratio(found["realised"]), _percent(found["off"])]
-        for word, found in framework_loops()
+        [name, _ratio(loop["claimed"]), _ratio(loop["realised"]), _percent(loop["off"])]
+        for name, loop in framework_loops()
     ]
     return _table(("trained through", "claimed", "realised", "off the claim"), rows)
 
 
 def framework_loops() -> list[tuple[str, Any]]:
-    """What trained each file, and how it went: the independent loop, then frameworks."""
+    """The name and the figures of each loop that trained a result: the independent loop, then the frameworks."""
     return [
-        (word, found)
-        for one in read("replicate_frameworks")["replications"]
-        for word, found in [
-            (f"independent loop, {one['workload']}", one),
-            *((LOOPS[name], found) for name, found in one["frameworks"].items()),
+        (name, loop)
+        for run in read("replicate_frameworks")["replications"]
+        for name, loop in [
+            (f"independent loop, {run['workload']}", run),
+            *((LOOPS[framework], loop) for framework, loop in run["frameworks"].items()),
         ]
     ]
 
 
 def costs() -> str:
     """What autotune itself costs."""
-    found = read("import_cost")
-    (low, high), cost = found["start"]["ci95"], found["cost"]
+    imported = read("import_cost")
+    (low, high), cost = imported["start"]["ci95"], imported["cost"]
     rows = [
         [
             "a training's start, with a result loaded",
-            f"{found['start']['seconds']:+.2f} s ({low:+.2f} – {high:+.2f})".replace("-", "−"),
+            f"{imported['start']['seconds']:+.2f} s ({low:+.2f} – {high:+.2f})".replace("-", "−"),
         ],
-        ["its loop, beside one written by hand", _ratio(found["rate"])],
-        [f"a training of {found['training_seconds']:.0f} s, in all", _change(cost["share"], *cost["ci95"])],
+        ["its loop, beside one written by hand", _ratio(imported["rate"])],
+        [f"a training of {imported['training_seconds']:.0f} s, in all", _change(cost["share"], *cost["ci95"])],
     ]
     launched = read("launch_cost")
     rows.append(["a script's loop under `autotune launch`, beside the script as it is", _ratio(launched)])
@@ -145,12 +145,13 @@ def costs() -> str:
 
 def same() -> str:
     """The baseline against itself."""
-    found = read("aa")
+    quiet = read("aa")
     rows = []
-    for where, one in {"": found, ", beside a neighbour": found.get("neighbour")}.items():
-        if one is None:
+    for where, runs in {"": quiet, ", beside a neighbour": quiet.get("neighbour")}.items():
+        if runs is None:
             continue
-        sides = {"real confirmations": one["real"], "resampled from their pairs": one["simulated"]["rounds as decided"]}
+        simulated = runs["simulated"]["rounds as decided"]
+        sides = {"real confirmations": runs["real"], "resampled from their pairs": simulated}
         for name, side in sides.items():
             counts = [str(side[key]) for key in ("repeats", "no_difference", "faster", "slower")]
             width = f"± {100 * side['median_interval_half_width']:.1f} %"
@@ -168,7 +169,7 @@ def same() -> str:
 
 
 def memory() -> str:
-    """The largest batch: predicted, and found by bisection."""
+    """The largest batch: as predicted, and by bisection."""
     rows = []
     for case in read("memory_model")["cases"]:
         cells = (str(case["predicted"]), str(case["largest"]), _percent(case["error"], 0), str(case["ooms"]))
@@ -177,7 +178,7 @@ def memory() -> str:
 
 
 def regional() -> str:
-    """Seconds to a compiled answer and rates: as a whole, and by blocks."""
+    """Seconds until the model is compiled, and rates: compiled as a whole, and by blocks."""
     rows = []
     for case in read("regional_compile")["cases"]:
         whole, blocks = (case["medians"][mode]["opening_seconds"] for mode in ("default", "blocks"))
@@ -189,15 +190,15 @@ def regional() -> str:
 
 
 def compiled_loss() -> str:
-    """What compiling is worth, of the model and of the loss with it."""
-    found = read("compiled_loss")
+    """The gain from compiling the model alone, and the loss together with the model."""
+    ratios = read("compiled_loss")
     sides = {"the model, over eager": "model_over_eager", "the loss with it, over eager": "loss_over_eager",
              "the loss with it, over the model": "loss_over_model"}  # fmt: skip
-    return _table(("compiled", "rate"), [[title, _ratio(found[side])] for title, side in sides.items()])
+    return _table(("compiled", "rate"), [[title, _ratio(ratios[side])] for title, side in sides.items()])
 
 
 def checkpointing() -> str:
-    """Memory and rate of batches, without and with blocks that are computed again."""
+    """Memory and rate by batch size, without and with activation checkpointing."""
     rows = [
         [
             str(row["batch"]), *(f"{row[key] / 2**20:.0f} MiB" for key in ("bytes", "bytes_with")),
@@ -211,52 +212,56 @@ def checkpointing() -> str:
 
 def _replayed(cell: Callable[[Any], str]) -> str:
     surfaces = read("replay")["surfaces"]
-    known = {one: title for one, title in WORKLOADS.items() if one in surfaces}
+    titles = {workload: title for workload, title in WORKLOADS.items() if workload in surfaces}
     names = list(next(iter(surfaces.values()))["strategies"])
-    rows = [[name, *(cell(surfaces[one]["strategies"][name]) for one in known)] for name in names]
-    return _table(("strategy", *known.values()), rows)
+    rows = [[name, *(cell(surfaces[workload]["strategies"][name]) for workload in titles)] for name in names]
+    return _table(("strategy", *titles.values()), rows)
 
 
 def replay_early() -> str:
-    """How good the choice is after the cost of fifteen bursts."""
-    return _replayed(lambda found: f"{found['median_after_15_bursts']:.2f}")
+    """Share of the optimum that each strategy has reached after the cost of fifteen bursts."""
+    return _replayed(lambda strategy: f"{strategy['median_after_15_bursts']:.2f}")
 
 
 def replay_late() -> str:
-    """How good the choice is after ten minutes."""
-    return _replayed(lambda found: f"{found['fraction']['10']:.2f}")
+    """Share of the optimum that each strategy has reached after ten minutes."""
+    return _replayed(lambda strategy: f"{strategy['fraction']['10']:.2f}")
 
 
 def replay_seconds() -> str:
-    """How long it takes to be good for good."""
+    """Seconds until a strategy reaches 95 % of the optimum and stays there."""
 
-    def cell(found: Any) -> str:
-        seconds = found["median_seconds_to_95"]
+    def cell(strategy: Any) -> str:
+        seconds = strategy["median_seconds_to_95"]
         return f"{seconds:.0f} s" if seconds < REPLAYED_SECONDS else "never"
 
     return _replayed(cell)
 
 
 def peers() -> str:
-    """Other tools' choices, trained beside autotune's."""
+    """The rate of autotune's choice over that of each other tool's choice, trained side by side."""
     workloads = read("peers")["workloads"]
-    found = [{row["tool"]: row["ours_over_it"] for row in one["rows"]} for one in workloads]
-    tools = [tool for tool in dict.fromkeys(tool for one in found for tool in one) if not tool.startswith("autotune")]
+    ratios = [{row["tool"]: row["ours_over_it"] for row in workload["rows"]} for workload in workloads]
+    names = dict.fromkeys(tool for by_tool in ratios for tool in by_tool)
+    tools = [tool for tool in names if not tool.startswith("autotune")]
     head = (
         "tool",
-        *(f"{_short(one['target'])}, {one['budget_seconds']:.0f} s, {_maker(one['machine'])}" for one in workloads),
+        *(
+            f"{_short(workload['target'])}, {workload['budget_seconds']:.0f} s, {_maker(workload['machine'])}"
+            for workload in workloads
+        ),
     )
-    rows = [[tool, *(_ratio(one[tool]) if tool in one else "–" for one in found)] for tool in tools]
+    rows = [[tool, *(_ratio(by_tool[tool]) if tool in by_tool else "–" for by_tool in ratios)] for tool in tools]
     return _table(head, rows)
 
 
 def _maker(machine: str) -> str:
-    """Of a machine's processor, by the folder name that its results have."""
+    """The maker of a machine's processor, from the name of its results folder."""
     return {"amd": "AMD", "intel": "Intel"}[machine.partition("-")[0]]
 
 
 def loader() -> str:
-    """What was claimed of a loader whose ratio is known."""
+    """The claimed gain of loaders whose true gain is known."""
     rows = [
         [
             f"{row['epoch_batches']:,} batches, {row['num_workers']} workers, prefetch {row['prefetch_factor']}",
@@ -270,7 +275,7 @@ def loader() -> str:
 
 
 def resident() -> str:
-    """What a data set that is collated once is worth."""
+    """The gain from collating a data set once."""
     rows = [
         [
             row["workload"],
@@ -286,7 +291,7 @@ def resident() -> str:
 
 
 def warm_up() -> str:
-    """Where the beginning is cut off, and what that does to the ratio."""
+    """Where the warm-up is cut off, and how that changes the ratio."""
     rows = []
     for name, row in read("warm_up")["workloads"].items():
         warm = row["ratio_when_warm"]
@@ -309,7 +314,7 @@ def guides_together() -> str:
 
 
 def scripts() -> str:
-    """Scripts that nobody here wrote: changed, claimed, realised by whole runs, and what train-doctor found."""
+    """Scripts by other authors: changed knobs, claimed and realised speed-ups, and train-doctor's answer."""
     head = ("script", "changed", "claimed", "realised by `launch`", "off", "train-doctor 0.2.0")
     return _table(head, map(_script, read("real_scripts")["rows"]))
 
@@ -320,43 +325,43 @@ def _script(row: Any) -> list[str]:
         return [name, f"refused: {row['refused']}", "–", "–", "–", doctor]
     if not row["changed"]:
         return [name, "nothing", "nothing faster", "–", "–", doctor]
-    found, changed = row.get("realised", {}), ", ".join(f"`{knob}`" for knob in row["changed"])
+    realised, changed = row.get("realised", {}), ", ".join(f"`{knob}`" for knob in row["changed"])
     claimed = _ratio({"ratio": row["claimed"], "ci95": row["ci95"]}) if row["claimed"] else "too few pairs"
-    if "ratio" not in found:
-        return [name, changed, claimed, found.get("failed", "not run"), "–", doctor]
-    return [name, changed, claimed, _ratio(found), _percent(row["claimed"] / found["ratio"] - 1), doctor]
+    if "ratio" not in realised:
+        return [name, changed, claimed, realised.get("failed", "not run"), "–", doctor]
+    return [name, changed, claimed, _ratio(realised), _percent(row["claimed"] / realised["ratio"] - 1), doctor]
 
 
-def _doctored(found: Any) -> str:
-    """What train-doctor proved, in the seconds that it took."""
-    if found is None:
+def _doctored(answer: Any) -> str:
+    """train-doctor's answer, and the seconds that it took."""
+    if answer is None:
         return "not run"
-    if found.get("ratio"):
-        return f"{found['change']}, {found['ratio']:.2f} ×, {found['seconds']:.0f} s"
-    return f"{'no answer' if 'failed' in found else 'nothing'}, {found['seconds']:.0f} s"
+    if answer.get("ratio"):
+        return f"{answer['change']}, {answer['ratio']:.2f} ×, {answer['seconds']:.0f} s"
+    return f"{'no answer' if 'failed' in answer else 'nothing'}, {answer['seconds']:.0f} s"
 
 
 def _of(name: str, table: Callable[[Any], str]) -> Callable[[], str]:
-    """The table of a file, with its machine; a sentence where the benchmark has not run yet."""
+    """Returns the maker of a benchmark's table with its machine, or of a sentence where it has not run yet."""
 
     def text() -> str:
         if not (OUTPUT / f"{name}.json").exists():
             return f"*Not measured yet: `python -m benchmarks.{name}`.*"
-        found = read(name)
-        return f"{table(found)}\n\nMachine: {found['machine']}."
+        output = read(name)
+        return f"{table(output)}\n\nMachine: {output['machine']}."
 
     return text
 
 
-def _held_out(found: Any) -> str:
-    """What a tuning finds on each workload that the search was not developed on."""
+def _held_out(output: Any) -> str:
+    """What a tuning reaches on each workload that the search was not developed on."""
     rows = []
-    for name, one in found["workloads"].items():
-        last, budgets = one["tunings"][one["last"]], (one["first"], one["last"])
+    for name, workload in output["workloads"].items():
+        last, budgets = workload["tunings"][workload["last"]], (workload["first"], workload["last"])
         rows.append([
-            name.replace("_", " "), f"{1000 * one['step_seconds']:.0f} ms", str(last["decided"]),
+            name.replace("_", " "), f"{1000 * workload['step_seconds']:.0f} ms", str(last["decided"]),
             "yes" if last["compiled"] else "no", f"{100 * last['timed_fraction']:.0f} %",
-            *(f"{one['of_best_known'][budget]['ratio']:.2f} after {budget}" for budget in budgets),
+            *(f"{workload['of_best_known'][budget]['ratio']:.2f} after {budget}" for budget in budgets),
         ])  # fmt: skip
     head = (
         "workload", "step", "decided (goal 60, of long steps 25)", "compiled", "in steps (goal 75 %)",
@@ -365,11 +370,11 @@ def _held_out(found: Any) -> str:
     return _table(head, rows)
 
 
-def _held_out_claims(found: Any) -> str:
-    """What it claims, what is realised, and how processes differ."""
+def _held_out_claims(output: Any) -> str:
+    """Claimed and realised speed-ups, and how far processes differ."""
     rows = []
-    for name, one in found["workloads"].items():
-        claim, spread, proof = one["claim"], one["process_spread"], one["proof_over_loop"]
+    for name, workload in output["workloads"].items():
+        claim, spread, proof = workload["claim"], workload["process_spread"], workload["proof_over_loop"]
         covers = {None: "–", True: "yes", False: "no"}[claim["covers"]]
         claimed = "nothing faster" if claim["covers"] is None else _ratio(claim["claimed"])
         rows.append([
@@ -384,31 +389,31 @@ def _held_out_claims(found: Any) -> str:
     return _table(head, rows)
 
 
-def _held_out_together(found: Any) -> str:
-    """All of them in one, with the goals."""
+def _held_out_together(output: Any) -> str:
+    """Figures over all held-out workloads, with their goals."""
     rows = [
         [
-            one["figure"], one["value"] if isinstance(one["value"], str) else f"{one['value']:.3f}", one["goal"],
-            "reached" if one["met"] else "missed",
+            row["figure"], row["value"] if isinstance(row["value"], str) else f"{row['value']:.3f}", row["goal"],
+            "reached" if row["met"] else "missed",
         ]
-        for one in found["together"]
+        for row in output["together"]
     ]  # fmt: skip
     return _table(("all workloads", "figure", "goal", ""), rows)
 
 
-def _aa_policy(found: Any) -> str:
+def _aa_policy(output: Any) -> str:
     """Whole tunings in which nothing can be faster."""
     rows = []
     for name, where in {"quiet": "quiet", "neighbour": "beside a neighbour"}.items():
-        if (one := found.get(name)) is not None:
-            low, high = one["ci95"]
-            resumed = sum(tuning["resumed"] for tuning in one["tunings"])
-            counts = [str(number) for number in (one["repeats"], one["with_rounds_enough"], resumed, one["gains"])]
+        if (runs := output.get(name)) is not None:
+            low, high = runs["ci95"]
+            resumed = sum(tuning["resumed"] for tuning in runs["tunings"])
+            counts = [str(number) for number in (runs["repeats"], runs["with_rounds_enough"], resumed, runs["gains"])]
             rows.append([f"real processes, {where}", *counts, f"{100 * low:.1f} – {100 * high:.1f} %"])
-    for one in found.get("made_up", []):
-        *_, (_, gains) = one["gains"].items()
-        counts = [str(one["searches"]), "", "", str(gains)]
-        rows.append([f"made up, processes {100 * one['process_spread']:.0f} % apart", *counts, ""])
+    for surface in output.get("made_up", []):
+        *_, (_, gains) = surface["gains"].items()
+        counts = [str(surface["searches"]), "", "", str(gains)]
+        rows.append([f"made up, processes {100 * surface['process_spread']:.0f} % apart", *counts, ""])
     head = (
         "nothing can be faster",
         "tunings",
@@ -420,12 +425,12 @@ def _aa_policy(found: Any) -> str:
     return _table(head, rows)
 
 
-def _host_history(found: Any) -> str:
-    """A value's ratio in one host, in two, and in fresh processes."""
+def _host_history(output: Any) -> str:
+    """The ratio of each value in one host, in two hosts, and in fresh processes."""
     rows = []
-    for name, one in found["workloads"].items():
-        rows += [[f"{name}, nothing", _ratio(again), "", "", ""] for again in one["again"]]
-        for value in one["values"]:
+    for name, workload in output["workloads"].items():
+        rows += [[f"{name}, nothing", _ratio(again), "", "", ""] for again in workload["again"]]
+        for value in workload["values"]:
             fresh = [ratio["ratio"] for ratio in value["fresh_processes"]]
             ratios = (_ratio(value["one_host"]), _ratio(value["two_hosts"]), f"{geometric_mean(fresh):.2f} ×")
             rows.append([f"{name}, `{value['value']}`", *ratios, _change_by_chance(value)])
@@ -433,15 +438,15 @@ def _host_history(found: Any) -> str:
 
 
 def _change_by_chance(value: Any) -> str:
-    """How far one host is off fresh processes, and what chance explains."""
+    """The difference between one host and fresh processes, and how much of it chance explains."""
     return f"{_percent(value['difference'])} (± {100 * value['chance']:.1f})"
 
 
-def _full_memory(found: Any) -> str:
-    """How wide intervals are when memory is nearly full."""
+def _full_memory(output: Any) -> str:
+    """The width of intervals when memory is nearly full."""
     rows = [
-        [share, f"{100 * one['width']:.1f} %", str(len(one["ratios"])), "one" if one["one_host"] else "several"]
-        for share, one in found["shares"].items()
+        [share, f"{100 * runs['width']:.1f} %", str(len(runs["ratios"])), "one" if runs["one_host"] else "several"]
+        for share, runs in output["shares"].items()
     ]
     return _table(("of the memory target", "width of a pair's interval, mean", "pairs", "hosts"), rows)
 

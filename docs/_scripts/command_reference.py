@@ -11,7 +11,7 @@ _TAKES = {Path: "FILE", int: "N", str: "TEXT"}
 
 
 def text() -> str:
-    """A section a command, each with its help and a table."""
+    """The reference as Markdown: one section per command, with its help and a table of its options."""
     from typer.main import get_command
 
     from autotune.cli import app
@@ -24,7 +24,7 @@ def text() -> str:
 
 def _section(title: str, command: Any) -> str:
     signature = inspect.signature(command.callback, eval_str=True).parameters
-    hints = {name: typing.get_args(one.annotation)[0] for name, one in signature.items() if name != "context"}
+    hints = {name: typing.get_args(item.annotation)[0] for name, item in signature.items() if name != "context"}
     own = [parameter for parameter in command.params if parameter.name in hints]  # not typer's own, such as --help
     words = [title, *(_placeholder(p) for p in own if p.param_type_name == "argument")]
     summary = (command.help or "").strip()
@@ -38,15 +38,15 @@ def _placeholder(parameter: Any) -> str:
 
 
 def _takes(parameter: Any, hint: Any) -> str | None:
-    """What a parameter takes; None for a flag."""
-    kinds = {hint, *typing.get_args(hint)}  # of ``Path | None`` and ``list[str] | None``, what they hold
+    """The kind of value that a parameter takes; None for a flag."""
+    kinds = {hint, *typing.get_args(hint)}  # the types inside ``Path | None`` and ``list[str] | None``
     kinds |= {inner for kind in kinds for inner in typing.get_args(kind)}
     return None if bool in kinds else parameter.metavar or next(_TAKES[kind] for kind in _TAKES if kind in kinds)
 
 
 def _row(parameter: Any, takes: str | None) -> str:
     name = ", ".join(parameter.opts) if parameter.param_type_name == "option" else _placeholder(parameter)
-    told = takes is not None and not parameter.required and parameter.default not in {None, ""}
-    default = f"`{parameter.default}`" if told else ""
+    shows_default = takes is not None and not parameter.required and parameter.default not in {None, ""}
+    default = f"`{parameter.default}`" if shows_default else ""
     meaning = (parameter.help or "").replace("|", r"\|")
     return f"| `{name}` | {f'`{takes}`' if takes else ''} | {default} | {meaning} |"

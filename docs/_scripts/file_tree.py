@@ -1,4 +1,4 @@
-"""Where is what: every file of the package and of the benchmarks with the first line of its docstring."""
+"""Makes the tree of all files of the package and the benchmarks, each with the first line of its docstring."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDERS = {
 
 
 def text() -> str:
-    """The tree, as a block of code."""
+    """The tree, as a code block."""
     return "\n".join(["```text", *_lines(), "```"])
 
 
@@ -42,7 +42,7 @@ def _folder(folder: Path, depth: int) -> Iterator[str]:
 
 
 def _entry(name: str, meaning: str) -> Iterator[str]:
-    """A name and its comment, which goes on below itself where it is long."""
+    """A name and its comment, wrapped into further lines where it is long."""
     for part in textwrap.wrap(meaning, COMMENT_WIDTH):
         yield f"{name:<{WIDTH}} {part}"
         name = ""

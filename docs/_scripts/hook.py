@@ -1,4 +1,4 @@
-"""What MkDocs asks for while it builds: are the made parts up to date, and where do links into the repository lead."""
+"""Hooks for MkDocs: warn of outdated generated parts, and resolve links into the repository."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))  # the code that is described is this one, wherever autotune is installed
+sys.path.insert(0, str(ROOT))  # describe this checkout, not an installed autotune
 
 import made  # noqa: E402 - the line above must come first
 from mkdocs.structure.files import File  # noqa: E402
@@ -21,21 +21,21 @@ _BELOW = re.compile(r"\]\(([\w][^):#\s]*)\)")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Copies what pages link to outside of ``docs/`` into the site, and what those link to below themselves."""
+    """Copies files outside ``docs/`` that pages link to into the site, and the files below them that those link to."""
     pages = (file.content_string for file in list(files.documentation_pages()))
-    linked = {found[3] for text in pages for found in _OUTSIDE.finditer(text)}
+    linked = {link[3] for text in pages for link in _OUTSIDE.finditer(text)}
     for page in [path for path in linked if path.endswith(".md") and (ROOT / path).is_file()]:
         below = _BELOW.findall((ROOT / page).read_text(encoding="utf-8"))
         linked |= {str(Path(page).parent / name) for name in below}
     for path in sorted(linked):
-        if (ROOT / path).is_file():  # what is not there stays a link that leads nowhere, and fails the build
+        if (ROOT / path).is_file():  # a link to a missing file stays broken, and fails the build
             files.append(File.generated(config, f"{_FOLDER}/{path}", abs_src_path=str(ROOT / path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Warns of a made part that is out of date, which fails a strict build; leads links to the copies."""
+    """Warns of an outdated generated part, which fails a strict build, and points links to the copies."""
     if made.remade(markdown) != markdown:
         _log.warning("%s is out of date: run python docs/_scripts/made.py", page.file.src_uri)
     up = "../" * page.file.src_uri.count("/")
-    return _OUTSIDE.sub(lambda found: f"{found[1]}{up}{_FOLDER}/{found[3]}{found[4]}", markdown)
+    return _OUTSIDE.sub(lambda link: f"{link[1]}{up}{_FOLDER}/{link[3]}{link[4]}", markdown)

@@ -1,4 +1,4 @@
-"""The table of knobs, made from the registry."""
+"""Makes the table of knobs, from the registry."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _PARTS = {"compute": "computing", "loader": "loading", "both": "computing and lo
 
 
 def text() -> str:
-    """A Markdown table with a row a knob, in the order of `TrainConfig`; the default is the first of the values."""
+    """A Markdown table with one row per knob, in the order of `TrainConfig`; each row lists the default value first."""
     rows = [COLUMNS, ("---",) * len(COLUMNS), *(tuple(_cells(KNOBS[name])) for name in KNOB_NAMES)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def framework_text(knob: Knob, framework: Framework) -> str:
-    """How a framework is told of a knob: by its own argument, or what happens without one."""
+    """A framework's own argument for a knob, or what happens where it has none."""
     word = knob.words.get(framework)
     words = (word,) if isinstance(word, str) else word
     return ", ".join(f"`{argument}`" for argument in words) if words else knob.without_word
@@ -38,10 +38,10 @@ def _cells(knob: Knob) -> Iterator[str]:
     yield f"by leave: {live.changes}" if isinstance(live, ByLeave) else live or "no"
     devices = ", ".join(text for kind, text in _DEVICES.items() if kind in knob.devices)
     yield "; ".join(filter(None, ("" if len(knob.devices) == len(_DEVICES) else devices, knob.when))) or "everywhere"
-    told: dict[str, list[str]] = {}
+    frameworks: dict[str, list[str]] = {}
     for framework in FRAMEWORKS:
-        told.setdefault(framework_text(knob, framework), []).append(_NAMES[framework])
-    yield "; ".join(f"{', '.join(names)}: {text}" for text, names in told.items())
+        frameworks.setdefault(framework_text(knob, framework), []).append(_NAMES[framework])
+    yield "; ".join(f"{', '.join(names)}: {text}" for text, names in frameworks.items())
     yield knob.why
 
 

@@ -1,8 +1,8 @@
-"""Parts of pages, and pictures, that are made from the code and from figures, so that they cannot drift from it.
+"""Generates parts of pages, and pictures, from the code and from benchmark figures, so that they stay up to date.
 
-A page marks such a part by ``<!-- made: NAME -->`` and ``<!-- made: end -->``. What stands between them is committed,
-so that a page reads well in the repository too; ``python docs/_scripts/made.py`` makes all parts again, and the build
-of the site fails where one is out of date.
+A page marks such a part by ``<!-- made: NAME -->`` and ``<!-- made: end -->``. The text between them is committed, so
+that a page reads well in the repository too. ``python docs/_scripts/made.py`` regenerates all parts, and the build of
+the site fails where one is out of date.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ MAKERS: dict[str, Callable[[], str]] = {
 
 
 def remade(markdown: str) -> str:
-    """A page with all its made parts made again.
+    """A page with all its generated parts regenerated.
 
     Raises:
-        KeyError: A part has a name that nobody makes.
+        KeyError: A part's name has no maker.
     """
-    return _PART.sub(lambda found: f"{found[1]}\n{MAKERS[found[2]]().strip()}\n\n{found[4]}", markdown)
+    return _PART.sub(lambda part: f"{part[1]}\n{MAKERS[part[2]]().strip()}\n\n{part[4]}", markdown)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes every page and picture that has changed, and prints its name; with ``--check`` that is a failure."""
+    """Writes every page and picture that has changed, and prints its name; with ``--check`` only prints, and fails."""
     check = "--check" in arguments
-    wanted = {page: remade(page.read_text(encoding="utf-8")) for page in sorted(DOCS.rglob("*.md"))}
-    wanted |= {DOCS / "pictures" / name: draw() for name, draw in benchmark_pictures.PICTURES.items()}
-    changed = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    texts = {page: remade(page.read_text(encoding="utf-8")) for page in sorted(DOCS.rglob("*.md"))}
+    texts |= {DOCS / "pictures" / name: draw() for name, draw in benchmark_pictures.PICTURES.items()}
+    changed = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in changed:
         sys.stdout.write(f"{path.relative_to(DOCS.parent)}{' is out of date' if check else ''}\n")
         if not check:
-            path.write_text(wanted[path], encoding="utf-8")
+            path.write_text(texts[path], encoding="utf-8")
     return 1 if check and changed else 0
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(DOCS.parent))  # the code that is described is this one, wherever autotune is installed
+    sys.path.insert(0, str(DOCS.parent))  # describe this checkout, not an installed autotune
     raise SystemExit(main(sys.argv[1:]))

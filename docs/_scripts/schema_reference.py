@@ -1,4 +1,4 @@
-"""The fields of the result file, a table a record, from the same model that reads and writes it."""
+"""Makes the tables of the result file's fields, one per record, from the model that reads and writes it."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ _SCALAR = {"boolean", "integer", "number", "string", "null"}
 
 
 def text() -> str:
-    """The result file."""
+    """The reference of the result file, as Markdown."""
     from autotune.results.result import Result
 
     return _text(Result)
 
 
 def notes() -> str:
-    """A note of a training."""
+    """The reference of a training's notes, as Markdown."""
     from autotune.results.trainings import Note
 
     return _text(Note)
 
 
 def _text(model: type[BaseModel]) -> str:
-    """A section a record, the file itself first, the others in the order in which they are met."""
+    """One section per record: the file itself first, then the others in the order in which they first occur."""
     schema = model.model_json_schema(by_alias=True, mode="serialization")
     records = schema.pop("$defs", {})
     order = [model.__name__]
     records[model.__name__] = schema
-    for name in order:  # grows while it is walked
-        order += [one for one in dict.fromkeys(_records_in(records[name])) if one not in order]
+    for name in order:  # grows during the loop
+        order += [record for record in dict.fromkeys(_records_in(records[name])) if record not in order]
     return "\n\n".join(_section(name, records[name], records) for name in order if "properties" in records[name])
 
 
@@ -53,13 +53,13 @@ def _words(part: Mapping[str, Any], records: Mapping[str, Any]) -> str:
         name = part["$ref"].rpartition("/")[2]
         words = f"[{name}](#{name.lower()})" if "properties" in records[name] else _words(records[name], records)
     elif "anyOf" in part:
-        if not {one.get("type") for one in part["anyOf"]} >= _SCALAR:
-            words = " or ".join(dict.fromkeys(_words(one, records) for one in part["anyOf"]))
+        if not {choice.get("type") for choice in part["anyOf"]} >= _SCALAR:
+            words = " or ".join(dict.fromkeys(_words(choice, records) for choice in part["anyOf"]))
     elif "const" in part or "enum" in part:
         words = ", ".join(f"`{value}`" for value in part.get("enum", [part.get("const")]))
     elif part.get("type") == "array":
         inner = part.get("prefixItems", [part.get("items", {})])
-        words = f"list of {', '.join(_words(one, records) for one in inner)}"
+        words = f"list of {', '.join(_words(item, records) for item in inner)}"
     elif part.get("type") == "object":
         values = part.get("additionalProperties")
         words = f"object of {_words(values, records)}" if isinstance(values, dict) and values else "object"
