@@ -48,7 +48,7 @@ def doctor(
         examination = examine(
             hardware,
             chosen,
-            told=lambda finding: console.print(finding_line(finding)) if show else None,
+            report=lambda finding: console.print(finding_line(finding)) if show else None,
             checking=lambda what: status.update(f"{what} …"),
         )
     try:

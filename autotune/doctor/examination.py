@@ -23,18 +23,18 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examine(
-    hardware: Hardware, device: DeviceKind, told: Callable[[Finding], None], checking: Callable[[str], None]
+    hardware: Hardware, device: DeviceKind, report: Callable[[Finding], None], checking: Callable[[str], None]
 ) -> Examination:
     """Runs all checks.
 
     Args:
         hardware: The machine.
         device: The device to train on.
-        told: Receives each finding as it is made.
+        report: Receives each finding as it is made.
         checking: Receives the name of each check before it begins.
     """
     with contextlib.closing(Clinic(hardware, device)) as clinic:
-        return _examine(clinic, CHECKS, told, checking)
+        return _examine(clinic, CHECKS, report, checking)
 
 
 def examine_quickly(hardware: Hardware, device: DeviceKind) -> Examination:

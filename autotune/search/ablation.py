@@ -16,39 +16,38 @@ from autotune.search.standing import pairs_of
 from autotune.search.trials import Trial
 
 MOST_PRIOR = 0.5
-"""Of the prior variance of a worth, the most that may be left: the trials then say as much as the prior. Not tuned."""
+"""The largest share of its prior variance that a worth may keep: the trials then say as much as the prior. Not tuned."""
 LOSSES = (0.005, 0.01, 0.02)
-"""Shares of its rate that the winner may lose, as the model believes, to have fewer changes. Each gives a point that
-plays the winner; the last is what counts as a tie (`autotune.search.rounds.TIE`)."""
+"""Shares of the winner's rate that a point with fewer changes may lose, by the model's estimate. Each share gives a
+point that plays the winner. The largest is a tie (`autotune.search.rounds.TIE`). Not tuned."""
 _SIDE = NormalDist().inv_cdf(0.975)
 
 
 def reverted(winner: Point, baseline: Point) -> dict[str, Point]:
     """The winner with each changed knob or argument of `build()` reverted to the baseline's, in the guides' order.
 
-    The accumulation goes with the batch size, so that the effective batch stays; a knob is left out where reverting it
-    has no effect, as that of a prefetch factor that is torch's own. It is reverted along with what it means something
-    with again: workers with the loader that a data set collated once has made needless.
+    The accumulation follows the batch size, so that the effective batch stays. A knob is left out where reverting it
+    has no effect, for example a prefetch factor that is torch's default. Some knobs only act together and are reverted
+    together: workers, and the loader that a data set collated once makes needless.
     """
-    found: dict[str, Point] = {}
+    points: dict[str, Point] = {}
     before = baseline.config
     was = {name: value for name, (value, _) in winner.config.changes_from(before).items()}
     idle = {name: value for name, value in was.items() if winner.changed({name: value}) == winner}
     for knob in in_guides_order():
-        found[knob] = winner.changed(idle | {name: getattr(before, name) for name in (knob, *following(knob))})
+        points[knob] = winner.changed(idle | {name: getattr(before, name) for name in (knob, *following(knob))})
     for name in sorted(winner.parameters):
         kept = {key: value for key, value in winner.parameters.items() if key != name}
         own = {name: baseline.parameters[name]} if name in baseline.parameters else {}
-        found[name] = Point(config=winner.config, parameters=kept | own)
-    return {name: point for name, point in found.items() if point != winner}
+        points[name] = Point(config=winner.config, parameters=kept | own)
+    return {name: point for name, point in points.items() if point != winner}
 
 
 def simpler(winner: Point, baseline: Point, trials: Sequence[Trial], design: Design) -> list[Point]:
-    """Points with fewer changes than the winner that may be as fast, the most changes reverted first.
+    """Points with fewer changes than the winner that may be as fast, the simplest first.
 
-    The first ones revert several changes, one by one, the one that the model believes to gain least first: as many as
-    fit into each loss of `LOSSES`. The others revert one change, whose worth is not known well. malloc's settings stay:
-    the search holds them.
+    The first ones revert several changes, beginning with the one that the model expects to gain least, up to each loss
+    of `LOSSES`. The others revert a single change of uncertain worth. malloc's settings stay: the search holds them.
     """
     effects = Effects(design, pairs_of([trial for trial in trials if trial.stage != ALLOCATOR]))
     points: list[Point] = []
@@ -77,18 +76,18 @@ def ablation_rows(
 ) -> tuple[AblationRow, ...]:
     """What each changed knob is worth: the winner's score over its score without that change, in the guides' order.
 
-    A knob is left out where the trials say less of it than the prior. malloc's settings, which the model does not hold
-    on a CPU, are worth what their pair of fresh processes says.
+    A knob is left out where the trials say less about it than the prior. On a CPU the model does not hold malloc's
+    settings; a pair of fresh processes gives their worth.
 
-    The search picks what looked best, so that its estimates are flattered. They are corrected by what the proof has
-    shown of all changes together: each by the share that it has in the variance of their sum.
+    The search picks the point that looked best, so its estimates are flattered. The confirmed speed-up of all changes
+    together corrects them: each by its share in the variance of their sum.
 
     Args:
         winner: The answer.
-        baseline: What it replaces.
-        trials: All that ran.
-        design: Of all points.
-        speedup: Of the winner over the baseline, as confirmed.
+        baseline: The point that it replaces.
+        trials: All trials so far.
+        design: The model's design.
+        speedup: The confirmed speed-up of the winner over the baseline.
     """
     without = reverted(winner, baseline)
     points = list(without.values())
@@ -114,7 +113,7 @@ def ablation_rows(
 
 
 def _summing_to(speedup: Speedup, gains: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """Logarithms of gains with their deviations, given what they are together: a normal posterior, conditioned."""
+    """Logarithms of gains with their deviations, conditioned on their sum (a normal posterior)."""
     error = math.log(speedup.ci95.high / speedup.ci95.low) / (2 * _SIDE)
     missing = math.log(speedup.ratio) - math.fsum(gain for gain, _ in gains.values())
     whole = error**2 + math.fsum(deviation**2 for _, deviation in gains.values())

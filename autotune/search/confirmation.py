@@ -230,7 +230,7 @@ class Confirmation:
             self._time_rounds(points[1])
             return self._bursts.in_turn(points, first + number, CONFIRM, lambda _: reason)
 
-        confirm(self._baseline, points, play, affords=self._affords_next, known=earlier, objective=self._objective)
+        confirm(self._baseline, points, play, affords=self._affords_next, earlier=earlier, objective=self._objective)
 
     def _time_rounds(self, point: Point) -> None:
         """Sets the length of the next rounds to the best one by the rounds so far."""

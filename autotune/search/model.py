@@ -161,7 +161,8 @@ class Effects:
     def explained(self, points: Sequence[Point], other: Point) -> Array:
         """What the settings of some points gain over those of another one, as logarithms, without each point's own."""
         rows = self._design.rows(points) - self._design.rows([other])
-        return rows @ self.mean[: rows.shape[1]]
+        gains: Array = rows @ self.mean[: rows.shape[1]]
+        return gains
 
     def drawn(self, generator: np.random.Generator) -> Callable[[Sequence[Point]], Array]:
         """The worth of points under one draw of all effects (Thompson, 1933), by Matheron's rule."""

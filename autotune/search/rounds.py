@@ -1,7 +1,7 @@
-"""Rounds of finalists and the baseline in fresh processes: who stays in, when it is decided, who won.
+"""Rounds of finalists and the baseline in fresh processes: which stay in, when the race is decided, which one won.
 
-The best of many noisy figures is overstated (the winner's curse), and a machine drifts; so what the search found is
-measured again, block by block in turn, and only that becomes a headline.
+The best of many noisy figures is overstated (the winner's curse), and a machine drifts. So the finalists are measured
+again, block by block in turn, and only these figures become a headline.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from dataclasses import dataclass
 from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Point, Speedup, speedup_in
 
 MIN_ROUNDS, MAX_ROUNDS = 2, 24
-"""Fewer than two have no spread; after so many, another one would narrow an interval by a fiftieth."""
+"""Fewer than two rounds have no spread; after the most, another one would narrow an interval by a fiftieth."""
 MIN_DECIDED_ROUNDS = 4
-"""Ending early on the very spread that the interval is made of makes it too narrow; from four rounds on, hardly
-(simulated: see `autotune.measuring.speedup`)."""
+"""Rounds that end early on the spread which the interval is made of make it too narrow. From four rounds on, the effect
+is small (simulated: see `autotune.measuring.speedup`)."""
 MIN_RACED_ROUNDS = 3
-"""Before a finalist that another one has clearly beaten drops out. Chosen: the fewest whose spread has two degrees of
-freedom."""
+"""A finalist that another one has clearly beaten drops out after this many rounds: the fewest whose spread has two
+degrees of freedom."""
 HOPELESS_SHARE = 0.5
 """A finalist whose ratio lies this share of its half-width below 1 drops out. Its chance to be faster than the baseline
 is one in ten after four rounds (Student's t), one in six after many."""
 LONG_RACE_ROUNDS = 6
 """From this many rounds on, a race has one finalist. Not tuned."""
 TIE = 0.98
-"""A point within this share of the fastest is as good: for all that the search knows, and as a finalist unless it is
-slower beyond doubt. Chosen, below the 3 to 6 % by which processes of one config were measured to differ."""
+"""A point within this share of the fastest ties with it, unless the rounds show that it is slower. The value lies below
+the 3 to 6 % by which processes of one config were measured to differ."""
 DECIDED_WIDTH = 0.02
 """Rounds end early once the interval is narrower than ± this share of the ratio. Not tuned."""
 
 Round = dict[Point, Measurement]
-"""What was measured in one round: a fresh process for each point, all of them in turn."""
+"""The measurements of one round: a fresh process for each point, all of them in turn."""
 Play = Callable[[Sequence[Point], int], Sequence[Burst]]
-"""Lets points train in turn, in the round of this number; it keeps what is measured."""
+"""Lets points train in turn, in the round of this number, and keeps the measurements."""
 
 
 @dataclass(frozen=True)
@@ -55,23 +55,23 @@ def confirm(
     play: Play,
     *,
     affords: Callable[[Sequence[Point]], bool],
-    known: Sequence[Round] = (),
+    earlier: Sequence[Round] = (),
     objective: Objective = SAMPLES_PER_SECOND,
 ) -> None:
     """Plays rounds until decided, out of rounds, or out of time.
 
-    What the intervals hold ends no rounds, only their width does: to end with the first that is beyond doubt would find
-    a gain too often where there is none.
+    Only the width of the intervals ends the rounds, never their position: to stop at the first significant round would
+    inflate false positives.
 
     Args:
-        baseline: What the finalists are compared with.
+        baseline: The point that the finalists are compared with.
         finalists: At least one; a finalist that fails is out.
         play: Lets points train in turn.
-        affords: Whether there is time for a round of these points: half a round is worth nothing.
-        known: Rounds that an interrupted run finished.
+        affords: Whether there is time for a round of these points. Half a round is worth nothing.
+        earlier: Rounds that an interrupted run finished.
         objective: What is compared.
     """
-    rounds = list(known)
+    rounds = list(earlier)
     standing = list(finalists)
     for number in range(len(rounds), MAX_ROUNDS):
         if len(rounds) >= MIN_DECIDED_ROUNDS and _narrow(baseline, standing, rounds, objective):
@@ -87,27 +87,27 @@ def confirm(
 
 
 def played_round(points: Sequence[Point], number: int, play: Play, objective: Objective = SAMPLES_PER_SECOND) -> Round:
-    """One round; a point that fails, or has no score, is missing from what was measured."""
+    """One round, without the points that fail or have no score."""
     bursts = play(points, number)
     return {b.point: b.measurement for b in bursts if scored(b, objective) and b.measurement is not None}
 
 
 def scored(burst: Burst, objective: Objective) -> bool:
-    """Whether a burst ended well, and measured what the objective is made of."""
+    """Whether a burst ended well and measured the objective."""
     return burst.ok and burst.measurement is not None and objective.score(burst.measurement) is not None
 
 
 def _still_racing(
     standing: Sequence[Point], baseline: Point, rounds: Sequence[Round], objective: Objective
 ) -> list[Point]:
-    """The finalists that the fastest one has not clearly beaten, side by side in the same rounds, nor the baseline.
+    """The finalists that neither the fastest one nor the baseline has clearly beaten in the same rounds.
 
-    In the end all but one go: what is left of the time narrows the interval of the answer.
+    In the end all but one go: the rest of the time narrows the interval of the answer.
     """
-    found = {point: speedup_of(point, baseline, rounds, objective) for point in standing}
+    speedups = {point: speedup_of(point, baseline, rounds, objective) for point in standing}
     if len(rounds) >= MIN_DECIDED_ROUNDS:
-        standing = [point for point in standing if not _hopeless(found[point])]
-    ratios = {point: speedup.ratio for point in standing if (speedup := found[point]) is not None}
+        standing = [point for point in standing if not _hopeless(speedups[point])]
+    ratios = {point: speedup.ratio for point in standing if (speedup := speedups[point]) is not None}
     if len(rounds) < MIN_RACED_ROUNDS or len(ratios) < 2:
         return list(standing)
     leader = max(ratios, key=lambda point: ratios[point])
@@ -128,21 +128,21 @@ def _beaten(point: Point, leader: Point, rounds: Sequence[Round], objective: Obj
 def as_good_as_the_fastest(
     ranked: Sequence[Confirmed], rounds: Sequence[Round], objective: Objective = SAMPLES_PER_SECOND
 ) -> list[Point]:
-    """The fastest of what was confirmed, and all that tie with it: hardly slower, and not beyond doubt.
+    """The fastest confirmed point, and all that tie with it.
 
     Args:
         ranked: From `rank`.
-        rounds: What was measured in each.
+        rounds: The measurements of each.
         objective: What was compared.
     """
-    winners = [one for one in ranked if one.speedup.confirmed]
+    winners = [entry for entry in ranked if entry.speedup.confirmed]
     return [
-        one.point
-        for one in winners
-        if one.point == winners[0].point
+        entry.point
+        for entry in winners
+        if entry.point == winners[0].point
         or (
-            one.speedup.ratio >= TIE * winners[0].speedup.ratio
-            and not _beaten(one.point, winners[0].point, rounds, objective)
+            entry.speedup.ratio >= TIE * winners[0].speedup.ratio
+            and not _beaten(entry.point, winners[0].point, rounds, objective)
         )
     ]
 
@@ -150,14 +150,14 @@ def as_good_as_the_fastest(
 def rank(
     baseline: Point, rounds: Sequence[Round], failed: Collection[Point] = (), objective: Objective = SAMPLES_PER_SECOND
 ) -> list[Confirmed]:
-    """All points that were confirmed against the baseline in two rounds or more, fastest (by the objective) first.
+    """All points that played the baseline in two rounds or more, fastest (by the objective) first.
 
-    The fastest of several is flattered by chance: the intervals allow for how many there are.
+    The fastest of several is flattered by chance: the intervals allow for the number of points.
 
     Args:
-        baseline: What they are compared with.
-        rounds: What was measured in each.
-        failed: Points that failed in a round: out.
+        baseline: The point that they are compared with.
+        rounds: The measurements of each.
+        failed: Points that failed in a round, which are out.
         objective: What is compared.
     """
     points = dict.fromkeys(point for measured in rounds for point in measured if point != baseline)
@@ -167,7 +167,7 @@ def rank(
         if point not in failed
         and (speedup := speedup_of(point, baseline, rounds, objective, among=len(points))) is not None
     ]
-    return sorted(ranked, key=lambda one: one.speedup.ratio, reverse=True)
+    return sorted(ranked, key=lambda entry: entry.speedup.ratio, reverse=True)
 
 
 def speedup_of(

@@ -138,7 +138,7 @@ def test_rounds_that_have_decided_are_not_followed_by_another() -> None:
     """Those of an interrupted run, say."""
     known = rounds_of(*({FIRST: 2.0 * factor} for factor in (1.0, 1.001, 0.999, 1.0, 1.001)))
     played: list[int] = []
-    confirm(BASELINE, [FIRST], lambda _, number: played.append(number) or [], affords=lambda _: True, known=known)
+    confirm(BASELINE, [FIRST], lambda _, number: played.append(number) or [], affords=lambda _: True, earlier=known)
     assert not played
 
 

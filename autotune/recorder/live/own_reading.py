@@ -42,13 +42,13 @@ class OwnReading:
 
 def _places() -> dict[str, int]:
     """Where this process is in each regular file that it reads, by descriptor."""
-    found: dict[str, int] = {}
+    places: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError, ValueError):
                 if stat.S_ISREG(os.stat(f"/proc/self/fd/{name}").st_mode):
-                    with open(f"/proc/self/fdinfo/{name}") as told:
-                        line, flags = told.readline(), told.readline()
+                    with open(f"/proc/self/fdinfo/{name}") as info:
+                        line, flags = info.readline(), info.readline()
                     if int(flags.split()[1], 8) & os.O_ACCMODE == os.O_RDONLY:
-                        found[name] = int(line.split()[1])
-    return found
+                        places[name] = int(line.split()[1])
+    return places
