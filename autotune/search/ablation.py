@@ -16,7 +16,7 @@ from autotune.search.standing import pairs_of
 from autotune.search.trials import Trial
 
 MOST_PRIOR = 0.5
-"""The largest share of its prior variance that a worth may keep: the trials then say as much as the prior. Not tuned."""
+"""The largest share of its prior variance that a worth may keep: trials then say as much as the prior. Not tuned."""
 LOSSES = (0.005, 0.01, 0.02)
 """Shares of the winner's rate that a point with fewer changes may lose, by the model's estimate. Each share gives a
 point that plays the winner. The largest is a tie (`autotune.search.rounds.TIE`). Not tuned."""
