@@ -1,4 +1,4 @@
-"""Makes blocks and measurements of what a player's process reports."""
+"""Turns the events of a player's process into blocks and measurements."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class Account:
     """Keeps the laps of one player, which together show what an epoch's end costs.
 
     Args:
-        config: The config that it trains with.
+        config: The player's config.
     """
 
     def __init__(self, config: TrainConfig) -> None:
         self._config = config
         self._laps: list[Lap] = []
-        self._starts: list[Start] = []  # of the loader
+        self._starts: list[Start] = []  # the loader's
         self._seen: list[TelemetrySummary] = []
         self._reported = 0
         self._ready: dict[str, Any] = {}
         self._epoch_samples: int | None = None
 
     def translated(self, event: dict[str, Any]) -> dict[str, Any]:
-        """An event of a gate, with the block or the measurement that it and those before stand for."""
+        """An event of a gate, with the block or the measurement that it completes."""
         if event["event"] in {"ready", "block"}:
             self._starts += [Start(*start) for start in event["starts"]]
             self._epoch_samples = event["epoch_samples"]
@@ -42,12 +42,12 @@ class Account:
         return event
 
     def _block(self, event: dict[str, Any]) -> dict[str, Any]:
-        """A lap's block, whether an epoch ended in it, what that costs as far as is known, and what others took."""
+        """A lap's block, whether an epoch ended in it, what that costs as far as known, and what others took."""
         lap = Lap(**event["lap"]).with_lead()
         seen = TelemetrySummary.model_validate({"seconds": lap.seconds, **event["seen"]})
         self._laps.append(dataclasses.replace(lap, joules=seen.energy_joules))
         self._seen.append(seen)
-        if event["leads_in"]:  # no measurement counts this lap, nor those before
+        if event["leads_in"]:  # no measurement includes this lap or earlier ones
             self._reported = len(self._laps)
         boundary = self._boundary
         return {
@@ -59,10 +59,10 @@ class Account:
         }
 
     def _measurement(self, figures: dict[str, Any]) -> Measurement:
-        """All laps since the last one.
+        """A measurement of all laps since the last one.
 
         Args:
-            figures: Other fields of the measurement, and of its telemetry.
+            figures: Other fields of the measurement and of its telemetry.
         """
         first, self._reported = self._reported, len(self._laps)
         boundary, ready = self._boundary, self._ready
