@@ -148,7 +148,7 @@ class Duet:
         return len({id(player.host) for player in self.players}) < len(self.players)
 
     def take_turns(self, enough: Callable[[], bool]) -> None:
-        """Plays turns until `enough` says so, time is up, a host ends, or only one player remains and has been measured.
+        """Plays turns until `enough` says so, time is up, a host ends, or one player is left and has been measured.
 
         Args:
             enough: Called after each turn that counts for a player.
