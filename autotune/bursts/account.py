@@ -24,7 +24,7 @@ class Account:
         self._starts: list[Start] = []  # the loader's
         self._seen: list[TelemetrySummary] = []
         self._reported = 0
-        self._ready: dict[str, Any] = {}
+        self._ready_event: dict[str, Any] = {}
         self._epoch_samples: int | None = None
 
     def translated(self, event: dict[str, Any]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ class Account:
             self._starts += [Start(*start) for start in event["starts"]]
             self._epoch_samples = event["epoch_samples"]
         if event["event"] == "ready":
-            self._ready = event
+            self._ready_event = event
         elif event["event"] == "block":
             return {**event, **self._block(event)}
         elif event["event"] == "report":
@@ -65,28 +65,28 @@ class Account:
             figures: Other fields of the measurement and of its telemetry.
         """
         first, self._reported = self._reported, len(self._laps)
-        boundary, ready = self._boundary, self._ready
+        boundary, ready_event = self._boundary, self._ready_event
         blocks = tuple(map(boundary.block, self._laps[first:]))
         per_sample = sum(block.seconds for block in blocks) / max(1, sum(block.samples for block in blocks))
-        opening = ready["opening_seconds"]
-        compiling = opening - ready["opening_steps"] * per_sample * self._config.effective_batch
+        opening = ready_event["opening_seconds"]
+        compiling = opening - ready_event["opening_steps"] * per_sample * self._config.effective_batch
         telemetry = merged(self._seen[first:])
         of_telemetry = {name: figures[name] for name in figures.keys() & TelemetrySummary.model_fields.keys()}
         return Measurement(
             blocks=blocks,
-            start_seconds=ready["start_seconds"],
-            build_seconds=ready["build_seconds"],
+            start_seconds=ready_event["start_seconds"],
+            build_seconds=ready_event["build_seconds"],
             warmup_seconds=opening,
             compile_seconds=max(0.0, compiling) if self._config.compile_mode is not None else None,
             epoch_boundary_seconds=boundary.seconds,
             epoch_samples=self._epoch_samples,
             telemetry=telemetry.model_copy(update=of_telemetry) if telemetry is not None else None,
             **{
-                "device_memory_bytes": figures["host_memory_bytes"],  # of a CPU
+                "device_memory_bytes": figures["host_memory_bytes"],  # on a CPU
                 **{name: value for name, value in figures.items() if name not in of_telemetry},
             },
         )
 
     @property
     def _boundary(self) -> Boundary:
-        return boundary_of(self._laps, self._starts, self._config, forks_workers=self._ready["forks_workers"])
+        return boundary_of(self._laps, self._starts, self._config, forks_workers=self._ready_event["forks_workers"])

@@ -79,7 +79,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     _update(workload, optimizer, loss, target)
     traffic, padding = traffic_of([workload.model], [optimizer]), padding_of(batch)
     unused = sum(weight.requires_grad and weight.grad is None for weight in workload.model.parameters())
-    at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all that the device has to do
+    at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all pending work of the device
     pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand, target), tuned.device)
     flops = _flops(workload, tuned, optimizer, at_hand) if quick else None
     length = length_of(workload.dataset)

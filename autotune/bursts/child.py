@@ -23,8 +23,8 @@ from autotune.errors import IsolationError
 STDERR_TAIL_BYTES = 8192
 LAST_EVENTS_SECONDS = 0.5
 _IMPORT_ROOT = str(Path(__file__).parents[2])
-# Not `-m`: that would put the working directory first, where a file may shadow a module. This very package comes first
-# only until it is imported: another one may be installed too, and what lies beside this one must not shadow others.
+# Not `-m`: that would put the working directory first, where a file may shadow a module. This package's folder comes
+# first only until the package is imported: another autotune may be installed, and other files here must not shadow.
 _BOOTSTRAP = (
     "import sys; sys.path[0] = {root!r}; import autotune; sys.path.append(sys.path.pop(0)); "
     "from autotune.bursts.{module} import main; main()"
@@ -140,7 +140,7 @@ class Child:
             self._events.put(event)
 
     def _wait_for_end(self) -> None:
-        """Reports the process's end. The pipe may stay open: processes that the user's code left running hold it."""
+        """Reports the process's end. The pipe may stay open, held by processes that the user's code left running."""
         self._popen.wait()
         self._reader.join(timeout=LAST_EVENTS_SECONDS)
         self._say_last()

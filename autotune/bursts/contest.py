@@ -21,8 +21,8 @@ from autotune.bursts.protocol import BurstPlan, Request
 from autotune.measuring import Measurement, Pair, Point, Scatter, pair_of
 
 PLAYING_TURNS = 3
-"""Time that waiting for a candidate's start leaves for playing, in multiples of a player's measuring time: warming up
-and sizing blocks take turns as well."""
+"""Time that is kept for playing while a candidate starts, in multiples of a player's measuring time: warming up and
+sizing blocks take turns as well."""
 SEAT_SHARE = 0.4
 """The share of a challenge's time for first steps. Candidates that would begin later do not play. Not tuned."""
 PROMISING = 3

@@ -42,7 +42,7 @@ LEAD_PART, LONGEST_FOR_LEAD_SECONDS = 4, 0.3
 """In a shared host an untimed micro-batch leads each block in. A block takes this many times as long, up to the second
 number: a quarter of the time goes into warming caches after a switch. Not tuned. On a CPU, where a block would be
 longer, none leads in: steps of a U-Net that took 0.08 to 0.35 s took 0.98 to 1.03 times as long after another model's,
-each ± 0.01 to 0.02. After a player's first step one leads in all the same."""
+each ± 0.01 to 0.02. While a player is new, one leads in all the same."""
 WARMUP_SHARE, ROUND_WARMUP_SHARE = 0.25, 0.5
 """Shortest warm-up, as a share of a player's measuring time: in the search, and in a round. The ratio shows warming up
 only within noise. A round's processes are new, and it ends before they are old: kernels are made for each new shape of
@@ -234,7 +234,7 @@ class Duet:
         return max((self._warm.get(player, 0) for player in players), default=0)
 
     def _goes_on(self, turns: int) -> bool:
-        """Whether there is another turn: while two players are active, or one that has shown nothing yet."""
+        """Whether there is another turn: while two players are active, or one that is not yet measured."""
         active = self.active
         alone = len(active) < 2 and len(self.players) > 1
         if not active or self.is_broken or (alone and turns - self._warm_turns(active) >= LEAST_TURNS):

@@ -42,7 +42,7 @@ def main() -> None:
     try:
         reporter = PipeReporter(events)
         unsafe = _import_all(target, reporter) if mode == "warm" else None
-        if os.getpid() != own:  # the module has forked: this is its copy, and no forkserver
+        if os.getpid() != own:  # the module has forked: this is its child, not the forkserver
             os._exit(0)
         users_handler: Any = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, no exit status would arrive
         if mode == "warm" and unsafe is None:
@@ -91,7 +91,7 @@ def _cuda_touched() -> bool:
 
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return True
-    # NVML, which torch asks under PYTORCH_NVML_BASED_CUDA_CHECK, leaves this one closed.
+    # NVML, which torch uses under PYTORCH_NVML_BASED_CUDA_CHECK, does not open this device.
     with contextlib.suppress(OSError):
         for descriptor in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
@@ -113,7 +113,7 @@ def _canary() -> str | None:
 def _run_job(message: dict[str, Any], requests: BinaryIO, events: BinaryIO, commands: BinaryIO) -> NoReturn:
     """Runs one request in the process that was forked for it."""
     status = 1
-    try:  # whatever happens, this process must not go on as a second forkserver
+    try:  # whatever happens, this process must not become a second forkserver
         requests.close()
         cleanup.children_end_with_this()
         # A search must not leave core dumps of gigabytes.

@@ -1,6 +1,6 @@
-"""What NVML reports of one GPU while a burst is timed: sampled figures, and counters read at both ends.
+"""What NVML reports about one GPU while a burst is timed: sampled figures, and counters read at both ends.
 
-Every figure is read on its own: what a card does not support is None and costs the others nothing.
+Every figure is read separately: one that a card does not support is None, and does not affect the others.
 """
 
 from __future__ import annotations

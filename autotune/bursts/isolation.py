@@ -286,7 +286,7 @@ class Isolation:
         return self._start_forkserver("cold", import_seconds)
 
     def _may_start_again(self, when: str) -> bool:
-        """Whether to replace a forkserver that was killed through no job's fault: once in a row."""
+        """Whether to replace a forkserver that was killed through no job's fault: not twice in a row."""
         self._lost = (self._lost + 1) % 2
         if self._lost:
             self._note(f"the forkserver was killed {when}, by the system or by another process, and is started again")

@@ -102,7 +102,7 @@ def _fork(
             os.close(commands_in)
         return _Rank(number, pid, events_in, commands_out)
     status = 1
-    try:  # whatever happens, this process must not go on as a second launcher
+    try:  # whatever happens, this process must not become a second launcher
         signal.signal(signal.SIGCHLD, signal.SIG_DFL if handler is None else handler)
         cleanup.children_end_with_this()
         theirs = [descriptor for rank in before for descriptor in (rank.events, rank.commands)]

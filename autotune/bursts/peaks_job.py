@@ -27,7 +27,7 @@ _COPY_BYTES = tuple(2**power for power in range(24, 31))  # 16 MiB to 1 GiB
 _MEMORY_SHARE = 8  # buffers take at most an eighth of the free memory
 _MOST_REPEATS = 50
 _SHORTEST_TIMING = 0.002  # seconds; shorter calls are timed several at once
-# The shares of the time, of all matrix products together and of each copy; the rest is slack.
+# Shares of the time for all matrix products together, and for each copy; the rest is slack.
 _MATMUL_SHARE, _COPY_SHARE = 0.6, 0.15
 
 
@@ -203,7 +203,7 @@ class _Meter:
         return self._rate(prepare, float, self._fitting(_COPY_BYTES, lambda size: 2 * size), seconds)
 
     def _fitting(self, sizes: Sequence[int], buffers: Callable[[int], int]) -> Sequence[int]:
-        """The sizes whose buffers are small beside what is free on the device and, where they are made, on the host."""
+        """The sizes whose buffers are small beside the free memory of the device and of the host that makes them."""
         free = read_memory({}).available_bytes
         if self.device.type == "cuda":
             free = min(free, torch.cuda.mem_get_info()[0])
@@ -214,7 +214,7 @@ class _Meter:
     ) -> float:
         """The best rate at the largest size that the time allows.
 
-        The size grows as long as the next one, at the cost of the last in proportion, fits into the time.
+        The size grows while the next one fits into the time, if its cost grows in proportion.
         """
         end = math.inf
         for size, following in zip(sizes, [*sizes[1:], None], strict=True):

@@ -19,8 +19,8 @@ LEAST_SAMPLES, LEAST_BATCHES = 50, 10
 When a worker is stopped, its current wait still ends. That is half a wait on average: a hundredth of the samples, or a
 twentieth of the batches. A worker that computes is stopped at once, and needs no more than one batch."""
 HANG_SECONDS, HANG_BLOCKS = 15.0, 30
-"""A block hangs when it takes this many seconds longer than this many blocks of its player. A neighbour on one of two
-cores was measured to make training ten to thirty times as slow: that is no hang."""
+"""A block hangs when it takes this many seconds longer than this many usual blocks of its player. A neighbour on one of
+two cores was measured to make training ten to thirty times as slow: that is no hang."""
 LOADER_STARTS = 3
 """Starts of its loader that a block may take longer: an epoch may end in it. Not tuned; allows for busy neighbours."""
 COMPILING_SECONDS = 120.0
@@ -243,7 +243,7 @@ class Player:
         event = self._ask(Command(action=action, player=self._number), deadline, deadline)
         if event is None:
             return None
-        self.drained = event["drained"]  # its workers may have gone on meanwhile
+        self.drained = event["drained"]  # its workers may have read on meanwhile
         return Measurement.model_validate(event["value"]) if event["value"] is not None else None
 
     def _ask(self, command: Command | None, patience: float, deadline: float) -> dict[str, Any] | None:

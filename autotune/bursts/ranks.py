@@ -43,7 +43,7 @@ class Ranks:
         return tuple(largest.tolist())
 
     def any(self, wish: bool) -> bool:
-        """Whether any rank wishes it: all must decide alike where a clock decides, or some would wait for ever."""
+        """Whether any rank wishes it: where a clock decides, all must decide alike, or some would wait for ever."""
         return self.slowest(float(wish))[0] > 0
 
     def require_equal(self, weights: Iterable[torch.Tensor]) -> None:

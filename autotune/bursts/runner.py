@@ -41,7 +41,7 @@ class Runner(Protocol):
     """What the search needs: an object that runs points."""
 
     def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
-        """Runs one burst; it is over, whatever happens, soon after the deadline."""
+        """Runs one burst, which ends soon after the deadline, whatever happens."""
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
         """Runs one round: several points in turn, on the same samples. Returns one burst each, in order."""
@@ -218,7 +218,7 @@ class ProcessRunner:
         return Profile.model_validate(result_of(self._isolation.run(request, deadline_seconds), "the profile"))
 
     def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
-        """Runs one burst; it is over, whatever happens, soon after the deadline."""
+        """Runs one burst, which ends soon after the deadline, whatever happens."""
         (burst,) = self._play([point], plan, deadline_seconds)
         return burst
 

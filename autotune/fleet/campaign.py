@@ -115,5 +115,5 @@ def _why(status: int | None, log: str) -> str:
     if status is None:
         return f"it hung, and was killed; it printed last: {output}"
     if status == INTERRUPTED_STATUS:
-        return f"it was interrupted before it could bring a result; it printed last: {output}"
-    return output.removeprefix("error: ") if status else f"it ended well, but brought no result: {output}"
+        return f"it was interrupted before it could write a result; it printed last: {output}"
+    return output.removeprefix("error: ") if status else f"it exited normally, but wrote no result: {output}"

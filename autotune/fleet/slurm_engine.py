@@ -119,7 +119,7 @@ class SlurmEngine:
         self.cancel()
         if not self._failed and not self._jobs:
             shutil.rmtree(self._folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # other fleets', or the user's
+            with contextlib.suppress(OSError):  # other fleets or the user use it
                 self._folder.parent.rmdir()
 
     def _ended(self) -> list[Event]:
@@ -174,7 +174,7 @@ class _Queue:
         """A job's state, in a word.
 
         Args:
-            job: submitit's.
+            job: The job, as submitit returned it.
             now: Whether to ask again: what submitit knows may be ten minutes old.
         """
         state = _first_word(job.watcher.get_state(job.job_id, mode="force") if now else job.state)
