@@ -96,7 +96,7 @@ class SameRunner:
         candidates: Sequence[Point],
         plan: BurstPlan,
         deadline_seconds: float,
-        told: Callable[[Point, Pair], None],  # noqa: ARG002 - which candidate it is about cannot be seen
+        on_pair: Callable[[Point, Pair], None],  # noqa: ARG002 - which candidate it is about cannot be seen
     ) -> list[tuple[Burst, Pair | None]]:
         """The baseline against itself, as often as there are candidates."""
         partner, same = self._baseline if incumbent is not None else None, [self._baseline] * len(candidates)

@@ -1,6 +1,6 @@
 """Bursts: short timed training runs, each in a process of its own.
 
-The parent's side: `isolation.Isolation` starts processes, `runner.ProcessRunner` turns a point into a burst by them.
-The child's side, which imports torch: `forkserver`, `worker`, and a file for each job. `protocol` is what crosses over.
-Nothing is re-exported: each side must not import the other's.
+The parent's side: `isolation.Isolation` starts processes, and `runner.ProcessRunner` uses them to run points.
+The child's side, which imports torch: `forkserver`, `worker`, and a file for each job. `protocol` holds
+the messages between them. Nothing is re-exported: neither side may import the other's modules.
 """

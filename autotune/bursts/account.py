@@ -1,4 +1,4 @@
-"""Makes blocks and measurements of what a player's process reports."""
+"""Turns the events of a player's process into blocks and measurements."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ class Account:
     """Keeps the laps of one player, which together show what an epoch's end costs.
 
     Args:
-        config: The config that it trains with.
+        config: The player's config.
     """
 
     def __init__(self, config: TrainConfig) -> None:
         self._config = config
         self._laps: list[Lap] = []
-        self._starts: list[Start] = []  # of the loader
+        self._starts: list[Start] = []  # the loader's
         self._seen: list[TelemetrySummary] = []
         self._reported = 0
-        self._ready: dict[str, Any] = {}
+        self._ready_event: dict[str, Any] = {}
         self._epoch_samples: int | None = None
 
     def translated(self, event: dict[str, Any]) -> dict[str, Any]:
-        """An event of a gate, with the block or the measurement that it and those before stand for."""
+        """An event of a gate, with the block or the measurement that it completes."""
         if event["event"] in {"ready", "block"}:
             self._starts += [Start(*start) for start in event["starts"]]
             self._epoch_samples = event["epoch_samples"]
         if event["event"] == "ready":
-            self._ready = event
+            self._ready_event = event
         elif event["event"] == "block":
             return {**event, **self._block(event)}
         elif event["event"] == "report":
@@ -42,12 +42,12 @@ class Account:
         return event
 
     def _block(self, event: dict[str, Any]) -> dict[str, Any]:
-        """A lap's block, whether an epoch ended in it, what that costs as far as is known, and what others took."""
+        """A lap's block, whether an epoch ended in it, what that costs as far as known, and what others took."""
         lap = Lap(**event["lap"]).with_lead()
         seen = TelemetrySummary.model_validate({"seconds": lap.seconds, **event["seen"]})
         self._laps.append(dataclasses.replace(lap, joules=seen.energy_joules))
         self._seen.append(seen)
-        if event["leads_in"]:  # no measurement counts this lap, nor those before
+        if event["leads_in"]:  # no measurement includes this lap or earlier ones
             self._reported = len(self._laps)
         boundary = self._boundary
         return {
@@ -59,34 +59,34 @@ class Account:
         }
 
     def _measurement(self, figures: dict[str, Any]) -> Measurement:
-        """All laps since the last one.
+        """A measurement of all laps since the last one.
 
         Args:
-            figures: Other fields of the measurement, and of its telemetry.
+            figures: Other fields of the measurement and of its telemetry.
         """
         first, self._reported = self._reported, len(self._laps)
-        boundary, ready = self._boundary, self._ready
+        boundary, ready_event = self._boundary, self._ready_event
         blocks = tuple(map(boundary.block, self._laps[first:]))
         per_sample = sum(block.seconds for block in blocks) / max(1, sum(block.samples for block in blocks))
-        opening = ready["opening_seconds"]
-        compiling = opening - ready["opening_steps"] * per_sample * self._config.effective_batch
+        opening = ready_event["opening_seconds"]
+        compiling = opening - ready_event["opening_steps"] * per_sample * self._config.effective_batch
         telemetry = merged(self._seen[first:])
         of_telemetry = {name: figures[name] for name in figures.keys() & TelemetrySummary.model_fields.keys()}
         return Measurement(
             blocks=blocks,
-            start_seconds=ready["start_seconds"],
-            build_seconds=ready["build_seconds"],
+            start_seconds=ready_event["start_seconds"],
+            build_seconds=ready_event["build_seconds"],
             warmup_seconds=opening,
             compile_seconds=max(0.0, compiling) if self._config.compile_mode is not None else None,
             epoch_boundary_seconds=boundary.seconds,
             epoch_samples=self._epoch_samples,
             telemetry=telemetry.model_copy(update=of_telemetry) if telemetry is not None else None,
             **{
-                "device_memory_bytes": figures["host_memory_bytes"],  # of a CPU
+                "device_memory_bytes": figures["host_memory_bytes"],  # on a CPU
                 **{name: value for name, value in figures.items() if name not in of_telemetry},
             },
         )
 
     @property
     def _boundary(self) -> Boundary:
-        return boundary_of(self._laps, self._starts, self._config, forks_workers=self._ready["forks_workers"])
+        return boundary_of(self._laps, self._starts, self._config, forks_workers=self._ready_event["forks_workers"])

@@ -1,4 +1,4 @@
-"""One look at a workload before any burst: builds it, collates a batch, takes a step, and says what is wrong.
+"""Checks a workload before any burst: builds it, collates a batch, takes a step, and reports what is wrong.
 
 Every mistake ends in one sentence with the remedy, within seconds, before the search starts.
 """
@@ -40,27 +40,27 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 FETCH_SECONDS = 4.0
-"""A batch that takes longer to fetch is tried in part."""
+"""If fetching a batch takes longer, only part of it is used."""
 DRAWN_INDICES = 8
-"""Of the sampler, to see what it draws."""
+"""Indices to draw from the sampler."""
 AGAIN_SECONDS = 2.0
-"""A loss that takes longer is not computed once more to see its operators warm."""
+"""A loss that takes longer is not computed a second time, to time its operators warm."""
 
 
 def check_workload(workload: Workload, target: str, device: str, halvings: int = 0) -> WorkloadFacts:
-    """What can be known about a workload from one batch and one step.
+    """Finds out what one batch and one step show about a workload.
 
     Args:
         workload: What is trained.
-        target: As it was typed.
+        target: The target as typed.
         device: The device kind.
-        halvings: How often the batch is halved first, down to a sample: the baseline's own was too large for memory.
+        halvings: How often to halve the batch, down to one sample, since the baseline's is too large for memory.
 
     Raises:
-        WorkloadError: When its dataset, collation, loss or optimizer cannot be trained with.
+        WorkloadError: Its dataset, collation, loss or optimizer does not work.
     """
     config = with_what_is_in_force(workload.baseline_config, torch_device(device))
-    # Eager and in this process: what is checked is the user's code, and compiling or starting workers takes long.
+    # Eager and in this process: only the user's code is checked, and compiling or starting workers takes long.
     tuned = Tuned(config.replace(compile_mode=None, num_workers=0, data_placement="loader"), device=device)
     with _blaming(f"{target}: torch's DataLoader refuses the dataset or the sampler"):
         Feed(workload, tuned)  # for example, a sampler for an iterable dataset
@@ -79,7 +79,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     _update(workload, optimizer, loss, target)
     traffic, padding = traffic_of([workload.model], [optimizer]), padding_of(batch)
     unused = sum(weight.requires_grad and weight.grad is None for weight in workload.model.parameters())
-    at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all that the device has to do
+    at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all pending work of the device
     pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand, target), tuned.device)
     flops = _flops(workload, tuned, optimizer, at_hand) if quick else None
     length = length_of(workload.dataset)
@@ -133,7 +133,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
 
 @contextlib.contextmanager
 def _blaming(what: str, remedy: Callable[[Exception], str] = lambda _: "fix it and run again") -> Iterator[None]:
-    """What is raised inside is an error of the user's code, told with what was being done."""
+    """Reports an exception raised inside as an error of the user's code; `what` names the failed action."""
     try:
         yield
     except Exception as error:
@@ -141,9 +141,9 @@ def _blaming(what: str, remedy: Callable[[Exception], str] = lambda _: "fix it a
 
 
 def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[Any], float, float]:
-    """Samples as the loader would draw them, the seconds that one took, and the share of them that was mere waiting.
+    """Samples as the loader would draw them, the seconds of each, and the share of these spent waiting.
 
-    Fewer when they take long.
+    Returns fewer samples when they take long.
     """
     samples: list[Any] = []
     started, computed = time.perf_counter(), time.process_time()
@@ -160,7 +160,7 @@ def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[An
 
 
 def _placeable(workload: Workload, sample_seconds: float) -> tuple[int | None, str | None]:
-    """The bytes of the whole data set, collated once; or None, and why it cannot be."""
+    """The bytes of the whole data set, collated once; or None, and why that is impossible."""
     if isinstance(workload.dataset, IterableDataset):
         return None, "it has no length by which all its samples could be read"
     drawn = list(itertools.islice(indices_of(workload), DRAWN_INDICES))
@@ -171,7 +171,7 @@ def _placeable(workload: Workload, sample_seconds: float) -> tuple[int | None, s
 
 
 def _bytes_read() -> int:
-    """That this process has read from files so far, out of the page cache too; 0 where the system does not count."""
+    """Bytes read from files so far, page cache included; 0 where the system does not count."""
     try:
         counters = psutil.Process().io_counters()
     except (AttributeError, psutil.Error, OSError):
@@ -215,7 +215,7 @@ def _held(workload: Workload, optimizer: torch.optim.Optimizer) -> set[str]:
 
 
 def _lost(held: set[str], workload: Workload, optimizer: torch.optim.Optimizer) -> Iterator[str]:
-    """Told when a step has replaced parameters, as by assigning new ones in forward(): nobody trains those."""
+    """Yields a note if a step replaced parameters, as by assignment in forward(): the new ones are not trained."""
     lost = sorted(held - _held(workload, optimizer))
     if lost:
         yield (
@@ -225,7 +225,7 @@ def _lost(held: set[str], workload: Workload, optimizer: torch.optim.Optimizer) 
 
 
 def _loss(workload: Workload, tuned: Tuned, batch: Any, target: str) -> tuple[torch.Tensor, list[Any], float]:
-    """The loss of one batch, the operators that ran, as the profiler's events, and what went past the model."""
+    """The loss of one batch, the operators that ran, as profiler events, and the share of time outside the model."""
     workload.model.train()
     on_device = tuned.to_device(batch)
     profile = torch.autograd.profiler.profile()
@@ -252,10 +252,10 @@ def _mistake(loss: object) -> str | None:
 
 
 def _shares(first: tuple[list[Any], float], again: Callable[[], tuple[list[Any], float]]) -> tuple[float, float]:
-    """The share of the operators' time that goes to small ones, and that of what goes past the model.
+    """The share of the operators' time that small ones take, and the share of time outside the model.
 
-    By the faster of two times: the first step of a process chooses algorithms and starts threads, and on a busy machine
-    one operator in a thousand is interrupted for milliseconds.
+    Takes the faster of two runs: the first step of a process chooses algorithms and starts threads, and on a busy
+    machine one operator in a thousand is interrupted for milliseconds.
     """
     events, outside = first
     times = [event.self_cpu_time_total for event in events]
@@ -289,25 +289,25 @@ def _step(workload: Workload, tuned: Tuned, optimizer: torch.optim.Optimizer, ba
 
 
 def _flops(workload: Workload, tuned: Tuned, optimizer: torch.optim.Optimizer, batch: Any) -> int | None:
-    """Floating-point operations of a step's forward and backward pass, as far as torch counts them; None: it cannot."""
+    """Floating-point operations of a step's forward and backward pass, as torch counts them; None if it cannot."""
     counter = FlopCounterMode(display=False)
     try:
         with counter, tuned.autocast():
             workload.loss(workload.model, batch).backward()  # type: ignore[no-untyped-call]
         return counter.get_total_flops()
-    except Exception:  # noqa: BLE001 - what a model does with its tensors may be more than a counting mode bears
+    except Exception:  # noqa: BLE001 - a model may do things with its tensors that a counting mode does not support
         return None
     finally:
         optimizer.zero_grad(set_to_none=True)
 
 
 class _Outside:
-    """While open, marks when the model is called: what goes past it, only compiling the loss reaches.
+    """While open, times the calls of the model; only compiling the loss can speed up the rest.
 
-    A model that its user has compiled is left alone, since a hook would have it compiled again.
+    Skips a model that the user has compiled, since a hook would make it compile again.
 
     Attributes:
-        fraction: Of the time that it was open, the share in which the model was not called.
+        fraction: Share of the time outside the model's calls.
     """
 
     def __init__(self, model: torch.nn.Module, clock: Clock) -> None:

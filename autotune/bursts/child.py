@@ -23,8 +23,8 @@ from autotune.errors import IsolationError
 STDERR_TAIL_BYTES = 8192
 LAST_EVENTS_SECONDS = 0.5
 _IMPORT_ROOT = str(Path(__file__).parents[2])
-# Not `-m`: that would put the working directory first, where a file may shadow a module. This very package comes first
-# only until it is imported: another one may be installed too, and what lies beside this one must not shadow others.
+# Not `-m`: that would put the working directory first, where a file may shadow a module. This package's folder comes
+# first only until the package is imported: another autotune may be installed, and other files here must not shadow.
 _BOOTSTRAP = (
     "import sys; sys.path[0] = {root!r}; import autotune; sys.path.append(sys.path.pop(0)); "
     "from autotune.bursts.{module} import main; main()"
@@ -32,16 +32,16 @@ _BOOTSTRAP = (
 
 
 class Child:
-    """A process of ours that runs a module's `main`; threads drain its pipes, so that it can never block on them.
+    """A process of ours that runs a module's `main`; threads read its pipes, so that it never blocks on them.
 
-    It runs in `folder` when this process's working directory has been deleted: some libraries do not load there.
+    It runs in `folder` if this process's working directory has been deleted: some libraries do not load without one.
     """
 
     def __init__(self, module: str, arguments: list[str], environment: dict[str, str], folder: Path) -> None:
         code = _BOOTSTRAP.format(root=_IMPORT_ROOT, module=module)
         command = [sys.executable, "-c", code, *arguments]
         self._start(command, environment, folder, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-        self._stdin = cast("IO[bytes]", self._popen.stdin)  # pipes were asked for, so there are pipes
+        self._stdin = cast("IO[bytes]", self._popen.stdin)  # a pipe, as requested
         self._drain(self._read_events, self._popen.stdout, self._popen.stderr)
 
     def _start(
@@ -54,7 +54,7 @@ class Child:
         stderr: int,
         passed: tuple[int, ...] = (),
     ) -> None:
-        """Starts a command in a session of its own; it inherits the descriptors that are passed."""
+        """Starts a command in its own session; it inherits the descriptors in `passed`."""
         try:
             self._popen = subprocess.Popen(
                 command,
@@ -69,14 +69,14 @@ class Child:
         except OSError as error:
             raise IsolationError(f"a child process could not be started ({error}); free memory or processes") from error
         self.pid = self._popen.pid
-        # What hangs below them is of its jobs. Held on to from the start: each also knows when it started, so that a
-        # later process of this id is not mistaken.
+        # All processes below these belong to its jobs. Made at once: psutil notes when the process started, so that a
+        # later process with the same id is not mistaken for it.
         self.roots = [psutil.Process(self.pid)]
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._tail, self._printed_bytes = b"", 0
 
     def _drain(self, read_events: Callable[[Any], None], events: Any, printed: IO[bytes] | None) -> None:
-        """Starts the threads that read what it tells and prints, and wait for its end."""
+        """Starts the threads that read its events and its output, and wait for its end."""
         self._reader = threading.Thread(target=read_events, args=(events,), daemon=True)
         self._reader.start()
         threading.Thread(target=self._read_stderr, args=(printed,), daemon=True).start()
@@ -88,17 +88,17 @@ class Child:
         return self._popen.poll() is None
 
     def send(self, line: str) -> None:
-        """Writes a request; a process that is gone already shows in its events."""
+        """Writes a request; if the process is gone, its events show that."""
         with contextlib.suppress(OSError, ValueError):  # ValueError: it has been closed
             self._stdin.write(line.encode() + b"\n")
             self._stdin.flush()
 
     def wake(self) -> None:
-        """Ends a wait for the next event, after all those that have come; safe in a signal handler."""
+        """Ends a wait for the next event, after all earlier events; safe in a signal handler."""
         self._events.put({"event": "woken"})
 
     def next_event(self, deadline: float) -> dict[str, Any] | None:
-        """The next event, ``end`` being the process's own; None when the deadline passed first."""
+        """The next event, ``end`` when the process has ended; None if the deadline passes first."""
         try:
             return self._events.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
@@ -112,17 +112,17 @@ class Child:
 
     @property
     def printed_bytes(self) -> int:
-        """How much was printed so far."""
+        """Bytes printed so far."""
         return self._printed_bytes
 
     def stderr_tail(self, since: int = 0) -> str:
-        """The last lines that were printed, after so many bytes."""
+        """The last lines of the output after its first `since` bytes."""
         new = self._printed_bytes - since
         return self._tail[-new:].decode(errors="replace")[-2000:].strip() if new > 0 else ""
 
     def below(self) -> list[psutil.Process]:
         """All processes of its jobs."""
-        return [one for root in self.roots if root.is_running() for one in descendants(root)]
+        return [process for root in self.roots if root.is_running() for process in descendants(root)]
 
     def close(self) -> None:
         """Ends the process itself."""
@@ -140,14 +140,14 @@ class Child:
             self._events.put(event)
 
     def _wait_for_end(self) -> None:
-        """Tells the process's end. The pipe's end would not do: what the user's code left running may hold it open."""
+        """Reports the process's end. The pipe may stay open, held by processes that the user's code left running."""
         self._popen.wait()
         self._reader.join(timeout=LAST_EVENTS_SECONDS)
         self._say_last()
         self._events.put({"event": "end"})
 
     def _say_last(self) -> None:
-        """Tells what must be known before its end."""
+        """Reports what must be known before its end."""
 
     def _read_stderr(self, pipe: IO[bytes]) -> None:
         while chunk := os.read(pipe.fileno(), 65536):
@@ -156,7 +156,7 @@ class Child:
 
 
 def events_in(lines: IO[bytes]) -> Iterator[dict[str, Any]]:
-    """What a process tells, line by line; what is none of its events is passed over."""
+    """The events of a process, one per line; other lines are skipped."""
     for line in lines:
         with contextlib.suppress(ValueError, RecursionError):  # the rest of a line whose writer was killed
             event = json.loads(line)
@@ -175,7 +175,7 @@ def absolute(target: str) -> str:
 
 
 def compiler_cache() -> Path:
-    """One for all bursts, and the one that torch uses by itself: the user's training then starts warm."""
+    """The cache folder of all bursts, which is torch's own default: the user's training then starts warm."""
     return Path(tempfile.gettempdir()) / f"torchinductor_{_user_name()}"
 
 

@@ -1,7 +1,7 @@
-"""Ends what jobs leave running, and removes what they leave in shared memory and in temporary folders.
+"""Ends processes that jobs leave running, and removes what they leave in shared memory and temporary folders.
 
-Used on both sides: by the parent after each job, and by the forkserver when its parent has gone; what nobody is left to
-end, the kernel is asked to kill.
+The parent uses it after each job, and the forkserver when its parent has gone. If no process is left to do so, the
+kernel kills the rest, as it was asked to.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from autotune.sandbox.view import remove_folder
 GRACE_SECONDS = 3.0
 TRACKER_SECONDS = 1.0
 RUN_VARIABLE = "AUTOTUNE_RUN"
-"""In the environment of all processes of a run: what has lost its parents is still known by it."""
+"""Set in the environment of all processes of a run, to recognise those whose parents have ended."""
 KERNEL_COUNTERS = Path("/proc/vmstat")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps it, not a place for files of ours
 _FOLDER_PREFIX, _OWNER = "autotune-", "owner.json"
 _LONGEST_PLACE_BYTES = 107 - len("/autotune-12345678/pymp-12345678/listener-12345678")
-"""What Linux allows for a socket's path, less what `tempfile` and `multiprocessing` add to it."""
+"""The longest socket path on Linux, less what `tempfile` and `multiprocessing` add to it."""
 _CHILDREN_ARE_LISTED = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists()
 _BUILD_FOLDER = "_CxxBuild"
-"""What Inductor adds to a library's name for the folder in which its compiler runs (torch/_inductor/cpp_builder.py)."""
+"""Suffix that Inductor adds to a library's name for its compiler's folder (torch/_inductor/cpp_builder.py)."""
 _BUILT = {".so", ".o", ".gch"}
 _TRACKER = "resource_tracker import main"
 """In the command line of Python's resource tracker, and of joblib's."""
 
 
 def children_end_with_this() -> None:
-    """Asks the same for all that this process will fork: a loader's workers, say.
+    """Has the kernel end all processes that this one will fork, such as a loader's workers, when this one ends.
 
-    A worker looks itself whether its parent lives, but not while it is stopped. What a thread forks that may end before
-    this process is left alone, since the kernel takes that thread's end for the parent's; and what its children fork,
-    since the parent of a daemon ends at once.
+    A worker checks by itself whether its parent lives, but not while it is stopped. Two kinds of process are left
+    alone: those that another thread forks, since the kernel takes that thread's end for the parent's; and those that
+    children fork, since the parent of a daemon ends at once.
     """
     own, main_thread = os.getpid(), True
 
@@ -66,13 +66,13 @@ def children_end_with_this() -> None:
 
 
 def end_processes(find: Callable[[], Sequence[psutil.Process]]) -> None:
-    """Kills what `find` finds, again and again until it finds nothing or the grace period is over.
+    """Kills the processes that `find` returns, until it returns none or the grace period is over.
 
-    Resource trackers come last: once all who use it have gone, a tracker unlinks the semaphores and shared memory that
-    they left, whose names tell nobody else whose they are, and ends by itself.
+    Resource trackers come last. When all its users have gone, a tracker unlinks the semaphores and shared memory that
+    they left, which only it can attribute to them, and ends by itself.
 
-    What torch's compiler was writing is removed: half a library in the cache, which the user's training shares, would
-    be taken for a whole one from then on.
+    Removes what torch's compiler was writing: the user's training shares the cache, and would take half a library for a
+    whole one.
     """
     started = time.monotonic()
     unfinished: set[Path] = set()
@@ -93,7 +93,7 @@ def end_processes(find: Callable[[], Sequence[psutil.Process]]) -> None:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Removes what a compiler that was killed in its folder had begun to write beside it."""
+    """Removes the unfinished output of a compiler that was killed in this folder."""
     name = folder.name.removesuffix(_BUILD_FOLDER)
     with contextlib.suppress(OSError):
         for file in folder.parent.iterdir():
@@ -103,7 +103,7 @@ def _remove_unfinished(folder: Path) -> None:
 
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:
-    """All processes below one; none when it has gone."""
+    """All processes below one; none if it has ended."""
     below: list[psutil.Process] = []
     for child in children(process):
         below += [child, *descendants(child)]
@@ -111,11 +111,10 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
 
 
 def children(process: psutil.Process) -> list[psutil.Process]:
-    """The processes that one has started; none when it has gone.
+    """The direct children of a process; none if it has ended.
 
-    A runner's tree is looked at several times a block. psutil looks through all processes of the system, which takes
-    2 ms where there are eighty and so much more on a desktop; where the kernel keeps a list of children, that is read,
-    in a hundredth of the time.
+    Runs several times per block. psutil searches all processes of the system, which takes 2 ms with eighty of them and
+    more on a desktop. Where the kernel keeps a list of children, reading it takes a hundredth of that.
     """
     try:
         if not _CHILDREN_ARE_LISTED:
@@ -125,17 +124,17 @@ def children(process: psutil.Process) -> list[psutil.Process]:
         return []
     pids: list[str] = []
     for thread in threads:
-        with contextlib.suppress(OSError):  # it has ended; another one has its children now
+        with contextlib.suppress(OSError):  # the thread has ended; another one has its children now
             pids += (thread / "children").read_text().split()
-    found = []
+    processes = []
     for pid in pids:
         with contextlib.suppress(psutil.Error):
-            found.append(psutil.Process(int(pid)))
-    return found
+            processes.append(psutil.Process(int(pid)))
+    return processes
 
 
 def members_of_run(run: str, session: int | None = None) -> list[psutil.Process]:
-    """Processes that carry a run's marks or belong to a session, after their parents have ended, too."""
+    """Processes that carry a run's marks or belong to a session, even if their parents have ended."""
     members = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -148,10 +147,10 @@ def members_of_run(run: str, session: int | None = None) -> list[psutil.Process]
 
 
 def remove_shared_memory(since: float) -> None:
-    """Removes torch's shared memory files, made `since` then, whose process was killed before it could unlink them.
+    """Removes torch's shared-memory files, written `since` then, whose process was killed before it unlinked them.
 
-    Their names tell the process's id. Where containers share the folder, it may be one of another container's, which
-    lives and is not seen here: what anybody has open is left.
+    Their names contain the process's id. Where containers share the folder, that process may live unseen in another
+    container, so files that any process has open stay.
     """
     for file in _SHARED_MEMORY.glob("torch_*"):
         with contextlib.suppress(OSError, ValueError):
@@ -161,18 +160,18 @@ def remove_shared_memory(since: float) -> None:
 
 
 def _is_open(file: Path) -> bool:
-    """Whether any process, of another container perhaps, has a file open, or it is another user's.
+    """Whether any process, perhaps in another container, has a file open, or the file is another user's.
 
-    The kernel leases a file to nobody then; one that knows no leases tells nothing.
+    In both cases the kernel refuses a lease on the file. False where leases are not supported.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     import fcntl  # Windows has none, and no such folder
 
     descriptor = os.open(file, os.O_RDONLY)
     try:
-        # Whoever opens it just now has the holder told: by a signal that is ignored unless somebody asks for it.
+        # If another process opens the file meanwhile, the kernel sends this one a signal, which is ignored by default.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except OSError as error:
@@ -183,10 +182,10 @@ def _is_open(file: Path) -> bool:
 
 
 def make_run_folder() -> Path:
-    """A temporary folder for one run; those of runs that were killed before they could remove theirs are removed.
+    """Makes a temporary folder for one run; removes those of runs that were killed before they could do so.
 
     Raises:
-        OSError: There is no place for it.
+        OSError: The folder cannot be made.
     """
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=_place_for_sockets()))
     (folder / _OWNER).write_text(json.dumps(this_process()))
@@ -199,9 +198,9 @@ def make_run_folder() -> Path:
 
 
 def _place_for_sockets() -> Path:
-    """The system's temporary folder; a shorter one where sockets in a run's folder would have too long a name.
+    """The system's temporary folder; a shorter one if the paths of sockets in it would be too long.
 
-    DataLoader workers hand tensors over through such sockets, and a worker that cannot make one hangs the loader.
+    DataLoader workers pass tensors through such sockets, and a worker that cannot make one hangs the loader.
     """
     usual = Path(tempfile.gettempdir())
     places = (usual, Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes the folder in it
@@ -210,7 +209,7 @@ def _place_for_sockets() -> Path:
 
 
 def kernel_kills() -> int:
-    """How often the kernel's out-of-memory killer has struck on this machine; 0 where it is not told."""
+    """How often the kernel's out-of-memory killer has struck on this machine; 0 if that is not reported."""
     with contextlib.suppress(OSError):
         if kills := re.search(r"^oom_kill (\d+)", KERNEL_COUNTERS.read_text(), re.MULTILINE):
             return int(kills[1])

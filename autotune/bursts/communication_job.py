@@ -1,4 +1,4 @@
-"""What exchanging gradients costs: micro-batches with the exchange and without it, in turn."""
+"""Measures what exchanging gradients costs: micro-batches with and without the exchange, in turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTS = 3
 """Micro-batches of a step: the first finds no gradients, the second adds to them, the third adds and exchanges them."""
 WARM_STEPS, LEAST_STEPS, MOST_STEPS = 2, 3, 20
 SECONDS = 2.0
-"""That steps may take, once there are a few: enough to tell a hundredth from a tenth. Chosen."""
+"""Time for all steps, after the first few: enough to distinguish 1 % from 10 %. Not tuned."""
 
 
 def run_communication(request: Request, reporter: PipeReporter) -> float:
@@ -25,12 +25,12 @@ def run_communication(request: Request, reporter: PipeReporter) -> float:
 
     Batches stay on the device, so that the loader hides nothing.
     """
-    with prepared(request, reporter) as ready:
+    with prepared(request, reporter) as setup:
         reporter.phase("warm up")
         ranks = Ranks()
-        plain = Tuned(ready.tuned.config.replace(num_workers=0, accumulation_steps=PARTS), device=ready.tuned.device)
-        feed = DeviceFeed(ready.workload, plain, request.seed)
-        trainer = Trainer(ready.workload, plain, feed)
+        plain = Tuned(setup.tuned.config.replace(num_workers=0, accumulation_steps=PARTS), device=setup.tuned.device)
+        feed = DeviceFeed(setup.workload, plain, request.seed)
+        trainer = Trainer(setup.workload, plain, feed)
         for _ in range(WARM_STEPS):
             trainer.step()
         require_finite(trainer.loss, feed.drawn)

@@ -1,8 +1,9 @@
 """A duet: players that train the same samples in turn, block by block, in one host or in several.
 
-What the machine does to one block it does to its partner: neighbours, clocks and caches cancel in the ratio, where
-bursts one after another are not comparable on a shared machine (Bulej et al., *Duet Benchmarking*, ICPE 2020; Abedi and
-Brecht, ICPE 2017, for the random order). While one trains, the others are stopped with all their processes.
+What the machine does to one block it also does to its partner, so that neighbours, clocks and caches cancel in the
+ratio. Bursts one after another are not comparable on a shared machine (Bulej et al., *Duet Benchmarking*, ICPE 2020).
+The order is random (Abedi and Brecht, ICPE 2017). While one player trains, the others are stopped with all their
+processes.
 """
 
 from __future__ import annotations
@@ -21,48 +22,47 @@ from autotune.bursts.protocol import BurstPlan, Request
 from autotune.measuring import bearable, warm_up_length
 
 TURN_SECONDS, ROUND_TURN_SECONDS, GPU_TURN_SECONDS = 0.06, 0.2, 0.3
-"""The length of a side's turn: in the search, in the rounds that confirm, and on a GPU. On two shared cores the noise
-of a ratio was 1.1 % in turns of 0.05 s. It was 1.4 % in turns of 0.16 s, 1.6 % at 0.35 s and 2.0 % at 0.8 s, over the
-same time: neighbours disturb for short times. But each turn finds caches cold, and the faster side loses more by that.
+"""Length of a player's turn: in the search, in confirmation rounds, and on a GPU. On two shared cores the noise of a
+ratio was 1.1 % in turns of 0.05 s. It was 1.4 % in turns of 0.16 s, 1.6 % at 0.35 s and 2.0 % at 0.8 s, over the
+same time: neighbours disturb for short times. But each turn finds caches cold, and the faster player loses more by it.
 Ten rounds of a small CNN gave 1.38 x in turns of 0.06 s, 1.44 x at 0.15 s and 0.3 s, and 1.45 x at 0.5 s. The search
 accepts that for more decisions. A GPU's queue of work runs dry at the end of each turn, so its turns are longer. Not
 tuned."""
 LONGEST_BLOCK = 5
-"""A block is at most this many times as long as planned, whatever the number of samples that it should have."""
+"""A block is at most this many times as long as planned, whatever number of samples it should have."""
 SIZING_TURNS = 2
-"""The first turns only show how long a block should be, because first steps are slow. One turn is enough where all have
-trained before: a player that stood still for a while finds its caches cold."""
+"""The first turns only show how long a block should be, because first steps are slow. One turn is enough where all
+players have trained before: after a pause a player finds its caches cold."""
 RESIZED_TURNS = 2
-"""In a shared host a step shows the pace before the first turn. The first blocks, which all count, correct the
-size."""
+"""In a shared host a step shows the pace before the first turn. The first blocks correct the size, and all count."""
 LEAST_TURNS, LEAST_LONG_TURNS = 5, 3
-"""The fewest turns that count in a round: fewer say nothing about their scatter. The second number holds where turns
-are so long that each is as good as several: a round with steps of two seconds took 28 s."""
+"""The fewest turns that count in a round: fewer say nothing about their scatter. The second number is for turns so long
+that each is as good as several: a round with steps of two seconds took 28 s."""
 LEAD_PART, LONGEST_FOR_LEAD_SECONDS = 4, 0.3
-"""In a shared host a micro-batch leads each block in, untimed: blocks take that many times as long as it does, as long
-as they stay below the second. Chosen: a quarter of the time for what switching leaves in the caches. On a CPU, where a
-block would be longer, none leads in: steps of a U-Net that took 0.08 to 0.35 s took 0.98 to 1.03 times as long after
-another model's, each ± 0.01 to 0.02. After a player's first step one does."""
+"""In a shared host an untimed micro-batch leads each block in. A block takes this many times as long, up to the second
+number: a quarter of the time goes into warming caches after a switch. Not tuned. On a CPU, where a block would be
+longer, none leads in: steps of a U-Net that took 0.08 to 0.35 s took 0.98 to 1.03 times as long after another model's,
+each ± 0.01 to 0.02. While a player is new, one leads in all the same."""
 WARMUP_SHARE, ROUND_WARMUP_SHARE = 0.25, 0.5
-"""Of what a side is to be measured, at least: what the ratio shows of warming up, it shows only within noise. A round's
-processes are new, and it ends before they are old: kernels are made for each shape of a batch that is met for the first
-time, and pages are touched. Of a BERT in bf16 on texts of many lengths, which whole runs side by side trained 1.42 x as
-fast as in fp32, rounds of 0.5 s after 0.125 s said 1.20 x, of 1.25 s after 0.3 s 1.28 x and after 1 s 1.33 x, and a
-duet of 12 s 1.36 x."""
+"""Shortest warm-up, as a share of a player's measuring time: in the search, and in a round. The ratio shows warming up
+only within noise. A round's processes are new, and it ends before they are old: kernels are made for each new shape of
+a batch, and pages are touched for the first time. Whole runs side by side trained a BERT in bf16 on texts of many
+lengths 1.42 x as fast as in fp32. Rounds of 0.5 s gave 1.20 x after 0.125 s of warm-up. Rounds of 1.25 s gave 1.28 x
+after 0.3 s and 1.33 x after 1 s. A duet of 12 s gave 1.36 x."""
 MOST_WARMUPS = 4
-"""So many warm-ups in all are enough for two sides: one that is more than three times as fast would have its partner
-train for seconds, since both train the same samples. Chosen."""
+"""Longest warm-up of two players together, in warm-ups of one: a player more than three times as fast would make its
+partner train for seconds, since both train the same samples. Not tuned."""
 START_SHARE = 0.6
-"""Of what time there is, for the start of a side: one that hangs must leave some to see how the others end."""
+"""Share of the time for a player's start: one that hangs must leave some to see how the others end."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """What came of a duet.
+    """The result of a duet.
 
     Attributes:
-        ended: How each side ended, in the order in which they were asked for.
-        counted: Which of each side's blocks count.
+        ended: How each player ended, in the order of the requests.
+        counted: Indices of each player's blocks that count.
     """
 
     ended: tuple[Ended, ...]
@@ -70,18 +70,18 @@ class Played:
 
 
 class Duet:
-    """Some players that train in turn.
+    """Players that train in turn.
 
     Args:
         plan: How long each player trains, and how long a block is.
-        deadline: `time.monotonic()` at which all is over.
-        seed: Of the order within the turns.
+        deadline: `time.monotonic()` at which the duet ends.
+        seed: Seed of the order within the turns.
         ends: How many players end with it.
-        turn_seconds: Of a player on a CPU, unless the plan says.
-        warmup_share: Of what a player is measured for, that it trains before.
+        turn_seconds: Length of a player's turn on a CPU, unless the plan sets it.
+        warmup_share: Length of the warm-up, as a share of a player's measuring time.
 
     Attributes:
-        players: All that take part; they train from the same place in the stream of samples on.
+        players: All that take part; they train from the same place in the stream of samples.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class Duet:
         self._warm: dict[Player, int] = {}
 
     def join(self, player: Player, deadline: float) -> None:
-        """Takes a player in, before the first turn, and waits until it has taken its first steps.
+        """Adds a player before the first turn, and waits until it has taken its first steps.
 
         Args:
-            player: One that has not played yet, or in another duet.
+            player: A player that has not played yet, or has played in another duet.
             deadline: `time.monotonic()` at which its host is killed.
         """
         self.players.append(player)
@@ -115,7 +115,7 @@ class Duet:
         player.begin()
 
     def warm_up(self) -> None:
-        """Lets each player train alone for as long as it needs to be warm: all come to one place in the stream."""
+        """Lets each player train alone until it is warm; all arrive at the same place in the stream."""
         seconds = self.warm_after
         position = max((player.lead_samples(seconds) for player in self.active), default=0)
         position += self._samples_before()
@@ -148,10 +148,10 @@ class Duet:
         return len({id(player.host) for player in self.players}) < len(self.players)
 
     def take_turns(self, enough: Callable[[], bool]) -> None:
-        """Turns, until it is enough, time is up, a host breaks, or a player is left alone that has shown something.
+        """Plays turns until `enough` says so, time is up, a host ends, or one player is left and has been measured.
 
         Args:
-            enough: Asked after each turn that counts for somebody.
+            enough: Called after each turn that counts for a player.
         """
         position = max((player.position for player in self.players), default=0)
         sizing = self._sizing_turns()
@@ -174,31 +174,36 @@ class Duet:
                     self._warm[player] = turns
 
     def counted_seconds(self, players: Sequence[Player]) -> float:
-        """That some players have trained in turns that count, but for what was compiled in them."""
+        """Seconds that some players have trained in turns that count, without blocks that compiled something."""
         return math.fsum(player.seconds_from(self._warm_turns(players)) for player in players)
 
     def played_turns(self) -> int:
-        """Turns that count so far for all that stand: after the warm-up, and nothing was compiled in them."""
-        compiling, turns = _compiling(self.standing), min((len(one.blocks) for one in self.standing), default=0)
+        """Number of turns that count so far for all standing players: after the warm-up, and without compiling."""
+        compiling = _compiling(self.standing)
+        turns = min((len(player.blocks) for player in self.standing), default=0)
         return sum(turn not in compiling for turn in range(self._warm_turns(self.standing), turns))
 
     def counted(self, players: Sequence[Player] | None = None) -> list[int]:
-        """Which blocks of some players count, of all when None.
+        """Indices of the blocks that count for some players; for all players when None.
 
-        Not those trained before they were warm, nor what the ratios show to be warm-up still; nor those in which
-        somebody else took notably more of the CPUs than usual from a player: its partner was spared it; nor those in
-        which a player compiled something, once and for all; nor those of which no sample counts for a player, whose
-        steps were all skipped by a `GradScaler`. A player that has failed takes no blocks of the others along.
+        These blocks do not count:
+
+        - Blocks trained before the players were warm, or that the ratios show to be warm-up still.
+        - Blocks in which other processes took notably more of a player's CPUs than usual: its partner was spared that.
+        - Blocks in which a player compiled something, which happens once.
+        - Blocks without a sample that counts for a player, because a `GradScaler` skipped all its steps.
+
+        A player that has failed does not affect the blocks of the others.
         """
         players = self.players if players is None else players
         warm = self._warm_turns(players)
         latest = max((len(player.blocks) for player in players), default=0)
-        whole = [one for one in players if len(one.blocks) > warm and (one.decided or len(one.blocks) >= latest - 1)]
+        whole = [p for p in players if len(p.blocks) > warm and (p.decided or len(p.blocks) >= latest - 1)]
         if not whole:
             return []
         played = range(warm, min(len(player.blocks) for player in whole))
         compiling = _compiling(whole)
-        turns = [turn for turn in played if turn not in compiling and all(one.blocks[turn].samples for one in whole)]
+        turns = [turn for turn in played if turn not in compiling and all(p.blocks[turn].samples for p in whole)]
         shortest = min((player.blocks[turn].seconds for player in whole for turn in turns), default=math.inf)
         taken = [max(player.taken[turn] for player in whole) for turn in turns]
         quiet = [turns[index] for index in bearable(taken, shortest)]
@@ -210,9 +215,9 @@ class Duet:
         return quiet[max(map(warm_up_length, ratios), default=0) :]
 
     def within_epochs(self, players: Sequence[Player]) -> list[int]:
-        """Which blocks count, but for those in which an epoch ended for one of them, unless that is most of them.
+        """Indices of the blocks that count, without those in which an epoch ended for a player, unless these are most.
 
-        What an epoch's end costs is charged to all blocks alike, and known but roughly in the one that it fell into.
+        The cost of an epoch's end is charged to all blocks alike, and is known only roughly in the block where it fell.
         """
         counted = self.counted(players)
         crossing = {turn for player in players for turn, crossed in enumerate(player.crossed) if crossed}
@@ -229,7 +234,7 @@ class Duet:
         return max((self._warm.get(player, 0) for player in players), default=0)
 
     def _goes_on(self, turns: int) -> bool:
-        """Whether there is another turn: while two players are active, or one that has shown nothing yet."""
+        """Whether there is another turn: while two players are active, or one that is not yet measured."""
         active = self.active
         alone = len(active) < 2 and len(self.players) > 1
         if not active or self.is_broken or (alone and turns - self._warm_turns(active) >= LEAST_TURNS):
@@ -241,31 +246,31 @@ class Duet:
 
     def _is_cold(self, player: Player) -> bool:
         patience = MOST_WARMUPS * self.warm_after
-        of_all = math.fsum(one.trained_seconds for one in self.active)
+        of_all = math.fsum(other.trained_seconds for other in self.active)
         trained = player.trained_seconds + player.opening_seconds
         return not player.drained or (trained < self.warm_after and of_all < patience)
 
     def _block_samples(self) -> int:
-        """Samples of a block: whole optimizer steps of all if they are short, whole epochs where those are."""
+        """Samples of a block: whole optimizer steps of all players if short, whole epochs if those are short."""
         players = self.active
         epochs = {player.epoch_samples for player in players}
         epoch = epochs.pop() if len(epochs) == 1 else None
-        wanted = self._wanted_samples(self._turn_seconds)
-        if epoch is not None and epoch <= 2 * wanted:  # not longer turns at the price of blocks within an epoch
-            wanted = self._wanted_samples(TURN_SECONDS)
+        samples = self._turn_samples(self._turn_seconds)
+        if epoch is not None and epoch <= 2 * samples:  # prefer blocks within an epoch to longer turns
+            samples = self._turn_samples(TURN_SECONDS)
         steps = [player.config.effective_batch for player in players]
         micro_steps = [player.unit_samples for player in players]
-        # Parts of a step where it takes longer than a turn. The same samples are worth a longer block, some may be much
-        # larger than others; only where batches have little in common it is about as many.
+        # Parts of a step where it takes longer than a turn. The same samples are worth a longer block: some may be much
+        # larger than others. Only where batch sizes have little in common, players train about as many.
         step, common, batch = math.lcm(*steps), math.lcm(*micro_steps), max(micro_steps)
-        in_common = common if common <= LONGEST_BLOCK * max(wanted, batch) else batch
-        unit = step if step <= 2 * wanted else in_common
-        if epoch is not None and epoch <= 2 * wanted:
+        in_common = common if common <= LONGEST_BLOCK * max(samples, batch) else batch
+        unit = step if step <= 2 * samples else in_common
+        if epoch is not None and epoch <= 2 * samples:
             unit = epoch
-        return unit * max(1, round(wanted / unit), math.ceil((1 + self._leads) * batch / unit))
+        return unit * max(1, round(samples / unit), math.ceil((1 + self._leads) * batch / unit))
 
     def _samples_before(self) -> int:
-        """The plan's share of an epoch, in whole steps of all players; 0 where epochs are short, or not known."""
+        """The plan's share of an epoch, in whole steps of all players; 0 if epochs are short or not known."""
         players = self.active
         epoch = players[0].epoch_samples if players else None
         if epoch is None or any(player.epoch_samples != epoch for player in players):
@@ -287,19 +292,19 @@ class Duet:
         is_long = self.active[0].request.device == "cpu" and LEAD_PART * self._lead_seconds > LONGEST_FOR_LEAD_SECONDS
         return self.is_shared and (is_new or not is_long)
 
-    def _wanted_samples(self, cpu_turn_seconds: float) -> float:
-        """Samples of a turn, before they are rounded to what all train as a whole."""
+    def _turn_samples(self, cpu_turn_seconds: float) -> float:
+        """Samples of a turn, before rounding to whole units of all players."""
         players = self.active
         usual = cpu_turn_seconds if players[0].request.device == "cpu" else GPU_TURN_SECONDS
         turn_seconds = self._plan.turn_seconds or usual
         if self.is_shared:
             turn_seconds = max(turn_seconds, min(LEAD_PART * self._lead_seconds, LONGEST_FOR_LEAD_SECONDS))
-        wanted = min(turn_seconds, self._plan.measure_seconds / LEAST_TURNS) / mean_pace(players)
-        return max(wanted, min(max(player.least_samples for player in players), LONGEST_BLOCK * wanted))
+        samples = min(turn_seconds, self._plan.measure_seconds / LEAST_TURNS) / mean_pace(players)
+        return max(samples, min(max(player.least_samples for player in players), LONGEST_BLOCK * samples))
 
 
 def _compiling(players: Sequence[Player]) -> set[int]:
-    """The turns in which one of some players compiled something."""
+    """The turns in which any of the players compiled something."""
     return {turn for player in players for turn, compiled in enumerate(player.compiled) if compiled}
 
 
@@ -312,18 +317,18 @@ def play_round(
     *,
     in_one_host: bool = False,
 ) -> Played:
-    """Starts a host for each request, lets all train in turn for as long as is planned, and ends them.
+    """Starts a host for each request, lets all train in turn for the planned time, and ends them.
 
-    One that fails is out, and the others go on. They start in random order: the first shares fewer pages with others,
-    and is the oldest.
+    A player that fails is out, and the others continue. Hosts start in random order: the first one shares fewer pages
+    with others, and is the oldest.
 
     Args:
         isolation: Where processes come from.
         requests: What to run.
         plan: How long each player trains.
-        deadline: `time.monotonic()` at which all is over.
-        seed: Of the order of the starts and within the turns.
-        in_one_host: Whether those that can share a host do, as where memory holds no two.
+        deadline: `time.monotonic()` at which the round ends.
+        seed: Seed of the order of the starts and within the turns.
+        in_one_host: Whether players that can share a host do, for want of memory for two.
 
     Raises:
         TargetError, WorkloadError: The module can no longer be imported.
@@ -341,10 +346,10 @@ def play_round(
 
     try:
         for index in random.Random(seed).sample(range(len(requests)), len(requests)):
-            left = START_SHARE * max(0.0, deadline - time.monotonic()) if len(requests) > 1 else math.inf
-            latest = min(deadline, time.monotonic() + left)
+            start_seconds = START_SHARE * max(0.0, deadline - time.monotonic()) if len(requests) > 1 else math.inf
+            latest = min(deadline, time.monotonic() + start_seconds)
             hosts = [player.host for player in players.values() if in_one_host and player.host.stands]
-            host = next((one for one in hosts if one.can_play(requests[index])), None)
+            host = next((host for host in hosts if host.can_play(requests[index])), None)
             host = host or Host(isolation, requests[index], latest)
             players[index] = Player(host, requests[index])
             duet.join(players[index], latest)
@@ -356,8 +361,8 @@ def play_round(
         for player in duet.players if not duet.standing else ():
             player.host.end(deadline)
     finally:
-        for player in duet.players:  # none may be left, stopped as it is
+        for player in duet.players:  # none may stay behind, stopped
             player.host.discard()
             player.ended = player.ended or player.host.ended
     ended = (players[index].ended for index in range(len(requests)))
-    return Played(tuple(one for one in ended if one is not None), duet.counted())
+    return Played(tuple(end for end in ended if end is not None), duet.counted())

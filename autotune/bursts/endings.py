@@ -1,4 +1,4 @@
-"""What the end of a job means: a burst with its outcome, or the value that was asked for."""
+"""Turns the end of a job into a burst with its outcome, or into the value that was requested."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ LONGER = "give a longer --budget"
 KILL = 9
 """SIGKILL, which the kernel's out-of-memory killer sends; Windows has no name for it."""
 CAUSE_SECONDS = 0.5
-"""After a rank's failure others fail of it, and what died by a signal shows within this: the cause is told."""
+"""Wait after the first failure of a rank: its cause may be another rank's death by a signal, which shows within this
+time."""
 _LOST = re.compile(r"gloo|nccl|processgroup|connection (was )?(closed|reset)|broken pipe", re.IGNORECASE)
-"""What torch raises where another rank is no longer there, in its first line."""
+"""Matches the first line of torch's error when another rank is gone."""
 
 
 class OutOfTimeError(WorkloadError):
-    """A process did not come to where its jobs begin, in the time that there was: nothing is known to be wrong."""
+    """A process did not reach the start of its jobs in time; nothing is known to be wrong."""
 
 
 def burst_from(point: Point, ended: Ended) -> Burst:
@@ -36,7 +37,7 @@ def burst_from(point: Point, ended: Ended) -> Burst:
         try:
             outcome, measurement = Outcome.OK, Measurement.model_validate(message["value"])
         except ValidationError as error:
-            outcome, reason = Outcome.CRASHED, f"what it measured is no measurement: {error.errors()[0]['msg']}"
+            outcome, reason = Outcome.CRASHED, f"its measurement is invalid: {error.errors()[0]['msg']}"
     elif message.get("event") == "failure":
         outcome, reason = Outcome(message["outcome"]), message["reason"]
         if outcome is Outcome.CRASHED and ended.killed_by_kernel and "SIGKILL" in reason:  # one of its workers
@@ -63,25 +64,26 @@ def burst_from(point: Point, ended: Ended) -> Burst:
 
 
 def lost_another(failure: dict[str, Any]) -> bool:
-    """Whether a rank failed of another one's end: what it says is of a connection."""
+    """Whether a rank failed because another one ended: its error is about a connection."""
     return failure.get("outcome") == Outcome.CRASHED.value and _LOST.search(failure["reason"]) is not None
 
 
 def ran_out_of_memory(ended: Ended) -> bool:
-    """Whether memory was what ended a look at a workload."""
+    """Whether a check of a workload ran out of memory."""
     message = ended.message or {}
-    told = message.get("out_of_memory") or message.get("outcome") in {one.value for one in Outcome if one.is_memory}
-    return bool(told) or (ended.killed_by_kernel and ended.status == -KILL)
+    outcomes = {outcome.value for outcome in Outcome if outcome.is_memory}
+    reported = message.get("out_of_memory") or message.get("outcome") in outcomes
+    return bool(reported) or (ended.killed_by_kernel and ended.status == -KILL)
 
 
 def never_started(point: Point, error: Exception, seconds: float) -> Burst:
-    """A burst for which there was no process: what others found must not be lost for that."""
+    """A burst whose process could not be started; results of other bursts are kept."""
     outcome = Outcome.TIMEOUT if isinstance(error, OutOfTimeError) else Outcome.CRASHED
     return Burst(point=point, outcome=outcome, reason=str(error), seconds=seconds)
 
 
 def counted(burst: Burst, turns: Sequence[int]) -> Burst:
-    """A burst of those of its blocks that count; one that has none was ended before it showed anything."""
+    """A burst with only its blocks that count; without any, it timed out while warming up."""
     measured = burst.measurement
     if measured is None:
         return burst
@@ -132,5 +134,5 @@ def describe_end(ended: Ended) -> str:
         by = " (the kernel's out-of-memory killer)" if ended.killed_by_kernel and ended.status == -KILL else ""
         return f"the process was killed by {name}{by}"
     if ended.status == PIPE_LOST_STATUS:
-        return "the process closed file descriptors that were not its own, and with them the way to tell its result"
+        return "the process closed file descriptors that were not its own, and with them the pipe for its result"
     return f"the process ended by itself with exit status {ended.status}"

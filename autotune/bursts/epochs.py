@@ -1,9 +1,9 @@
-"""What the end of an epoch costs: it is measured apart from the blocks, and charged as often as training meets it.
+"""The cost of an epoch's end: measured apart from the blocks, and charged as often as training meets it.
 
-Starting the loader again is the most of it, but not all: workers that fill the queue compete with training for the
-processors, a fork makes the first writes slow, the last batch may be incomplete. So wherever whole epochs were timed,
-the cost is what they took longer than their samples usually do; then the rate is that of whole epochs, however the
-blocks lie in them.
+Restarting the loader is most of it, but not all: workers that fill the queue compete with training for the processors,
+a fork makes the first writes slow, and the last batch may be incomplete. So wherever whole epochs were timed, the cost
+is the time that they took beyond that of their samples. Then the rate is that of whole epochs, however the blocks lie
+in them.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from autotune.measuring import Block
 from autotune.recorder.protocol import Lap, Start
 
 LEAST_SHARE = 0.5
-"""Of the usual seconds, at least, that are left of a lap: what its starts cost is an estimate, and must not eat it."""
+"""Share of its usual seconds that a lap keeps at least: the cost of its starts is only an estimate."""
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """What the end of an epoch costs.
+    """The cost of an epoch's end.
 
     Attributes:
-        seconds: Over those that its samples usually take.
-        ordinary_seconds: Of the wait for a first batch, what is waited for any.
+        seconds: Cost beyond the time that its samples usually take.
+        ordinary_seconds: Part of the wait for a first batch that any batch has.
         pace: Seconds that a sample usually takes.
         is_restart: Whether a restart in the middle of an epoch costs as much.
-        starts_workers: Whether only a restart starts workers, which persist: after a fork each page that training
-            writes is copied first, a step of 0.14 s took 0.7 s. No epoch's end does that.
+        starts_workers: Whether only a restart starts workers, because they persist. After a fork each page that
+            training writes is copied first: a step of 0.14 s took 0.7 s. No epoch's end does that.
     """
 
     seconds: float
@@ -41,7 +41,7 @@ class Boundary:
     starts_workers: bool = False
 
     def block(self, lap: Lap) -> Block:
-        """A lap as a block, without what the starts of the loader in it cost: that is charged by the epoch."""
+        """A lap as a block, without the cost of the loader's starts in it, which is charged by the epoch."""
         seconds = max(self._seconds_less_starts(lap), LEAST_SHARE * self.pace * lap.consumed, 1e-9)
         waited = lap.wait_seconds + min(lap.start_seconds, lap.starts * self.ordinary_seconds)
         return Block(samples=lap.samples, seconds=seconds, data_wait_seconds=min(waited, seconds), joules=lap.joules)
@@ -58,25 +58,25 @@ class Boundary:
 def boundary_of(
     laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig, *, forks_workers: bool = True
 ) -> Boundary:
-    """What an epoch's end costs, by all that was timed.
+    """The cost of an epoch's end, by all that was timed.
 
     Args:
-        laps: What was timed, the first lap after a restart of the loader among it perhaps.
-        starts: Of the loader.
-        config: What was trained with.
-        forks_workers: Whether workers are forked; what is not imports torch before its first batch.
+        laps: All timed laps; the first one after a restart of the loader may be among them.
+        starts: Starts of the loader.
+        config: The config that was trained with.
+        forks_workers: Whether workers are forked; others import torch before their first batch.
     """
     laps = [lap for lap in laps if not lap.compiled] or laps
-    # While the first batch is awaited each worker prepares one: so much ordinary waiting belongs to an epoch anyway.
+    # While the first batch is awaited, each worker prepares one: this much waiting is ordinary.
     waits = sum(lap.wait_seconds for lap in laps) / max(1, sum(lap.batches - lap.starts for lap in laps))
     ordinary = max(1, config.num_workers) * waits
     if starts and not config.num_workers and all(lap.batches <= lap.starts for lap in laps):
-        ordinary = starts[-1].wait_seconds  # who reads by itself waits for each batch alike, and no other one was timed
+        ordinary = starts[-1].wait_seconds  # without workers, each batch is waited for alike, and no other was timed
     pace = statistics.median(
         (lap.seconds - max(0.0, lap.start_seconds - lap.starts * ordinary)) / lap.consumed for lap in laps
     )
-    # Workers that do not persist start at a restart as they do at an epoch's end; all else that a restart costs is its
-    # own: starting workers that persist, or caches that are cold.
+    # Workers that do not persist start at a restart as they do at an epoch's end. Other costs are a restart's own:
+    # starting workers that persist, or cold caches.
     start_again = config.num_workers > 0 and not config.persistent_workers
     crossing = [index for index, lap in enumerate(laps) if lap.starts and (start_again or not lap.restarts)]
     whole = (laps[first:last] for first, last in itertools.pairwise(crossing))  # epochs
@@ -85,7 +85,7 @@ def boundary_of(
         queue = config.num_workers * (config.prefetch_factor or 0)
         stretches = [_until_full(laps[first:], queue) for first in crossing]
     if stretches:
-        # What each start in a stretch of laps cost over the usual seconds of its samples.
+        # Cost of each start in a stretch of laps, beyond the usual seconds of its samples.
         cost = statistics.median(
             sum(lap.seconds - lap.consumed * pace for lap in stretch) / sum(lap.starts for lap in stretch)
             for stretch in stretches
@@ -103,7 +103,7 @@ def _until_full(laps: Sequence[Lap], queue: int) -> Sequence[Lap]:
 
 
 def _start_seconds(starts: Sequence[Start], config: TrainConfig, batch_seconds: float, forks_workers: bool) -> float:
-    """What a start of the loader took the host at an epoch's end; else what is alike of the burst's own start."""
+    """Seconds of a start of the loader at an epoch's end; else the comparable part of the burst's own start."""
     if seen := [start.seconds for start in starts if start.after_epoch]:
         return statistics.median(seen)
     if not starts:
@@ -113,7 +113,7 @@ def _start_seconds(starts: Sequence[Start], config: TrainConfig, batch_seconds: 
         return last.create_seconds
     if not config.persistent_workers:
         return last.seconds
-    # Workers that persist only fetch, and none is longer at a batch than all of them train on one each; what it waited
-    # beyond that was their own start.
+    # Workers that persist only fetch. None takes longer for a batch than training on one batch of each worker; a longer
+    # wait was their own start.
     fetched = min(last.wait_seconds, config.num_workers * batch_seconds)
     return fetched if forks_workers else 0.0

@@ -1,4 +1,4 @@
-"""Evaluates a micro-batch at a time, as training is interrupted to: forward only, beside all that training holds."""
+"""Evaluates a micro-batch at a time, as during training: forward passes only, beside all memory of training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def evaluated(workload: Workload) -> Workload:
 class Evaluator(Drain):
     """Computes the loss of a micro-batch at a time in evaluation mode, without gradients.
 
-    Weights and the optimizer's state lie in memory as in training, so that what fits here fits there.
+    Weights and the optimizer's state lie in memory as in training, so that a batch that fits here fits there.
 
     Args:
         workload: What is trained.
@@ -61,7 +61,7 @@ class Evaluator(Drain):
             self.workload.loss(self._model, self.tuned.to_device(batch))
 
     def _make_state(self) -> None:
-        """One step on gradients of zero, by which an optimizer makes its state."""
+        """Takes one step on gradients of zero, so that the optimizer makes its state."""
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = torch.zeros_like(parameter)

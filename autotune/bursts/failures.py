@@ -1,4 +1,4 @@
-"""What an exception in a process of the user's code means for the config that ran."""
+"""Classifies exceptions in a process that runs the user's code."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def classify(error: BaseException, *, compiled: bool = False, device: str = "cpu
 
 
 def device_failed(error: BaseException) -> bool:
-    """Whether a GPU refuses all further work of this process, as after an illegal access: memory that ran out is none.
+    """Whether a GPU refuses all further work of this process, as after an illegal access; not when it is out of memory.
 
     Torch names such errors by their device, and raises them at some later call.
     """
-    told = [sentence_of(cause) for cause in causes_of(error)]  # the text of a user's error may raise itself
-    failed = any("CUDA error" in text or "HIP error" in text for text in told)
+    sentences = [sentence_of(cause) for cause in causes_of(error)]  # the text of a user's error may raise itself
+    failed = any("CUDA error" in text or "HIP error" in text for text in sentences)
     return failed and not any(exhausted(cause, "cuda") for cause in causes_of(error))

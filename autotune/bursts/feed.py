@@ -1,4 +1,4 @@
-"""The loader of a `build()` workload as batches without end, and how one of its workers was ended."""
+"""The loader of a `build()` workload as an endless stream of batches, and the signal that ended a worker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Feed(Endless):
         clock: Clock of the device that waits for batches; the host's when None.
 
     Attributes:
-        epoch_samples: Samples of the last whole epoch; before its end, by the loader's length; None: not known.
+        epoch_samples: Samples of the last whole epoch; before its end, by the loader's length; None if unknown.
 
     Raises:
         ConfigError: The data set cannot be collated once.
@@ -48,7 +48,7 @@ class Feed(Endless):
         self._workload = workload
         self._tuned = tuned
         rank = this_rank()
-        seed = torch.initial_seed() - rank.number if seed is None else seed  # one order, of which each has its part
+        seed = torch.initial_seed() - rank.number if seed is None else seed  # one order for all ranks
         super().__init__(seed, start, ranks=rank.count, clock=clock)
         length = length_of(self.loader.sampler)
         self.length = length * self.ranks if length is not None else None
@@ -59,7 +59,7 @@ class Feed(Endless):
         self.epoch_samples = min(most, drawn or 0) * self.ranks or None
 
     def _made(self, start: int) -> DataLoader[Any]:
-        """A loader by the workload's own sampler, else shuffled; data to be collated once are, before all timing."""
+        """Makes a loader with the workload's own sampler, else shuffled; places the data set before any timing."""
         workload, rank = self._workload, this_rank()
         sampler: Any = None
         if workload.sampler is not None:
@@ -75,7 +75,7 @@ class Feed(Endless):
         loader = self._tuned.loader(
             workload.dataset,
             sampler=sampler,
-            # Another shape would compile again, in the midst of what is timed; a training does so once.
+            # Another shape would compile again while blocks are timed; a training does so once.
             drop_last=config.compile_mode is not None and (drawn is None or drawn >= config.batch_size),
             collate_fn=workload.collate_fn or default_collate,
             worker_init_fn=workload.worker_init_fn,
@@ -109,9 +109,9 @@ class Feed(Endless):
 
 
 class DeviceFeed(Feed):
-    """A few batches that stay on the device, over and over: what compute alone could reach.
+    """Repeats a few batches that stay on the device: the rate that compute alone could reach.
 
-    No worker reads them, for it would go on preparing others; and the data set is not placed as a whole.
+    Uses no workers, which would go on preparing batches, and does not place the whole data set.
     """
 
     def __init__(self, workload: Workload, tuned: Tuned, seed: int | None = None, start: int = 0) -> None:
@@ -129,7 +129,7 @@ def _status_of(worker: Any) -> int | None:
 
 
 def _signal_of_dead_child() -> int | None:
-    """The signal that ended a child whose end was not read yet: workers may die while the loader starts them."""
+    """The signal that ended a child whose exit status is still unread: workers may die while the loader starts them."""
     if not hasattr(os, "waitid"):
         return None
     with contextlib.suppress(ChildProcessError):

@@ -1,11 +1,11 @@
 """The forkserver: imports torch and the user's module once, then forks one process for every burst.
 
-A fork takes a fraction of what a fresh interpreter takes to import torch. Everything that could make a fork unsafe is
-looked at before the first one, and reported; the parent then starts a cold forkserver, which imports nothing, so that
-each burst begins as a fresh interpreter and yet has a parent that adopts what it leaves behind.
+A fork takes a fraction of the time in which a fresh interpreter imports torch. Before the first fork, everything that
+could make it unsafe is checked and reported. If it is unsafe, the parent starts a cold forkserver, which imports
+nothing: each burst then begins as a fresh interpreter, and still has a parent that adopts the processes it leaves.
 
-Nothing outlives the command: a burst asks the kernel to be killed with its forkserver, and the forkserver, into whose
-care orphans fall, ends when its standard input closes or its parent changes.
+Nothing outlives the command. A burst asks the kernel to be killed with its forkserver. The forkserver adopts orphans,
+and ends when its standard input closes or its parent changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from autotune.sandbox.view import remove_folder
 
 
 def main() -> None:
-    """Entry: the target, the run's folder, the parent's process id, and ``warm`` or ``cold``."""
+    """Entry point; arguments: the target, the run's folder, the parent's process id, and ``warm`` or ``cold``."""
     target, run_folder, parent, mode = sys.argv[1:5]
     started = time()
     requests, events = claim_stdio()
@@ -42,12 +42,12 @@ def main() -> None:
     try:
         reporter = PipeReporter(events)
         unsafe = _import_all(target, reporter) if mode == "warm" else None
-        if os.getpid() != own:  # the module has forked: this is its copy, and no forkserver
+        if os.getpid() != own:  # the module has forked: this is its child, not the forkserver
             os._exit(0)
-        users_handler: Any = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, no status would come
+        users_handler: Any = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, no exit status would arrive
         if mode == "warm" and unsafe is None:
             unsafe = _canary()
-        end_with_parent(False)  # from here on the end of standard input is noticed, and cleaned up after
+        end_with_parent(False)  # from here on, the end of standard input is noticed, followed by a clean-up
         reporter.send("ready", fork_unsafe_reason=unsafe)
         handler = signal.SIG_DFL if users_handler is None else users_handler
         job = Server(requests.fileno(), reporter, int(parent), handler).serve()
@@ -55,9 +55,9 @@ def main() -> None:
             _run_job(job[0], requests, events, job[1])
     except AutotuneError as error:
         reporter.error(error)
-    except BaseException:  # noqa: BLE001 - an import may raise anything; the last that is printed is told
+    except BaseException:  # noqa: BLE001 - an import may raise anything; the parent reports the last output
         traceback.print_exc()
-    finally:  # at once: what the user's module registered for the end may hang
+    finally:  # at once: exit handlers of the user's module may hang
         here = psutil.Process()
         cleanup.end_processes(lambda: cleanup.descendants(here))
         cleanup.remove_shared_memory(started)
@@ -66,10 +66,10 @@ def main() -> None:
 
 
 def _import_all(target: str, reporter: PipeReporter) -> str | None:
-    """Imports torch, tells it, and the user's module; returns why forking is unsafe afterwards, if it is."""
+    """Imports torch, reports that, and imports the user's module; returns why forking is then unsafe, if it is."""
     import torch._dynamo  # noqa: F401 - making an optimizer imports it, compiled or not: once here, not in every burst
 
-    # What bursts run is imported once here too, and before the user's module can replace what it imports.
+    # The code of bursts is imported once here too, before the user's module can replace what it imports.
     from autotune.bursts import check_job, failures, host_job  # noqa: F401
     from autotune.workload.target import import_target
 
@@ -91,7 +91,7 @@ def _cuda_touched() -> bool:
 
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return True
-    # NVML, which torch asks under PYTORCH_NVML_BASED_CUDA_CHECK, leaves this one closed.
+    # NVML, which torch uses under PYTORCH_NVML_BASED_CUDA_CHECK, does not open this device.
     with contextlib.suppress(OSError):
         for descriptor in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
@@ -101,7 +101,7 @@ def _cuda_touched() -> bool:
 
 
 def _canary() -> str | None:
-    """Why this process cannot be forked, by the threads that it has; None when it can."""
+    """Why this process cannot be forked with its threads; None if it can."""
     if psutil.Process().num_threads() == 1:
         return None  # no native threads either: nothing that a fork could break
     ended = canary(compute_on_all_threads)
@@ -113,10 +113,10 @@ def _canary() -> str | None:
 def _run_job(message: dict[str, Any], requests: BinaryIO, events: BinaryIO, commands: BinaryIO) -> NoReturn:
     """Runs one request in the process that was forked for it."""
     status = 1
-    try:  # whatever happens, this process must not go on as a second forkserver
+    try:  # whatever happens, this process must not become a second forkserver
         requests.close()
         cleanup.children_end_with_this()
-        # Cores of gigabytes, one a crash, are not what a search is asked for.
+        # A search must not leave core dumps of gigabytes.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         request = Request.model_validate(message)
         status = worker.run(request, PipeReporter(events, request.number), commands if request.job == "host" else None)

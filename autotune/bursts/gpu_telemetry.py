@@ -1,6 +1,6 @@
-"""What NVML reports of one GPU while a burst is timed: sampled figures, and counters read at both ends.
+"""What NVML reports about one GPU while a burst is timed: sampled figures, and counters read at both ends.
 
-Every figure is read on its own: what a card does not support is None and costs the others nothing.
+Every figure is read separately: one that a card does not support is None, and does not affect the others.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class GpuTelemetry:
     Args:
         nvml: The `pynvml` module, initialised, or an object like it.
         uuid: The GPU's UUID as NVML writes it.
-        ours: Ids of the processes of this run, those of other bursts included: their work is no foreign load.
-        of_all: Whether all samples are trained on it; else what it takes is no figure of theirs, and is not told.
+        ours: Returns the ids of this run's processes, other bursts included: their work is no foreign load.
+        of_all: Whether all samples are trained on it; else its energy is not theirs, and is not reported.
 
-    A process is foreign by its id where NVML shows the ids that this process knows; in a container it shows those of
-    the host. There only a GPU that nobody held when this was made is known to be free of others: else None is told.
+    Process ids show which processes are foreign, except in a container, where NVML shows the host's ids. There a GPU is
+    known to be free of others only if no process held it when this object was made; else the figures are None.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class GpuTelemetry:
         self._began_microseconds = 0
 
     def begin(self) -> None:
-        """The timed part begins: samples from here on count."""
+        """Begins the timed part: samples from here on count."""
         self._samples.clear()
         self._limits.clear()
         self._began_microseconds = int(time.time() * 1e6)
@@ -67,7 +67,7 @@ class GpuTelemetry:
         self._gpm = self._read(self._gpm_sample)
 
     def sample(self) -> None:
-        """Reads what has no counter."""
+        """Samples the figures that have no counter."""
         nvml, handle = self._nvml, self._handle
         sources: dict[str, Callable[[], float]] = {
             "utilization": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
@@ -82,12 +82,12 @@ class GpuTelemetry:
         self._limits |= {name for name, flag in _LIMIT_NAMES.items() if limits & getattr(nvml, flag, 0)}
 
     def end(self) -> dict[str, Any]:
-        """The timed part's figures, by the names of `TelemetrySummary`."""
+        """Figures of the timed part, by the field names of `TelemetrySummary`."""
         energy = self._energy_joules()
         clocks, powers = self._samples["clock"], self._samples["power"] if self._of_all else []
         sm, tensor = self._gpm_fractions()
         foreign = self._foreign()
-        known = [size for size in (foreign or {}).values() if size is not None]
+        sizes = [size for size in (foreign or {}).values() if size is not None]
         return {
             "gpu_utilization_fraction": _mean(self._samples["utilization"]),
             "sm_activity_fraction": sm,
@@ -101,7 +101,7 @@ class GpuTelemetry:
             "power_max_watts": max(powers, default=None),
             "energy_joules": energy - self._energy if energy is not None and self._energy is not None else None,
             "foreign_gpu_processes": len(foreign) if foreign is not None else None,
-            "foreign_gpu_memory_bytes": sum(known) if known or foreign == {} else None,
+            "foreign_gpu_memory_bytes": sum(sizes) if sizes or foreign == {} else None,
             "foreign_gpu_fraction": self._foreign_fraction(foreign),
         }
 
@@ -110,29 +110,29 @@ class GpuTelemetry:
         return self._read(lambda: int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used))
 
     def _energy_joules(self) -> float | None:
-        """What the GPU has taken since its driver was loaded; None where others train as well."""
+        """Energy of the GPU since its driver was loaded; None if other GPUs train as well."""
         if not self._of_all:
             return None
         return self._read(lambda: float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000))
 
     def _processes(self) -> list[Any] | None:
-        """Those that compute on the GPU now; None where the driver does not tell."""
+        """Processes that compute on the GPU now; None where the driver does not report them."""
         return self._read(lambda: list(self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)))
 
     def _foreign(self) -> dict[int, int | None] | None:
-        """The memory of each foreign process that holds the GPU, by its id; None where they cannot be told apart."""
-        found = self._processes()
-        if not found:  # this process holds the GPU: a driver that lists nobody does not tell
+        """The memory of each foreign process that holds the GPU, by its id; None where these cannot be identified."""
+        processes = self._processes()
+        if not processes:  # this process holds the GPU: a driver that lists none does not report any
             return None
-        now = {process.pid: process.usedGpuMemory for process in found}
+        now = {process.pid: process.usedGpuMemory for process in processes}
         if os.getpid() not in now:
             return None if self._was_held else {}
-        if not now.keys() <= self._ours:  # finding them reads all processes: not again for a partner that is known
+        if not now.keys() <= self._ours:  # finding ours reads all processes: not again for a known partner
             self._ours = self._find_ours()
         return {pid: size for pid, size in now.items() if pid not in self._ours}
 
     def _foreign_fraction(self, foreign: Mapping[int, int | None] | None) -> float | None:
-        """SM share of the foreign processes since `begin`; 0 when there are none."""
+        """SM share of the foreign processes since `begin`; 0 if there are none."""
         if not foreign:
             return None if foreign is None else 0.0
         samples = self._read(lambda: self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._began_microseconds))
@@ -153,7 +153,7 @@ class GpuTelemetry:
 
     def _gpm_fractions(self) -> tuple[float | None, float | None]:
         """SM and tensor-core activity between `begin` and now."""
-        before, self._gpm = self._gpm, None  # freed once: the driver's library ends the process at the second time
+        before, self._gpm = self._gpm, None  # freed once: a second time, the driver's library ends the process
         after = self._read(self._gpm_sample)
         if before is None or after is None:
             self._free(before, after)
@@ -175,7 +175,7 @@ class GpuTelemetry:
         return fractions or (None, None)
 
     def _free(self, *samples: Any) -> None:
-        """Gives counter samples back."""
+        """Frees counter samples."""
         for sample in samples:
             if sample is not None:
                 with contextlib.suppress(self._nvml.NVMLError):
@@ -190,17 +190,17 @@ class GpuTelemetry:
 
 
 def _gpm_share(metric: Any) -> float | None:
-    """A metric's value as a share; None where it has a status of its own that is no success, or is no number."""
+    """A metric's value as a share; None if its own status is an error, or it is no number."""
     return metric.value / 100 if not metric.nvmlReturn and math.isfinite(metric.value) else None
 
 
 def processes_of_run() -> Set[int]:
-    """The command that this process works for, and all that it has started."""
+    """Ids of the command that this process works for, and of all processes that the command has started."""
     family = {os.getpid()}
     with contextlib.suppress(psutil.Error, OSError):
         for ancestor in psutil.Process().parents():
             family.add(ancestor.pid)
-            if RUN_VARIABLE not in ancestor.environ():  # the command itself, above what it has marked
+            if RUN_VARIABLE not in ancestor.environ():  # the command itself, above the processes that it marks
                 return family | {child.pid for child in ancestor.children(recursive=True)}
     return family
 
@@ -209,8 +209,8 @@ def open_gpu_telemetry(uuid: str | None, *, of_all: bool = True) -> GpuTelemetry
     """Telemetry of an NVIDIA GPU; None without a UUID or a driver.
 
     Args:
-        uuid: Of the GPU.
-        of_all: Whether all that is trained is trained on it.
+        uuid: UUID of the GPU.
+        of_all: Whether all samples are trained on it.
     """
     if uuid is None:
         return None

@@ -1,4 +1,4 @@
-"""A host: a training process that stays alive, from the parent's side. Its players play through it."""
+"""A host, seen from the parent: a training process that stays alive, and in which players play."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from autotune.bursts.protocol import Request
 from autotune.recorder.protocol import FIRST, Command
 
 END_SECONDS = 1.0
-"""Kept for the end of each player, which has as much at least: two steps on the largest samples, a look at memory."""
+"""Least time for the end of each player: two steps on the largest samples, and a look at memory."""
 
 
 class Host:
-    """A process that trains what it is asked to; it starts at once, with its first player.
+    """A process that trains as commanded; it starts at once, with its first player.
 
-    Between two commands it is stopped while others live, with everything that it has started, so that it takes nothing
-    from them.
+    Between two commands it is stopped with all its processes while other jobs live, so that it takes nothing from them.
 
     Args:
         isolation: Where its process comes from.
-        request: Its first player, and what holds for all.
+        request: Its first player, and settings for all players.
         deadline: `time.monotonic()` at which its process must exist.
 
     Attributes:
-        request: Its first player, and what holds for all.
+        request: Its first player, and settings for all players.
         ended: How it ended, once it has.
 
     Raises:
@@ -50,7 +49,7 @@ class Host:
         return self.ended is None
 
     def can_play(self, request: Request) -> bool:
-        """Whether another player can join: it differs in nothing that only a new process has."""
+        """Whether another player can join: none of its settings needs a new process."""
         own = {"point", "plan", "seed", "largest_samples", "number", "asked_at"}
         same = self.request.model_dump(exclude=own) == request.model_dump(exclude=own)
         return same and self.request.seat.point.can_share_process(request.seat.point)
@@ -61,10 +60,10 @@ class Host:
         return self._players - 1
 
     def ask(self, command: Command | None, patience: float, deadline: float) -> dict[str, Any] | None:
-        """What comes of a command; None when the process has ended instead.
+        """Sends a command and returns the answer; None if the process has ended instead.
 
         Args:
-            command: None: what it says without being asked, of its first player's first steps.
+            command: The command; None to wait for the event after its first player's first steps.
             patience: `time.monotonic()` at which it is killed.
             deadline: The same while it evaluates.
 
@@ -90,21 +89,21 @@ class Host:
         return self._accounts[event["player"]].translated(event)
 
     def end(self, deadline: float) -> None:
-        """Lets it end."""
+        """Ends the process in the normal way."""
         if self.stands:
             self._isolation.command(self._live, Command(action="end"))
             self._live.resume()
             self._end(deadline)
 
     def discard(self) -> None:
-        """Kills it, whatever it is doing."""
+        """Kills the process, whatever it is doing."""
         if self.stands:
             self._isolation.discard(self._live)
             self.ended = Ended(timed_out=True, phase=self._live.ended.phase, seconds=self.age_seconds)
 
     @property
     def age_seconds(self) -> float:
-        """Seconds since it was asked for."""
+        """Seconds since it was requested."""
         return time.monotonic() - self._live.began
 
     def _end(self, deadline: float) -> Ended:

@@ -1,7 +1,7 @@
 """The job of a host, in its own process: one training that stays alive, and switches config between blocks.
 
-Its players share the model and the optimizer; each has a loader of its own at its own place in the same stream of
-samples. The gate is the same as a script's; the loop that comes to it is the host's own.
+Its players share the model and the optimizer. Each has its own loader, at its own place in the same stream of samples.
+The gate is the same as a script's; the loop that reaches it is the host's own.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
 
 
 def run_host(request: Request, reporter: PipeReporter, commands: Commands) -> None:
-    """Trains what it is asked to, until it is asked to end.
+    """Trains as commanded, until it is asked to end.
 
     Args:
-        request: The first player, and what holds for all.
-        reporter: Hears of each step of a player's life.
-        commands: What to do next.
+        request: The first player, and settings for all players.
+        reporter: Receives the events of all players.
+        commands: Further commands.
 
     Raises:
-        PipeLostError: No commands come any more: the parent is gone.
+        PipeLostError: No more commands come: the parent is gone.
     """
     own = os.getpid()
-    with prepared(request, reporter) as ready:
-        gate = HostGate(request, ready, reporter)
+    with prepared(request, reporter) as setup:
+        gate = HostGate(request, setup, reporter)
         command = Command("join", FIRST, request.seat.model_dump(mode="json"))
         while command.action != "end":
             gate.train(command)
-            # A copy that the user's code has forked must not take orders.
+            # A process that the user's code has forked must not read commands.
             line = commands.readline() if os.getpid() == own else b""
             if not line:
                 raise PipeLostError
@@ -67,14 +67,14 @@ class HostPlayer(Player):
     """A config that takes part, with its own loader and its own blocks.
 
     Args:
-        number: By which the parent calls it.
-        make: Makes what it trains with, for a seed of the order of samples and a place in their stream.
+        number: Number by which the parent addresses it.
+        make: Makes its trainer, given a seed of the order of samples and a place in their stream.
         seat: What it trains.
-        ready: The workload, and its watch.
-        shared: Whether others play in this process.
+        setup: The workload and its telemetry.
+        shared: Whether other players share this process.
 
     Attributes:
-        trainer: What it trains with.
+        trainer: Takes its micro-batches.
         trains: Whether the model is in training mode.
     """
 
@@ -82,7 +82,7 @@ class HostPlayer(Player):
     trainer: Drain
 
     def __init__(
-        self, number: int, make: Callable[[int, int], Drain], seat: Seat, ready: Prepared, *, shared: bool
+        self, number: int, make: Callable[[int, int], Drain], seat: Seat, setup: Prepared, *, shared: bool
     ) -> None:
         trainer = make(seat.seed, 0)
         config = trainer.tuned.config
@@ -94,10 +94,10 @@ class HostPlayer(Player):
         if shared:
             self.extra_passes = 0  # a micro-batch leads each block in
         else:
-            self.opening = {"start_seconds": ready.start_seconds, "build_seconds": ready.build_seconds}
+            self.opening = {"start_seconds": setup.start_seconds, "build_seconds": setup.build_seconds}
         self._make = make
         self._largest_samples = seat.largest_samples
-        self._ready = ready
+        self._setup = setup
         self._ranks = Ranks()
         self._skipped_steps = 0
         self._skipped_share = 0.0  # of the last lap that took a step of the optimizer
@@ -118,19 +118,19 @@ class HostPlayer(Player):
         return self.stream.has_dead_worker
 
     def begin_anew(self) -> None:
-        """Goes on with a new loader, from the place in the stream of samples where it is."""
+        """Continues with a new loader at its place in the stream of samples."""
         self.close()
         self._take(self._make(self.stream.seed, self.stream.position))
 
     def begin_lap(self, lead: int = 0) -> None:
-        """A lap begins, on all ranks."""
+        """Begins a lap on all ranks at once."""
         self._ranks.meet()
         super().begin_lap(lead)
 
     def end_lap(self, left_out: float = 0.0) -> Lap:
-        """Ends the lap. A step that the scaler skipped taught the model nothing: its samples do not count.
+        """Ends the lap. Samples of a step that the scaler skipped do not count: it taught the model nothing.
 
-        Steps that led in count too: where every step ends there, one that was skipped would never be forgotten.
+        Skipped steps that led in are counted too: where all steps end there, the share would never be updated.
         """
         lap = super().end_lap(left_out)
         scale, steps = self.trainer.scaler.get_scale(), self.trainer.steps
@@ -149,7 +149,7 @@ class HostPlayer(Player):
         return self._ranks.slowest(*seconds)
 
     def check_loss(self) -> None:
-        """Looks at the last loss, where weights are trained."""
+        """Checks the last loss, if weights are trained."""
         self.last_loss = self.trainer.loss
         super().check_loss()
 
@@ -158,18 +158,18 @@ class HostPlayer(Player):
         self.trainer.check_weights()
 
     def train_on_worst(self) -> None:
-        """Two steps on the largest samples."""
+        """Takes two steps on the largest samples."""
         self.wants_worst = False
         self.trainer.train_on_worst(self._largest_samples)
         self._scale = self.trainer.scaler.get_scale()
         self.queue_filled()
 
     def ready(self) -> dict[str, Any]:
-        """What its first steps say."""
+        """Fields of the event after its first steps."""
         return {**super().ready(), "reads_batches": reads_batches(self.stream.loader.dataset)}
 
     def figures(self) -> dict[str, Any]:
-        """What is known of it besides its blocks.
+        """Its figures besides its blocks.
 
         Raises:
             NonFiniteLossError: The scaler skipped every step.
@@ -180,7 +180,7 @@ class HostPlayer(Player):
             "placement_seconds": placement_seconds(self.stream.loader.dataset),
             "skipped_steps": self._skipped_steps,
             **(compiler_counts() if self.trainer.tuned.config.compile_mode is not None else {}),
-            **self._ready.of_device(),
+            **self._setup.of_device(),
         }
 
     def close(self) -> None:
@@ -193,23 +193,23 @@ class HostGate(Gate[HostPlayer]):
     """The gate of a host.
 
     Args:
-        request: What holds for all players.
-        ready: The workload that is built, and its watch.
-        reporter: Hears what comes of each command.
+        request: Settings for all players.
+        setup: The workload and its telemetry.
+        reporter: Receives the answer to each command.
     """
 
     _reporter: PipeReporter
 
-    def __init__(self, request: Request, ready: Prepared, reporter: PipeReporter) -> None:
+    def __init__(self, request: Request, setup: Prepared, reporter: PipeReporter) -> None:
         rank = this_rank()
         looks = None if rank.number else Looks(None if rank.alone else os.getppid())  # the launcher, above all ranks
-        super().__init__(reporter, ready.telemetry, ready.tuned.device, alone=rank.alone, looks=looks)
+        super().__init__(reporter, setup.telemetry, setup.tuned.device, alone=rank.alone, looks=looks)
         self._request = request
-        self._ready = ready
+        self._setup = setup
         self._learner: Learner | None = None
 
     def train(self, command: Command) -> None:
-        """Does what it is asked to."""
+        """Obeys a command, and trains if it says so."""
         trains = self.obey(command)
         while trains:
             trains = self._micro_step()
@@ -222,14 +222,14 @@ class HostGate(Gate[HostPlayer]):
         return self.passed(samples)
 
     def _seated(self, command: Command) -> HostPlayer:
-        seat, ready = Seat.model_validate(command.seat), self._ready
-        tuned = Tuned(seat.point.config, device=self._request.device or "cpu") if self.is_shared else ready.tuned
+        seat, setup = Seat.model_validate(command.seat), self._setup
+        tuned = Tuned(seat.point.config, device=self._request.device or "cpu") if self.is_shared else setup.tuned
         if self._learner is None and seat.part != "loader":
-            self._learner = Learner(ready.workload, tuned)
+            self._learner = Learner(setup.workload, tuned)
         if self._learner is not None:
             self._learner.take(tuned, trains=seat.part != "evaluation")
-        make = functools.partial(stepper_of, ready.workload, tuned, seat.part, self._learner)
-        return HostPlayer(command.player, make, seat, ready, shared=self.is_shared)
+        make = functools.partial(stepper_of, setup.workload, tuned, seat.part, self._learner)
+        return HostPlayer(command.player, make, seat, setup, shared=self.is_shared)
 
     def _enter(self, player: HostPlayer, _: HostPlayer | None) -> None:
         if self._learner is not None:
@@ -237,10 +237,10 @@ class HostGate(Gate[HostPlayer]):
 
     def _trained(self) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
         learner = self._learner
-        return ([], []) if learner is None else ([self._ready.workload.model], [learner.optimizer])
+        return ([], []) if learner is None else ([self._setup.workload.model], [learner.optimizer])
 
     def _named(self, error: BaseException, player: HostPlayer | None) -> BaseException:
-        # The exit status is the truth; torch's text only holds it.
+        # Read the exit status itself; torch's message only contains it.
         killed_by = player.stream.killing_signal() if isinstance(error, RuntimeError) and player is not None else None
         if killed_by is None:
             return error
@@ -249,14 +249,14 @@ class HostGate(Gate[HostPlayer]):
         return named
 
     def _judged(self, error: BaseException, player: HostPlayer | None) -> dict[str, Any] | None:
-        """The outcome of a player; its process ends where the device has failed, and where no memory is left at all."""
+        """The outcome of a failed player; None if the device has failed. Ends the process if no memory is left."""
         is_opening = not self.is_shared and (player is None or not player.is_open)
         if isinstance(error, MemoryError) and not is_opening:  # there may be none left for anything else
             self._reporter.out_of_memory()
             os._exit(0)
         if isinstance(error, PipeLostError) or device_failed(error):
             return None
-        tuned = player.trainer.tuned if player is not None else self._ready.tuned
+        tuned = player.trainer.tuned if player is not None else self._setup.tuned
         compiled = tuned.config.compile_mode is not None
         outcome, reason = classify(error, compiled=compiled, device=self._request.device or "cpu")
         return {"outcome": outcome, "reason": reason[:2000]}
@@ -265,13 +265,13 @@ class HostGate(Gate[HostPlayer]):
 def stepper_of(
     workload: Workload, tuned: Tuned, part: Part, learner: Learner | None, seed: int, start: int = 0
 ) -> Drain:
-    """What a player trains with, for a part of training.
+    """Makes what a player trains with, for one part of training.
 
     Args:
         workload: What is trained.
         tuned: The config at work.
-        part: Of training.
-        learner: The model and the optimizer; None: only the loader works.
+        part: The part of training.
+        learner: The model and the optimizer; None if only the loader works.
         seed: Seed of the order of samples.
         start: Place in the stream of samples where the first batch lies.
     """

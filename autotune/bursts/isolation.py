@@ -1,11 +1,11 @@
-"""Runs jobs in processes of their own and gets through whatever the user's code does to them.
+"""Runs jobs in their own processes, and survives whatever the user's code does to them.
 
-With `child`, `live` and `cleanup`, the only module that knows the operating system's processes from the parent's side.
+With `child`, `live` and `cleanup`, the only module that handles the operating system's processes in the parent.
 Covered: exceptions, crashes, hangs, out-of-memory kills, workers and daemons left behind, a module that cannot be
-forked, output without end, a forkserver that is killed or stopped by its own burst; one that somebody else kills,
+forked, endless output, and a forkserver that its own burst kills or stops. A forkserver that is killed from outside,
 while it starts or between bursts, is started again once.
-Not covered: code that means harm (it runs with the user's own rights), and a process stuck inside a driver, which
-no signal ends: it is left after a grace period and told.
+Not covered: malicious code (it runs with the user's own rights), and a process stuck inside a driver, which no signal
+ends: it is left after a grace period, and reported.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
     import psutil
 
 KILLED = {-9, -15}
-"""Exit statuses of SIGKILL, as the kernel sends it when memory is out, and of SIGTERM: not the module's own doing."""
+"""Exit statuses of SIGKILL, which the kernel sends when memory is out, and of SIGTERM: not the module's own doing."""
 COLD_START_SECONDS = 60.0
-"""A forkserver has torch, and nothing of the user's, imported within this, however busy the machine."""
+"""A forkserver imports torch, without the user's module, within this time, however busy the machine."""
 
 
 class Isolation:
     """Starts the forkserver (or fresh interpreters where there is no fork) and runs jobs.
 
-    The forkserver is warm, with torch and the user's module imported, or cold where that module cannot be forked: then
-    each job imports it again.
+    The forkserver is warm, with torch and the user's module imported. If that module cannot be forked, it is cold, and
+    each job imports the module again.
 
     Args:
         target: The user's ``module:attr``; empty when only the machine is probed.
-        note: Told what a person should know.
-        sent: A function that no import would find: it is written where the processes read it.
+        note: Receives messages for the user.
+        sent: A function that no import would find; it is written to a file for the processes.
 
     Raises:
         IsolationError: There is no temporary folder.
@@ -91,10 +91,10 @@ class Isolation:
         """Imports torch and the user's module.
 
         Args:
-            deadline_seconds: What the user's module may take; torch's own import is not held against it.
+            deadline_seconds: Time for importing the user's module; importing torch does not count.
 
         Raises:
-            TargetError: The target leads nowhere.
+            TargetError: The target does not exist.
             WorkloadError: The module raised, hung or ended the process while it was imported.
             IsolationError: Not even torch could be imported.
             Interrupted: See `interrupt`.
@@ -118,7 +118,7 @@ class Isolation:
                 return ended
 
     def open(self, request: Request, deadline_seconds: float) -> Live:
-        """Asks for a job; `wait` tells what comes of it, and `end` must follow.
+        """Starts a job; `wait` returns its events, and `end` must follow.
 
         Raises:
             TargetError, WorkloadError: The module can no longer be imported.
@@ -129,7 +129,7 @@ class Isolation:
         for other in self._live:
             self._stop_whole(other)
         self._count += 1
-        # Numbered, so that a late word of one job's processes is not taken for the next one's.
+        # Numbered, so that a late event of one job is not taken for one of the next.
         request = request.model_copy(update={"number": self._count, "import_as": self._import_as(request.target)})
         child = self._child_for_job(request, began + deadline_seconds)
         forked = child is self._forkserver
@@ -143,18 +143,18 @@ class Isolation:
         return live
 
     def _line(self, request: Request) -> str:
-        """A request as it is sent."""
+        """A request, as sent to the process."""
         return request.to_line()
 
     def command(self, live: Live, command: Command) -> None:
-        """Asks a host to do something; one that is gone already shows in its events."""
+        """Sends a command to a host; if the host is gone, its events show that."""
         self._send(live, vars(command) | {"seat": command.seat and command.seat.model_dump(mode="json")})
 
     def _send(self, live: Live, words: dict[str, Any]) -> None:
         live.child.send(json.dumps({"to": live.number, "command": json.dumps(words)}))
 
     def rest(self, live: Live) -> None:
-        """Stops a job with all its processes, until `Live.resume`; not where no other could be disturbed by it."""
+        """Stops a job with all its processes until `Live.resume`, unless there is no other job to disturb."""
         if len(self._live) > 1:
             self._stop_whole(live)
 
@@ -163,12 +163,12 @@ class Isolation:
         live.stop()
 
     def wait(self, live: Live, deadline: float, latest: float | None = None) -> dict[str, Any] | None:
-        """The next event of a job that is about neither its progress nor its end; None when it is over.
+        """The next event of a job, apart from those about its progress and its end; None when it is over.
 
         Args:
             live: The job.
             deadline: `time.monotonic()` at which its whole tree is killed.
-            latest: The same for a job that evaluates meanwhile; None: as the deadline.
+            latest: The same while the job evaluates; the deadline when None.
 
         Raises:
             Interrupted: See `interrupt`.
@@ -197,7 +197,7 @@ class Isolation:
 
     def discard(self, live: Live) -> None:
         """Kills a job with all its processes, whatever it is doing."""
-        if live not in self._live:  # an interruption has ended it
+        if live not in self._live:  # an interruption has ended it already
             return
         self._kill(live)
         self._live.remove(live)
@@ -214,7 +214,7 @@ class Isolation:
                 live.note(event)
 
     def end(self, live: Live, deadline: float) -> Ended:
-        """Waits for the end of a job, kills it at the deadline, and leaves no process of it.
+        """Waits for the end of a job, kills it at the deadline, and leaves none of its processes.
 
         Raises:
             Interrupted: See `interrupt`.
@@ -238,24 +238,24 @@ class Isolation:
         return live.finished(tail)
 
     def interrupt(self) -> None:
-        """Ends the job that runs and refuses all others, by `Interrupted`; safe in a signal handler.
+        """Ends the running job and refuses all others, by raising `Interrupted`; safe in a signal handler.
 
-        It is raised by whoever waits for a child, and nowhere else: what is being written down meanwhile is not torn.
-        A job that has sent its result is not lost: it is returned, and the next one is refused.
+        Only code that waits for a child raises it, so that no file is left half written. The result of a job that has
+        already sent it is returned, and the next job is refused.
         """
         self._interrupted = True
         if self._current is not None:
             self._current.wake()
 
     def close(self) -> None:
-        """Kills whatever is left and removes the run's temporary folder. Calling it again does no harm."""
+        """Kills all remaining processes and removes the run's temporary folder. Calling it again does no harm."""
         self._end_all()
         cleanup.remove_shared_memory(self._started)
         remove_folder(str(self._folder))
 
     def _end_all(self) -> None:
         """Ends every process."""
-        for live in [one for one in self._live if not one.forked]:  # it hangs below no forkserver
+        for live in [job for job in self._live if not job.forked]:  # not below a forkserver
             Isolation.discard(self, live)
         self._stop_forkserver()
 
@@ -268,7 +268,7 @@ class Isolation:
         )
 
     def _ready_forkserver(self, import_seconds: float) -> Child:
-        """The forkserver; a new one if it has died, and a cold one if it turns out that the module cannot be forked."""
+        """The forkserver; a new one if it has died, and a cold one if the module cannot be forked."""
         if self._forkserver is not None and self._forkserver.alive:
             return self._forkserver
         lost = self._forkserver is not None
@@ -286,10 +286,10 @@ class Isolation:
         return self._start_forkserver("cold", import_seconds)
 
     def _may_start_again(self, when: str) -> bool:
-        """Whether a forkserver that was killed, through no job's fault, is to be replaced: once in a row."""
+        """Whether to replace a forkserver that was killed through no job's fault: not twice in a row."""
         self._lost = (self._lost + 1) % 2
         if self._lost:
-            self._note(f"the forkserver was killed {when}, by the system or by somebody, and is started again")
+            self._note(f"the forkserver was killed {when}, by the system or by another process, and is started again")
         return bool(self._lost)
 
     def _start_forkserver(self, mode: str, import_seconds: float) -> Child:
@@ -299,7 +299,7 @@ class Isolation:
         with self._attending(forkserver):
             event = forkserver.next_event(time.monotonic() + COLD_START_SECONDS)
             has_torch = event is not None and event["event"] == "torch"
-            deadline = time.monotonic() + import_seconds  # from here on the time is the user's
+            deadline = time.monotonic() + import_seconds  # from here on, the user's module takes the time
             if has_torch:
                 event = forkserver.next_event(deadline)
         if event is not None and event["event"] == "ready":
@@ -328,7 +328,7 @@ class Isolation:
 
     @contextlib.contextmanager
     def _attending(self, child: Child) -> Iterator[None]:
-        """While open, `interrupt` wakes whoever waits for this child."""
+        """While open, `interrupt` wakes the code that waits for this child."""
         self._current = child
         try:
             if self._interrupted:
@@ -338,11 +338,11 @@ class Isolation:
             self._current = None
 
     def _kill(self, live: Live) -> None:
-        """Ends all processes of a job; what was spawned, or has lost its forkserver, is known by its mark."""
-        others = [one for one in self._live if one is not live]
+        """Ends all processes of a job; those spawned, or without their forkserver, are found by their marks."""
+        others = [job for job in self._live if job is not live]
 
         def of_job() -> list[psutil.Process]:
-            """Looked for anew each time: what was forked just before its parent was killed is an orphan by now."""
+            """Searches each time: a process forked just before its parent was killed is an orphan by now."""
             self._adopt(live)
             return live.processes()
 
@@ -351,28 +351,28 @@ class Isolation:
             cleanup.end_processes(of_job if others else live.child.below)
         else:
             replaced = live.forked and self._forkserver is not None and live.child is not self._forkserver
-            run = "" if others or replaced else str(self._folder)  # which another forkserver carries too
+            run = "" if others or replaced else str(self._folder)  # another forkserver carries the same mark
             cleanup.end_processes(lambda: [*live.child.below(), *cleanup.members_of_run(run, live.child.pid)])
 
     def _await_start(self, live: Live) -> None:
-        """Waits until a job that was asked for has a process: one that came later would be left alone for ever."""
+        """Waits until a requested job has a process: one that started later would never be ended."""
         deadline = time.monotonic() + GRACE_SECONDS
         while live.pid is None and not live.over and (event := live.child.next_event(deadline)) is not None:
             self._hand_over(event, live.child)
 
     def _adopt(self, live: Live) -> None:
-        """Has a job take over what has lost its parents; not while such a process may be another job's own."""
-        while live.forked and (event := live.child.next_event(0.0)) is not None:  # which of them have started
+        """Makes a job adopt orphans, unless one of them may be another job's own process."""
+        while live.forked and (event := live.child.next_event(0.0)) is not None:  # learn which jobs have started
             self._hand_over(event, live.child)
-        others = [one for one in self._live if one is not live]
-        if all(one.pid is not None or one.over for one in others if one.child is live.child):
-            taken = ((one.pid, *(stray.pid for stray in one.strays)) for one in others)
+        others = [job for job in self._live if job is not live]
+        if all(job.pid is not None or job.over for job in others if job.child is live.child):
+            taken = ((job.pid, *(stray.pid for stray in job.strays)) for job in others)
             live.adopt({pid for pids in taken for pid in pids if pid is not None})
 
     def _stop_forkserver(self) -> None:
         forkserver, self._forkserver = self._forkserver, None
         if forkserver is not None:
-            cleanup.end_processes(forkserver.below)  # before it ends: by then its orphans would be nobody's
+            cleanup.end_processes(forkserver.below)  # before it ends: afterwards its orphans would have no parent
             forkserver.close()
             cleanup.end_processes(lambda: cleanup.members_of_run(str(self._folder), forkserver.pid))
 
@@ -385,7 +385,7 @@ class Isolation:
         return absolute(target) if self._sent is None else str(self._sent_file)
 
     def _environment(self) -> dict[str, str]:
-        """The user's environment, with temporary files in the run's folder, to be removed with it."""
+        """The user's environment, with temporary files in the run's folder, which is removed in the end."""
         self._folder.mkdir(exist_ok=True)  # the forkserver removes it when it ends
         if self._sent is not None and not self._sent_file.exists():
             self._sent.write(self._sent_file)
@@ -399,5 +399,5 @@ class Isolation:
 
 
 def lost_its_forkserver(live: Live, ended: Ended) -> bool:
-    """Whether a job's forkserver was killed before it could fork, which says nothing about the job."""
+    """Whether a job's forkserver was killed before it could fork, through no fault of the job."""
     return live.forked and not live.child.alive and ended.status is not None and ended.phase == "start"

@@ -1,7 +1,7 @@
-"""The worst batch: with variable lengths, an average batch says nothing about the memory that the longest will take.
+"""The worst batch: with variable lengths, an average batch says nothing about the memory that the longest takes.
 
-The check looks for the largest samples; each burst takes two optimizer steps on a batch made of them, after it was
-timed, so that a config that would run out of memory some day in training does so now.
+The check finds the largest samples. After its timed part, each burst takes two optimizer steps on a batch of them: a
+config that would run out of memory later in training does so now.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ WORST_STEPS = 2
 def find_largest(workload: Workload) -> tuple[int, ...]:
     """Indices of the largest samples, largest first: by `sample_size`, else by their tensors' bytes.
 
-    Samples that training draws are looked at in random order until the time is up; an iterable dataset has no indices,
-    so none.
+    Looks at samples that training draws, in random order, until the time is up. An iterable dataset has no indices: the
+    result is empty.
     """
     dataset: Any = workload.dataset
     indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
@@ -48,8 +48,8 @@ def find_largest(workload: Workload) -> tuple[int, ...]:
 
 
 def worst_batch(workload: Workload, largest: Sequence[int], batch_size: int) -> Any:
-    """A full batch of the largest samples, over and over where there are fewer: each is read once."""
+    """A full batch of the largest samples, repeated if there are fewer; each is read once."""
     dataset: Any = workload.dataset
-    known = [dataset[index] for index in largest[:batch_size]]
-    samples = list(itertools.islice(itertools.cycle(known), batch_size))
+    loaded = [dataset[index] for index in largest[:batch_size]]
+    samples = list(itertools.islice(itertools.cycle(loaded), batch_size))
     return (workload.collate_fn or default_collate)(samples)

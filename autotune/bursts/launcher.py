@@ -1,10 +1,11 @@
-"""A job of several ranks: one process that forks them, hands commands on to all, and tells one outcome for all.
+"""A job of several ranks: one process forks them, passes commands on to all, and reports one outcome for all.
 
-Not torch's own elastic launcher, though it does the like: its agent keeps its place in the rendezvous by heartbeats of
-a few seconds, which a runner that is stopped for its partner's turns misses; it forks beside that thread; and it asks
-the other ranks to end by SIGTERM for up to half a minute, which one that is stopped does not hear. Here the ranks are
-forked from a job's own process, with torch and the user's module imported, so that the whole tree is stopped, continued
-and killed like any other job's, and the first failure is told in the words of a burst's outcome.
+Torch's own elastic launcher does not fit. Its agent keeps its place in the rendezvous by heartbeats every few seconds,
+which a runner misses while it is stopped for its partner's turn. It forks beside that thread. And it asks the other
+ranks to end by SIGTERM for up to half a minute, which a stopped rank does not receive.
+
+Here a job's own process, with torch and the user's module imported, forks the ranks. So the whole tree is stopped,
+continued and killed like that of any other job, and the first failure is reported as a burst's outcome.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from autotune.bursts.protocol import Commands, PipeReporter, Request
 from autotune.measuring import Outcome
 
 LOOK_SECONDS = 0.25
-"""Between two looks at whether all ranks live."""
+"""Time between two looks at whether all ranks live."""
 STOPPED_LOOKS = 8
-"""In so many looks in a row a rank is stopped that nobody but itself can have stopped. The parent stops and continues
-this process first: while the ranks are stopped by it, nobody looks."""
+"""Looks in a row that find a rank stopped before it counts as failed. The parent cannot have stopped it then: it stops
+and continues this process first, so that there are no looks while it keeps the ranks stopped."""
 LOOPBACK = "127.0.0.1"
 
 RunRank = Callable[[Request, PipeReporter, "Commands | None", Callable[[], None]], int]
@@ -56,20 +57,20 @@ class _Rank:
 
     @property
     def lost_another(self) -> bool:
-        """Whether it failed of another one's end: what it says is of a connection."""
+        """Whether it failed because another rank ended: its error is about a connection."""
         return not self.is_silent and lost_another(self.failure or {})
 
 
 def run_ranks(request: Request, reporter: PipeReporter, commands: BinaryIO | None, run_rank: RunRank) -> None:
-    """Runs a job on all its ranks, and tells its result, or how the first of them failed.
+    """Runs a job on all its ranks, and reports its result, or how the first of them failed.
 
     Args:
         request: The job.
-        reporter: To the parent.
-        commands: What a live runner is told to do.
-        run_rank: Runs one rank in its own process, once it has joined the others; returns the status to exit with.
+        reporter: Reports to the parent.
+        commands: Commands for a host.
+        run_rank: Runs one rank in its own process, once it has joined the others; returns the exit status.
     """
-    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, no status would come
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, no exit status would arrive
     listener = socket.create_server((LOOPBACK, 0), backlog=request.ranks)
     ranks: list[_Rank] = []
     try:
@@ -101,40 +102,40 @@ def _fork(
             os.close(commands_in)
         return _Rank(number, pid, events_in, commands_out)
     status = 1
-    try:  # whatever happens, this process must not go on as a second launcher
+    try:  # whatever happens, this process must not become a second launcher
         signal.signal(signal.SIGCHLD, signal.SIG_DFL if handler is None else handler)
         cleanup.children_end_with_this()
-        theirs = [descriptor for one in before for descriptor in (one.events, one.commands)]
+        theirs = [descriptor for rank in before for descriptor in (rank.events, rank.commands)]
         for descriptor in (events_in, commands_out, *theirs):
             if descriptor is not None:
                 os.close(descriptor)
         if commands is not None:
             commands.close()
         own = PipeReporter(os.fdopen(events_out, "wb"), request.number)
-        told = os.fdopen(commands_in, "rb") if commands_in is not None else None
-        status = run_rank(request, own, told, lambda: _join(number, request, listener))
-    finally:  # at once, as any job's process ends
+        rank_commands = os.fdopen(commands_in, "rb") if commands_in is not None else None
+        status = run_rank(request, own, rank_commands, lambda: _join(number, request, listener))
+    finally:  # at once, like the process of any job
         os._exit(status)
 
 
-def _say_who(number: int, count: int, port: int) -> None:
-    """What `torchrun` would say in the environment, for whoever of the user's code reads it."""
-    told = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in told.items()}, MASTER_ADDR=LOOPBACK)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else it asks for the host's name, which may lead nowhere
-    # NCCL's own watch would end a rank that is stopped for longer than it waits; the parent watches.
+def _set_environment(number: int, count: int, port: int) -> None:
+    """Sets the environment variables that `torchrun` would set, since the user's code may read them."""
+    values = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in values.items()}, MASTER_ADDR=LOOPBACK)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else it looks up the host's name, which may fail
+    # NCCL's own watchdog would end a rank that is stopped for long; the parent watches instead.
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
 
 
 def _join(number: int, request: Request, listener: socket.socket) -> None:
-    """Makes this process a rank, on a port that was taken before any of them began."""
+    """Makes this process a rank, on a port that was reserved before any rank started."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     from autotune.training import ranks
     from autotune.training.tuned import torch_device
 
     port = listener.getsockname()[1]
-    _say_who(number, request.ranks, port)
+    _set_environment(number, request.ranks, port)
     first = number == 0
     store = TCPStore(
         LOOPBACK, port, request.ranks, is_master=first, timeout=ranks.NO_DEADLINE, wait_for_workers=False,
@@ -157,20 +158,20 @@ class _Launcher:
         self._looked = 0.0
 
     def attend(self) -> None:
-        """Until all have told their result, or one has failed."""
+        """Runs until all ranks have reported their results, or one has failed."""
         while not self._over():
             sources = {rank.events: rank for rank in self._ranks if rank.events >= 0}
             waited_for = [*sources, *([self._commands] if self._commands is not None else [])]
             readable, _, _ = select.select(waited_for, [], [], LOOK_SECONDS)
             for descriptor in readable:
                 if descriptor == self._commands:
-                    self._hand_on()
+                    self._pass_on_commands()
                 else:
                     self._read(sources[descriptor])
             if time.monotonic() - self._looked >= LOOK_SECONDS or not readable:
                 self._looked = time.monotonic()
                 self._look()
-        self._tell()
+        self._report()
 
     def _over(self) -> bool:
         """Whether there is nothing more to wait for."""
@@ -179,12 +180,12 @@ class _Launcher:
         failed = min(rank.failed_at for rank in self._ranks)
         return time.monotonic() - failed >= CAUSE_SECONDS
 
-    def _hand_on(self) -> None:
-        """Passes commands on to all ranks; when there are no more, lets them end."""
+    def _pass_on_commands(self) -> None:
+        """Passes commands on to all ranks; when there are no more, closes their pipes, so that they end."""
         chunk = os.read(self._commands or 0, 65536)
         for rank in self._ranks:
             if rank.commands is not None:
-                with contextlib.suppress(OSError):  # it has gone, which shows in its exit
+                with contextlib.suppress(OSError):  # it has ended, which its exit status shows
                     if chunk:
                         os.write(rank.commands, chunk)
                     else:
@@ -194,7 +195,7 @@ class _Launcher:
 
     def _read(self, rank: _Rank) -> None:
         chunk = os.read(rank.events, 65536)
-        if not chunk:  # it has ended, or the user's code has closed it: the exit tells
+        if not chunk:  # it has ended, or the user's code has closed the pipe: its exit shows which
             os.close(rank.events)
             rank.events = -1
             return
@@ -204,7 +205,7 @@ class _Launcher:
                 self._heard(rank, line)
 
     def _heard(self, rank: _Rank, line: bytes) -> None:
-        """What the first rank says of its progress is passed on; ends are kept until all have come to theirs."""
+        """Passes on the first rank's progress; keeps results and failures until all ranks have ended."""
         event = loads(line)
         kind = event["event"]
         if kind in {"failure", "error"}:
@@ -216,7 +217,7 @@ class _Launcher:
             self._reporter.pass_on(line)
 
     def _look(self) -> None:
-        """Sees which ranks have ended, or are stopped."""
+        """Notes which ranks have ended, or are stopped."""
         for rank in self._ranks:
             if rank.status is not None:
                 continue
@@ -233,11 +234,11 @@ class _Launcher:
                 stopped = psutil.Process(rank.pid).status() == psutil.STATUS_STOPPED
                 rank.stopped_looks = rank.stopped_looks + 1 if stopped else 0
                 if rank.stopped_looks >= STOPPED_LOOKS and rank.failure is None:
-                    reason = "the process was stopped by a signal, and nobody has continued it"
+                    reason = "the process was stopped by a signal, and not continued"
                     self._failed(rank, self._failure(Outcome.TIMEOUT, reason))
 
     def _drain(self, rank: _Rank) -> None:
-        """Reads what a rank said before it ended; its loader's workers may hold its pipe open."""
+        """Reads a rank's last events; its loader's workers may hold its pipe open."""
         while rank.events >= 0 and select.select([rank.events], [], [], 0)[0]:
             self._read(rank)
 
@@ -248,13 +249,13 @@ class _Launcher:
         rank.failure = event
         rank.failed_at = time.monotonic()
 
-    def _tell(self) -> None:
-        """Tells the first rank's result, or the failure that came first; others failed of it."""
+    def _report(self) -> None:
+        """Reports the first rank's result, or the first failure, which made the others fail."""
         failed = [rank for rank in self._ranks if rank.failure is not None]
         if not failed:
             self._reporter.pass_on(self._ranks[0].result or b"")
             return
-        # What others say of their lost connection may have come before it is seen that somebody died without a word.
+        # Other ranks may report their lost connections before a silent death is noticed.
         causes = [rank for rank in failed if not rank.lost_another]
         cause = min(causes or failed, key=lambda rank: (rank.is_silent, rank.failed_at))
         event = dict(cause.failure or {})

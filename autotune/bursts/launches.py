@@ -1,8 +1,8 @@
-"""Does a GPU wait for the host? One training step is timed on both sides, each without the other.
+"""Finds out whether a GPU waits for the host: times one training step on both, each without the other.
 
-The device is put to sleep first, so that all of a step's kernels wait in its queue: then what the host takes is what
-launching costs, and what the device takes is the kernels' own time. Which of them is longer decides what may help: CUDA
-graphs where the host is, fewer bits where the device is.
+The device is put to sleep first, so that all kernels of a step wait in its queue. Then the host's time is the cost of
+launching, and the device's time is that of the kernels. The longer of the two decides what may help: CUDA graphs for
+the host, fewer bits for the device.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import torch
 
 REPEATS = 3
 SLEEP_FACTOR, LEAST_SLEEP_SECONDS, MOST_SLEEP_SECONDS = 2.0, 0.02, 2.0
-"""The device sleeps so many times as long as a step takes the two together: longer than launching it can take."""
+"""The device sleeps this many times as long as a whole step takes: longer than launching it can take."""
 CYCLES_PER_SECOND = 2e9
-"""Of a GPU's clock, about; how long it has slept is measured."""
+"""Approximate clock rate of a GPU; how long it really sleeps is measured."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What a step takes.
+    """The time of a step.
 
     Attributes:
-        step_seconds: Of both together.
-        busy_fraction: Of that, the device computes; the rest of it, it waits for kernels to be launched.
+        step_seconds: Seconds on host and device together.
+        busy_fraction: Share in which the device computes; for the rest it waits for kernels to be launched.
     """
 
     step_seconds: float
@@ -38,8 +38,8 @@ def pace_of(step: Callable[[], object], device: torch.device) -> Pace | None:
     """Times a step that has run before; None for a device that cannot be put to sleep.
 
     Args:
-        step: Launches one; what it waits for itself counts as launching.
-        device: Which runs it.
+        step: Launches one step; time that it waits itself counts as launching.
+        device: The device that runs it.
     """
     if device.type != "cuda" or not hasattr(torch.cuda, "_sleep"):
         return None
@@ -52,7 +52,7 @@ def pace_of(step: Callable[[], object], device: torch.device) -> Pace | None:
 
 
 def _together(step: Callable[[], object]) -> float:
-    """Seconds of a step as it runs in training, behind others."""
+    """Seconds of a step as in training, queued behind others."""
     torch.cuda.synchronize()
     began = perf_counter()
     for _ in range(REPEATS):
@@ -62,7 +62,7 @@ def _together(step: Callable[[], object]) -> float:
 
 
 def _apart(step: Callable[[], object], sleep_seconds: float) -> tuple[float, float]:
-    """Seconds that launching takes the host, and computing the device."""
+    """Seconds that the host takes to launch, and the device to compute."""
     asleep, first, last = (torch.cuda.Event(enable_timing=True) for _ in range(3))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     asleep.record()

@@ -1,4 +1,4 @@
-"""What the players of a host share: a model and its optimizer, which go on training whichever config plays."""
+"""What the players of a host share: a model and its optimizer, which keep training whichever config plays."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Learner:
         tuned: The config to begin with.
 
     Attributes:
-        model: What is called.
-        optimizer: What steps it.
+        model: The model as it is called.
+        optimizer: The optimizer of its parameters.
     """
 
     def __init__(self, workload: Workload, tuned: Tuned) -> None:
@@ -38,6 +38,6 @@ class Learner:
         if self._in_force is not None and self._in_force.config != tuned.config:
             self._in_force.switch(tuned.config)
             tuned.exchanges(self.model)
-            torch.set_default_dtype(self._dtype)  # which the user's code may have changed while another player played
+            torch.set_default_dtype(self._dtype)  # the user's code may have changed it while another player played
         if self.model.training != trains:
             self.model.train(trains)

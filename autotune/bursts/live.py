@@ -1,7 +1,7 @@
-"""A job that lives: its process and all that it has started, told apart from those of other jobs beside it.
+"""A running job: its process and all processes that it has started, kept apart from those of other jobs.
 
-Its processes are stopped and continued as one, so that a runner that waits for its turn takes nothing from the one that
-trains: workers of a runner that is merely idle would go on filling its queue, and flatter its next block.
+They are stopped and continued together, so that a job that waits for its turn takes nothing from the one that trains.
+Workers of a job that is only idle would go on filling its queue, and make its next block look faster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autotune.bursts import cleanup
 from autotune.bursts.child import Child
 
 STOPPING_ROUNDS = 5
-"""How often a tree is listed again while it is being stopped: what starts meanwhile is stopped too."""
+"""How often a tree is listed while it is being stopped: processes that start meanwhile are stopped too."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Ended:
 
     Attributes:
         message: The structured message (``result``, ``failure`` or ``error``), if one came.
-        status: Exit status; negative for a signal; None when it is not known.
+        status: Exit status; negative for a signal; None if unknown.
         timed_out: The deadline passed and the tree was killed.
         killed_by_kernel: The kernel's out-of-memory killer struck meanwhile.
-        phase: How far it came.
-        seconds: From the request until the last process had gone.
-        stderr_tail: The last that was printed.
+        phase: The last phase that it reached.
+        seconds: Seconds from the request until its last process ended.
+        stderr_tail: The last lines that it printed.
     """
 
     message: dict[str, Any] | None = None
@@ -48,22 +48,22 @@ class Ended:
 
 @dataclass(eq=False)
 class Live:
-    """A job that was asked for.
+    """A job that was requested.
 
     Attributes:
-        number: Of the job; its events carry it.
-        child: The process that was asked: the forkserver, or the job's own interpreter.
+        number: Number of the job, which its events carry.
+        child: The process that got the request: the forkserver, or the job's own interpreter.
         forked: Whether the child is a forkserver.
         began: `time.monotonic()` of the request.
-        kills_before: How often the kernel's out-of-memory killer had struck by then.
-        printed_before: What the child had printed by then, in bytes: of other jobs.
-        pid: Of the job's own process, once it is known.
-        ended: What is known of its end so far.
+        kills_before: How often the kernel's out-of-memory killer had struck before the request.
+        printed_before: Bytes that the child had printed before the request, for other jobs.
+        pid: Id of the job's own process, once it is known.
+        ended: What is known about its end so far.
         over: Whether it has ended.
-        inbox: Events that came while somebody else's were waited for.
-        strays: Processes that it started and that have lost their parents.
-        stopped: Process ids of what is stopped until `resume`.
-        spared: Process ids of what is not stopped with the others.
+        inbox: Events that came while the events of another job were awaited.
+        strays: Processes that it started and whose parents have ended.
+        stopped: Ids of the processes that are stopped until `resume`.
+        spared: Ids of the processes that are not stopped with the others.
     """
 
     number: int
@@ -81,7 +81,7 @@ class Live:
     spared: set[int] = field(default_factory=set)
 
     def note(self, event: dict[str, Any]) -> None:
-        """Takes in what an event says of the job's progress and end."""
+        """Records the job's progress and end from an event; puts other events into the inbox."""
         kind = event["event"]
         if kind == "started":
             self.pid, *others = event.get("pids", [event["pid"]])
@@ -94,7 +94,7 @@ class Live:
         elif kind == "phase":
             self.ended = dataclasses.replace(self.ended, phase=event["phase"])
         elif kind == "failure" and self.ended.timed_out:
-            pass  # of a process whose partners have been killed before it
+            pass  # its partners were killed before it
         elif kind in {"result", "failure", "error"}:
             self.ended = dataclasses.replace(self.ended, message=event)
         else:
@@ -104,29 +104,29 @@ class Live:
         """Its own process, all below it, and those that have lost their parents."""
         if self.pid is None:
             return []
-        self.strays = {stray for stray in self.strays if stray.is_running()}  # another may have its id later
+        self.strays = {stray for stray in self.strays if stray.is_running()}  # another process may get its id later
         roots = [*self.strays]
         with contextlib.suppress(psutil.Error):
             roots.append(psutil.Process(self.pid))
-        found = {one.pid: one for root in roots for one in (root, *cleanup.descendants(root))}
-        return list(found.values())
+        by_id = {process.pid: process for root in roots for process in (root, *cleanup.descendants(root))}
+        return list(by_id.values())
 
     def adopt(self, others: set[int]) -> None:
-        """Takes over what has lost its parents: whatever hangs below the forkserver and belongs to no other job.
+        """Adopts orphans: processes directly below the forkserver that belong to no other job.
 
-        Other jobs may run beside it: what lies in their sessions, or was adopted by them, is left to them.
+        A process in another job's session, or adopted by another job, belongs to that job.
 
         Args:
-            others: Process ids of other jobs, whose sessions have the same ids, and of what they took over.
+            others: Process ids of other jobs, whose sessions have the same ids, and of the orphans that they adopted.
         """
         if self.forked:
             with contextlib.suppress(psutil.Error):
-                below = (one for root in self.child.roots for one in cleanup.children(root))
-                orphans = (one for one in below if one.pid != self.pid)
-                self.strays |= {one for one in orphans if not {one.pid, _session(one)} & others}
+                below = (child for root in self.child.roots for child in cleanup.children(root))
+                orphans = (child for child in below if child.pid != self.pid)
+                self.strays |= {orphan for orphan in orphans if not {orphan.pid, _session(orphan)} & others}
 
     def stop(self) -> None:
-        """Stops its whole tree, until nothing new appears; workers that the job itself holds are left to it."""
+        """Stops its whole tree, until nothing new appears; workers that the job itself has stopped stay its own."""
         seen = set(self.spared)
         for _ in range(STOPPING_ROUNDS):
             new = [process for process in self.processes() if process.pid not in seen]
@@ -140,7 +140,7 @@ class Live:
                 seen.add(process.pid)
 
     def resume(self) -> None:
-        """Lets go on what `stop` has stopped."""
+        """Continues the processes that `stop` has stopped."""
         for process in self.processes():
             if process.pid in self.stopped:
                 with contextlib.suppress(psutil.Error):
@@ -148,7 +148,7 @@ class Live:
         self.stopped.clear()
 
     def finished(self, tail: str) -> Ended:
-        """How it ended, once nothing of it is left."""
+        """How it ended, once none of its processes is left."""
         return dataclasses.replace(
             self.ended,
             killed_by_kernel=cleanup.kernel_kills() > self.kills_before,

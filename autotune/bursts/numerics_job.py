@@ -1,8 +1,8 @@
 """The job of a numerics check, in its own process: eager fp32 twice, then the config, from one state.
 
-A step trains on one micro-batch, or on two where the config accumulates: what goes wrong between micro-batches shows in
-the second. Samples are read and augmented once, so that all runs see the same batches. Where eager fp32 has no memory
-for the config's batch, all runs train on smaller ones.
+A step trains on one micro-batch, or on two if the config accumulates: errors between micro-batches show in the second.
+Samples are read and augmented once, so that all runs see the same batches. If eager fp32 has no memory for the config's
+batch, all runs train on smaller ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from autotune.workload.target import load_workload
 from autotune.workload.workload import Workload
 
 SMALLEST_SCALE = 1.0
-"""A GradScaler that gets below this finds none with which gradients are finite."""
+"""A GradScaler below this scale will not find one that makes gradients finite."""
 MOST_PARTS = 2
 """Micro-batches of a step: a second one is where accumulation can go wrong."""
 
@@ -43,7 +43,7 @@ class _ReferenceTooLargeError(Exception):
 
 
 def run_agreement(request: Request, reporter: PipeReporter) -> Agreement:
-    """Trains a few steps under eager fp32, again, and under the config."""
+    """Trains a few steps under eager fp32, twice, and under the config."""
     point = request.point or Point(config=TrainConfig())
     cap_memory(request)
     with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter)):
@@ -105,7 +105,7 @@ def _batches(workload: Workload, tuned: Tuned, count: int) -> list[Any]:
 
 
 def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int, seed: int) -> tuple[Trace, Gradients]:
-    """One step for so many batches; returns the losses of all, and the first step's gradients, on the CPU."""
+    """Takes a step for every `parts` batches; returns all losses, and the first step's gradients, on the CPU."""
     seed_all(seed)
     workload.model.zero_grad(set_to_none=True)
     optimizer = workload.make_optimizer()
@@ -148,7 +148,7 @@ def _backward(
             loss = loss_of(model, tuned.to_device(copy.deepcopy(batch)))
         scaler.scale(loss / len(step)).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
-    return [float(loss) for loss in losses]  # last, so that no micro-batch waits for the one before
+    return [float(loss) for loss in losses]  # last, so that no micro-batch waits for the previous one
 
 
 def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:
@@ -168,7 +168,7 @@ def _gradients(model: nn.Module) -> tuple[Gradients, float]:
 
 
 def cosine(gradients: Gradients, others: Gradients) -> float:
-    """Of the angle between two gradients of a model: 1 when they point the same way, also when both are zero."""
+    """The cosine between two gradients of a model: 1 if they point the same way, or both are zero."""
     mine, theirs = _dot(gradients, gradients), _dot(others, others)
     if mine == theirs == 0.0:
         return 1.0
@@ -181,7 +181,7 @@ def _dot(gradients: Gradients, others: Gradients) -> float:
 
 
 def _silence_dropout(model: nn.Module) -> None:
-    """Each precision draws other masks, which would hide any other difference; what is dropped otherwise stays."""
+    """Switches off dropout in torch's modules: each precision draws other masks, which would hide other differences."""
     for part in model.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd):
             part.p = 0.0

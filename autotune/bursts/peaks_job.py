@@ -1,7 +1,7 @@
-"""Child side of probing: what only torch knows of the machine, and the rates that bound every config.
+"""Child side of probing: what only torch knows about the machine, and the rates that bound every config.
 
-The rates are the best of a few repeats within a second or two: good enough to say "this is a tenth of what the
-card can do", no benchmark.
+The rates are the best of a few repeats within a second or two. They are no benchmark, but good enough to say "this is a
+tenth of the card's peak".
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from autotune.recorder.precision import products_in
 Call = Callable[[], object]
 _MATRIX_SIZES = {"cpu": (512, 1024, 2048, 4096), "gpu": (1024, 2048, 4096, 8192)}
 _COPY_BYTES = tuple(2**power for power in range(24, 31))  # 16 MiB to 1 GiB
-_MEMORY_SHARE = 8  # buffers take at most an eighth of what is free
+_MEMORY_SHARE = 8  # buffers take at most an eighth of the free memory
 _MOST_REPEATS = 50
 _SHORTEST_TIMING = 0.002  # seconds; shorter calls are timed several at once
-# The shares of the time, of all matrix products together and of each copy; the rest is slack.
+# Shares of the time for all matrix products together, and for each copy; the rest is slack.
 _MATMUL_SHARE, _COPY_SHARE = 0.6, 0.15
 
 
@@ -40,7 +40,7 @@ def report(device: DeviceKind | None, seconds: float = 2.0) -> dict[str, object]
 
     Returns:
         ``torch`` and ``cuda``: versions; ``gpus``: those that torch can use, in its order, and ``peaks``, as
-        `autotune.hardware.model` has them; ``unread``: the reasons for what stayed None.
+        `autotune.hardware.model` has them; ``unread``: why some values stayed None.
 
     Raises:
         ConfigError: When torch has no such device here.
@@ -60,7 +60,7 @@ def _peaks(meter: _Meter, precisions: Sequence[str], seconds: float, unread: dic
     """A record of `autotune.hardware.model.Peaks`."""
 
     def rate(field: str, measure: Callable[..., float], *arguments: object) -> float | None:
-        """A rate, or None with the reason: one rate that cannot be had must not cost the others."""
+        """A rate, or None with the reason: a rate that cannot be measured must not cost the others."""
         try:
             return measure(*arguments)
         except RuntimeError as error:  # torch's out-of-memory is one as well
@@ -85,7 +85,7 @@ def _peaks(meter: _Meter, precisions: Sequence[str], seconds: float, unread: dic
     }
 
 
-def _device_kind(wanted: DeviceKind | None) -> DeviceKind:
+def _device_kind(requested: DeviceKind | None) -> DeviceKind:
     """The kind of device to use; ``cuda`` in a build for ROCm means ``rocm``."""
     cuda: DeviceKind = "rocm" if torch.version.hip else "cuda"
     available: list[DeviceKind] = ["cpu"]
@@ -93,10 +93,10 @@ def _device_kind(wanted: DeviceKind | None) -> DeviceKind:
         available.insert(0, "mps")
     if torch.cuda.is_available():
         available.insert(0, cuda)
-    kind = available[0] if wanted is None else cuda if wanted == "cuda" else wanted
+    kind = available[0] if requested is None else cuda if requested == "cuda" else requested
     if kind not in available:
         raise ConfigError(
-            f"the device {wanted!r} was asked for, but torch {torch.__version__} finds only "
+            f"the device {requested!r} was asked for, but torch {torch.__version__} finds only "
             f"{', '.join(available)} here; use --device {available[0]}"
         )
     return kind
@@ -163,7 +163,7 @@ class _Meter:
     device: torch.device
 
     def synchronize(self) -> None:
-        """Waits until the device has done everything; opens it at first."""
+        """Waits until the device has finished all its work; opens the device the first time."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         elif self.device.type == "mps":
@@ -173,7 +173,7 @@ class _Meter:
         """FLOP/s of a large square matrix product."""
 
         def prepare(size: int) -> Call:
-            # Random values: of zeros a GPU computes faster, since they draw less power.
+            # Random values: a GPU computes faster with zeros, since they draw less power.
             matrix = torch.randn(size, size, device=self.device).to(torch_dtype(precision))
             out = torch.empty_like(matrix)
             return lambda: torch.matmul(matrix, matrix, out=out)
@@ -203,7 +203,7 @@ class _Meter:
         return self._rate(prepare, float, self._fitting(_COPY_BYTES, lambda size: 2 * size), seconds)
 
     def _fitting(self, sizes: Sequence[int], buffers: Callable[[int], int]) -> Sequence[int]:
-        """The sizes whose buffers are small beside what is free on the device and, where they are made, on the host."""
+        """The sizes whose buffers are small beside the free memory of the device and of the host that makes them."""
         free = read_memory({}).available_bytes
         if self.device.type == "cuda":
             free = min(free, torch.cuda.mem_get_info()[0])
@@ -214,7 +214,7 @@ class _Meter:
     ) -> float:
         """The best rate at the largest size that the time allows.
 
-        The size grows as long as the next one, at the cost of the last in proportion, fits into the time.
+        The size grows while the next one fits into the time, if its cost grows in proportion.
         """
         end = math.inf
         for size, following in zip(sizes, [*sizes[1:], None], strict=True):

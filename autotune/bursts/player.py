@@ -1,4 +1,4 @@
-"""A player: a config in a comparison, from the parent's side. It plays in a host, alone or with others."""
+"""A player, seen from the parent: a config in a comparison. It plays in a host, alone or with others."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from autotune.recorder.player import FILLS
 from autotune.recorder.protocol import Command
 
 LEAST_SAMPLES, LEAST_BATCHES = 50, 10
-"""Of each worker in one block, where reading is waiting: the wait under way when a worker is stopped still ends, half
-of one on average, a hundredth of so many samples, a twentieth of so many batches where the data set reads whole ones.
-What computes is stopped at once, and needs no more than a batch of each worker."""
+"""Least samples of each worker in one block, where reading is waiting; least batches if the data set reads whole ones.
+When a worker is stopped, its current wait still ends. That is half a wait on average: a hundredth of the samples, or a
+twentieth of the batches. A worker that computes is stopped at once, and needs no more than one batch."""
 HANG_SECONDS, HANG_BLOCKS = 15.0, 30
-"""A block hangs when it takes that much longer than that many of its player's blocks before. A neighbour on one of two
-cores was measured to make training ten to thirty times as slow: that is no hang."""
+"""A block hangs when it takes this many seconds longer than this many usual blocks of its player. A neighbour on one of
+two cores was measured to make training ten to thirty times as slow: that is no hang."""
 LOADER_STARTS = 3
-"""A block may take so many starts of its loader longer: an epoch may end in it. Chosen, for busy neighbours."""
+"""Starts of its loader that a block may take longer: an epoch may end in it. Not tuned; allows for busy neighbours."""
 COMPILING_SECONDS = 120.0
-"""What compiling once more may take in a block, for shapes that none of the first batches had: as for an epoch's last
-batch, which is smaller; and compiling at all, at least. Chosen."""
+"""Time that compiling may take in a block, for shapes that none of the first batches had, such as that of an epoch's
+smaller last batch. Not tuned."""
 WARMUP_BLOCKS = 4
-"""A player that warms up alone does so in as many: the last of them tells how long its blocks should be."""
+"""A player that warms up alone does so in this many blocks: the last one shows how long its blocks should be."""
 
 
 class Player:
     """A config in a host, from its first steps until it leaves.
 
     Args:
-        host: Where it plays; whoever comes first there starts with the process.
+        host: Where it plays; the host's first player starts with the process.
         request: What it trains.
 
     Attributes:
         request: What it trains.
         host: Where it plays.
-        blocks: That it has trained in this duet.
-        taken: Share of the CPUs that others took during each of them.
-        crossed: Whether an epoch ended in each of them.
-        compiled: Whether something was compiled in each of them.
+        blocks: Its blocks in this duet.
+        taken: Share of the CPUs that other processes took during each block.
+        crossed: Whether an epoch ended in each block.
+        compiled: Whether something was compiled in each block.
         position: Place in the stream of samples that it was last sent to.
-        epoch_samples: Samples of an epoch; None: endless.
-        unit_samples: After which a block may end: those of a micro-batch, or of a step whose batches are drawn first.
-        least_samples: Of a block, so that what its workers go on reading while they are held hardly counts.
-        trained_seconds: In all blocks of its life.
-        drained: Whether what its loader had prepared in advance is gone.
+        epoch_samples: Samples of an epoch; None if endless.
+        unit_samples: Samples after which a block may end: a micro-batch, or a step whose batches are drawn first.
+        least_samples: Least samples of a block, so that what stopped workers still read hardly counts.
+        trained_seconds: Seconds of all its blocks, in all duets.
+        drained: Whether the batches that its loader had prepared in advance are used up.
         decided: Whether it has played enough, and sits out the turns that others still play.
-        seconds: That it has cost so far, of waiting for it.
+        seconds: Seconds spent waiting for it so far.
         ended: How it ended, once it has.
     """
 
@@ -80,7 +80,7 @@ class Player:
         self._pace = self._opening_pace = 0.0
 
     def start(self, deadline: float) -> None:
-        """Waits until it has taken its first steps, or has failed, should it not have done so yet.
+        """Waits until it has taken its first steps or has failed, unless it already has.
 
         Args:
             deadline: `time.monotonic()` at which its host is killed.
@@ -101,7 +101,7 @@ class Player:
             self.unit_samples = self.config.effective_batch if ready.draws_ahead else batch
             self._pace = self._opening_pace = ready.pace
             self._filling_seconds = FILLS * (self.config.prefetch_factor or 0) * ready.loader_seconds
-            if self.config.num_workers:  # what was there already was trained on without waiting
+            if self.config.num_workers:  # batches already prepared were trained on without waiting
                 self._pace = max(ready.pace, ready.loader_seconds / (self.config.num_workers * batch))
             self._patience_seconds += LOADER_STARTS * ready.loader_seconds
             self._patience_seconds += COMPILING_SECONDS if self.config.compile_mode is not None else 0.0
@@ -123,27 +123,27 @@ class Player:
 
     @property
     def opening_seconds(self) -> float:
-        """That it has trained before its first block, less its very first step, which may do what no later one does."""
+        """Seconds of training before its first block, without its very first step, which may include one-time work."""
         return self._opening_pace * self.config.effective_batch
 
     @property
     def pace(self) -> float:
-        """Seconds of a sample, by its last block in which nothing was compiled, or by its first steps."""
+        """Seconds per sample, by its last block in which nothing was compiled, or by its first steps."""
         usual = (block for block, late in zip(reversed(self.blocks), reversed(self.compiled), strict=True) if not late)
         last = next(usual, None)
         return self.per_sample(last) if last is not None else self._pace
 
     def per_sample(self, block: Block) -> float:
-        """Seconds of a sample in a block, its share of epoch boundaries included."""
+        """Seconds per sample in a block, its share of epoch boundaries included."""
         return block.seconds / max(1, block.samples) + self._boundary_per_sample
 
     def seconds_from(self, turn: int) -> float:
-        """Of its blocks in this duet from a turn on, but for those in which something was compiled."""
+        """Seconds of its blocks in this duet from a turn on, without those in which something was compiled."""
         blocks = zip(self.blocks[turn:], self.compiled[turn:], strict=True)
         return math.fsum(block.seconds for block, compiled in blocks if not compiled)
 
     def begin(self) -> None:
-        """Begins a duet: the blocks of the one before are not its own."""
+        """Begins a duet: drops the blocks of the previous one."""
         self._pace = self.pace
         self.decided = False
         self.blocks = []
@@ -152,23 +152,23 @@ class Player:
         self.compiled = []
 
     def lead_samples(self, seconds: float) -> int:
-        """Samples after which it is warm: so many seconds of training, and until its loader's queue is as in training.
+        """Samples after which it is warm: it has trained for `seconds`, and its loader's queue is as in training.
 
-        In whole optimizer steps, or in micro-batches where a step takes longer than that; none where its first steps
-        were long enough.
+        Rounded up to whole optimizer steps, or to micro-batches where a step is longer; 0 if its first steps were long
+        enough.
         """
         seconds = max(0.0, seconds - self.opening_seconds)
         pace = max(self._pace, 1e-9)
-        wanted = max(seconds / pace, min(self._filling_seconds / pace, self._queue_samples))
-        unit = self._unit(wanted)
-        return unit * math.ceil(wanted / unit)
+        samples = max(seconds / pace, min(self._filling_seconds / pace, self._queue_samples))
+        unit = self._unit(samples)
+        return unit * math.ceil(samples / unit)
 
     def warm_up(self, position: int, seconds: float, deadline: float) -> None:
-        """Trains alone, before its first duet, on the way to the place in the stream of samples where that will begin.
+        """Trains alone, before its first duet, up to the place in the stream of samples where the duet begins.
 
         Args:
             position: That place.
-            seconds: That it should train for on the way.
+            seconds: How long it should train on the way.
             deadline: `time.monotonic()` at which it is killed.
         """
         lead = self.lead_samples(seconds)
@@ -188,18 +188,18 @@ class Player:
         return self.config.num_workers * (self.config.prefetch_factor or 0) * self.config.micro_batch
 
     def _unit(self, samples: float) -> int:
-        """What so many samples are rounded to."""
+        """The unit to which a number of samples is rounded."""
         step = self.config.effective_batch
         return step if step <= samples else self.unit_samples
 
     def train(self, position: int, deadline: float, *, leads_in: bool = False, straight: bool = False) -> None:
-        """One block, all others being stopped.
+        """Trains one block, while all other players are stopped.
 
         Args:
             position: Place in the stream of samples to train to.
             deadline: `time.monotonic()` at which it is killed.
-            leads_in: Whether it is warm-up, which no measurement holds.
-            straight: Whether no micro-batch leads in, untimed, where others share its process.
+            leads_in: Whether it is warm-up, which no measurement includes.
+            straight: Whether to leave out the untimed micro-batch that leads in if others share its process.
         """
         usual = max(self._longest_block, (position - self.position) * self.pace)
         patience = time.monotonic() + self._patience_seconds + HANG_BLOCKS * usual
@@ -217,7 +217,7 @@ class Player:
             self.crossed.append(trained.crossed)
             self.compiled.append(trained.compiled)
             self.drained = trained.drained
-            # Of an iterable data set how long an epoch is shows only at its end.
+            # The length of an iterable data set's epoch shows only at its end.
             epoch = trained.epoch_samples or self.epoch_samples
             self._boundary_per_sample = trained.boundary_seconds / epoch if epoch else 0.0
             if not trained.compiled:
@@ -225,7 +225,7 @@ class Player:
                 self._longest_block = max(self._longest_block, block.seconds)
 
     def report(self, deadline: float) -> Measurement | None:
-        """All blocks of this duet as one measurement; it stays. None when it ended instead, or had trained nothing."""
+        """All blocks of this duet as one measurement; the player stays. None if it ended, or trained nothing."""
         return self._reported("report", deadline)
 
     def leave(self, deadline: float) -> None:
@@ -243,11 +243,11 @@ class Player:
         event = self._ask(Command(action=action, player=self._number), deadline, deadline)
         if event is None:
             return None
-        self.drained = event["drained"]  # its workers may have gone on meanwhile
+        self.drained = event["drained"]  # its workers may have read on meanwhile
         return Measurement.model_validate(event["value"]) if event["value"] is not None else None
 
     def _ask(self, command: Command | None, patience: float, deadline: float) -> dict[str, Any] | None:
-        """What comes of a command; None when it has ended instead, by itself or with its host."""
+        """Sends a command and returns the answer; None if the player has ended instead, by itself or with its host."""
         if not self.host.stands:  # another player has ended it
             return None
         began = time.monotonic()
@@ -264,5 +264,5 @@ class Player:
 
 
 def mean_pace(players: list[Player]) -> float:
-    """Seconds of a sample, the geometric mean of all players."""
+    """Seconds per sample, the geometric mean of all players."""
     return math.exp(math.fsum(math.log(player.pace) for player in players) / len(players))

@@ -1,4 +1,4 @@
-"""A workload that is built in a process of its own, with a config at work and its memory watched."""
+"""Builds a workload in its own process, under a config, with its memory watched."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ from autotune.workload.workload import Workload
 
 @dataclass
 class Prepared:
-    """A workload that is built, with its config at work and its watch.
+    """A workload that is built, with its config at work and its telemetry.
 
     Attributes:
         workload: What is trained.
         tuned: The config at work.
-        telemetry: Watches memory, and what else it is asked to.
-        start_seconds: What starting the process took.
-        build_seconds: What `build()` took.
+        telemetry: Watches memory, the processors and the GPU.
+        start_seconds: Seconds that starting the process took.
+        build_seconds: Seconds that `build()` took.
+        gpu: Telemetry of the GPU, if there is one.
+        used_before: Memory in use on the GPU before this process opened it.
     """
 
     workload: Workload
@@ -47,7 +49,7 @@ class Prepared:
     used_before: int | None
 
     def of_device(self) -> dict[str, int]:
-        """What a CUDA allocator has reserved in pieces that were too small, and what the device holds beyond it."""
+        """Memory that a CUDA allocator reserved in pieces too small to use, and memory in use beyond the allocator."""
         device = self.tuned.device
         if device.type != "cuda":
             return {}
@@ -65,7 +67,7 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
 
     Args:
         request: What to run.
-        reporter: Told how far it has come; and told at once, before the process ends, when memory passes the limit.
+        reporter: Receives progress, and the failure when memory passes the limit, just before the process ends.
     """
     start_seconds = max(0.0, wall_clock() - request.asked_at)
     point = request.point or Point(config=TrainConfig())
@@ -73,7 +75,7 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
     began = perf_counter()
     torch.manual_seed(request.seed)
     rank = this_rank()
-    # Before our own context exists: who is there already is foreign.
+    # Before our own context exists: processes that are there already are foreign.
     gpu = open_gpu_telemetry(request.device_uuid, of_all=rank.alone) if rank.number == 0 else None
     used_before = gpu.used_bytes() if gpu is not None else None
     cap_memory(request)
@@ -97,16 +99,16 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
 
 
 def allocator_retries(device: torch.device) -> int | None:
-    """How often the allocator has freed its cache and asked again so far; None for a device that does not count it."""
+    """How often the allocator has freed its cache and tried again so far; None if the device does not count it."""
     return int(torch.cuda.memory_stats(device).get("num_alloc_retries", 0)) if device.type == "cuda" else None
 
 
 def compiler_counts() -> dict[str, int | None]:
-    """How often the compiler split the model, and compiled a part of it again, in this process; None where not told."""
+    """How often the compiler split the model, and recompiled a part, in this process; None where torch does not say."""
     from torch._dynamo import convert_frame, utils
 
     breaks = utils.counters.get("graph_break")
-    compiles = getattr(convert_frame, "FRAME_COMPILE_COUNTER", None)  # torch's own, and not promised to stay
+    compiles = getattr(convert_frame, "FRAME_COMPILE_COUNTER", None)  # internal to torch, so it may change
     return {
         "graph_breaks": sum(breaks.values()) if breaks is not None else 0,
         "recompiles": sum(count - 1 for count in compiles.values()) if compiles is not None else None,

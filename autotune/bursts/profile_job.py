@@ -1,6 +1,6 @@
-"""The job of a profile, in its own process: the slowest operators, waits for the device, what a sample takes.
+"""The job of a profile, in its own process: the slowest operators, waits for the device, the cost of a sample.
 
-Batches stay on the device, so that operators are not hidden by a slow loader; samples are read apart.
+Batches stay on the device, so that a slow loader does not hide operators; samples are read separately.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ WARMUP_STEPS, MOST_STEPS, STEPS_SECONDS = 3, 20, 1.0
 MOST_SAMPLES, SAMPLES_SECONDS = 200, 0.8
 NOTABLE_SHARE = 0.05
 ATTRIBUTED_SHARE = 0.5
-"""Of what the device did, at least, that operators are known to have asked for; else its kernels are listed."""
+"""Least share of the device's work that must be attributed to operators; else its kernels are listed."""
 WHOLE_SHARE = 0.9
-"""A dataset that spends this share in another one's ``__getitem__`` only wraps it."""
+"""A dataset that spends this share of its time in another one's ``__getitem__`` only wraps it."""
 _WAITING = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal")
 _LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, autotune))
 
 Function = tuple[str, int, str]
-"""As cProfile names one: file, line, name."""
+"""A function as cProfile names it: file, line, name."""
 
 
 def run_profile(request: Request, reporter: PipeReporter) -> Profile:
     """Profiles a point."""
-    with prepared(request, reporter) as ready:
-        config = ready.tuned.config.replace(num_workers=0, data_placement="loader")
-        tuned = Tuned(config, device=ready.tuned.device)
+    with prepared(request, reporter) as setup:
+        config = setup.tuned.config.replace(num_workers=0, data_placement="loader")
+        tuned = Tuned(config, device=setup.tuned.device)
         reporter.phase("sample")
-        sample = sample_cost(ready.workload)
+        sample = sample_cost(setup.workload)
         reporter.phase("operators")
-        trainer = Trainer(ready.workload, tuned, DeviceFeed(ready.workload, tuned))
+        trainer = Trainer(setup.workload, tuned, DeviceFeed(setup.workload, tuned))
         profile = operators_of(trainer)
-        # Last: what is compiled cannot be watched, and what it says of the user's lines holds for it too.
-        found = synchronisations(trainer) if config.compile_mode is None else ()
-    return profile.model_copy(update={"sample": sample, "synchronisations": found})
+        # Last: compiled code cannot be watched, but what eager code shows of the user's lines holds for it too.
+        waits = synchronisations(trainer) if config.compile_mode is None else ()
+    return profile.model_copy(update={"sample": sample, "synchronisations": waits})
 
 
 def operators_of(trainer: Trainer) -> Profile:
@@ -78,20 +78,20 @@ def operators_of(trainer: Trainer) -> Profile:
     taken = [(event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e6 for event in called]
     if on_gpu and math.fsum(taken) < ATTRIBUTED_SHARE * busy_seconds:  # a replayed graph: no operator was called
         called, taken = kernels, [event.self_device_time_total / 1e6 for event in kernels]
-    found = [
+    operators = [
         Operator(name=event.key, seconds=total / samples, calls=event.count / steps)
         for event, total in zip(called, taken, strict=True)
     ]
     return Profile(
-        operators=tuple(sorted(found, key=lambda one: -one.seconds)[:TOP_OPERATORS]),
-        operator_calls=sum(one.calls for one in found if one.name.startswith("aten::")),
+        operators=tuple(sorted(operators, key=lambda operator: -operator.seconds)[:TOP_OPERATORS]),
+        operator_calls=sum(operator.calls for operator in operators if operator.name.startswith("aten::")),
         busy_fraction=busy_seconds / seconds if on_gpu else None,
         empty_cache_seconds=_empty_cache_seconds(trainer, seconds / steps) if on_gpu else None,
     )
 
 
 def _on_device(event: Any) -> bool:
-    """Whether a row is of what the device did: a kernel, a copy. What the user's code annotates only spans them."""
+    """Whether a row is work of the device, such as a kernel or a copy. Annotations of the user's code only span it."""
     return event.device_type != DeviceType.CPU and not getattr(event, "is_user_annotation", False)
 
 
@@ -105,7 +105,7 @@ def _timed(trainer: Trainer, steps: int) -> float:
 
 
 def _empty_cache_seconds(trainer: Trainer, step_seconds: float) -> float:
-    """What emptying the allocator's cache costs: the call, and what the next step takes longer."""
+    """Seconds that emptying the allocator's cache costs: the call, and the delay of the next step."""
     began = perf_counter()
     torch.cuda.empty_cache()
     emptied = perf_counter() - began
@@ -117,12 +117,12 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: Counter[tuple[str, str]] = Counter()
+        self.waits: Counter[tuple[str, str]] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.name().partition(".")[0]
         if name in _WAITING or (name == "aten::_to_copy" and _leaves_device(args, kwargs or {})):
-            self.found[name, _users_line()] += 1
+            self.waits[name, _users_line()] += 1
         return function(*args, **(kwargs or {}))
 
 
@@ -133,7 +133,7 @@ def synchronisations(trainer: Trainer) -> tuple[Synchronisation, ...]:
         trainer.workload.loss(trainer.model, batch)
     return tuple(
         Synchronisation(operator=operator, where=where, calls=calls)
-        for (operator, where), calls in watch.found.most_common()
+        for (operator, where), calls in watch.waits.most_common()
     )
 
 
@@ -157,7 +157,7 @@ def sample_cost(workload: Workload) -> SampleCost | None:
     if isinstance(dataset, IterableDataset) or not len(dataset):
         return None
     indices = list(itertools.islice(indices_of(workload), MOST_SAMPLES))
-    dataset[indices[0]]  # what is read or cached once is no part of the rest
+    dataset[indices[0]]  # reads and caches what happens only once
     began = perf_counter()
     count = 0
     for index in indices:
@@ -173,7 +173,7 @@ def sample_cost(workload: Workload) -> SampleCost | None:
 
 
 def _parts(profiler: cProfile.Profile, seconds: float) -> list[SamplePart]:
-    """What the function that reads a sample calls; profiled time is inflated, so its shares are taken of the plain."""
+    """What the function that reads a sample calls. Profiling inflates times, so their shares apply to plain seconds."""
     stats: dict[Function, Any] = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
     whole = sum(own for _, _, own, _, _ in stats.values())
     root = max(stats, key=lambda function: stats[function][3], default=None)

@@ -1,8 +1,8 @@
-"""What crosses the process boundary: one request to a child, and its lines of JSON back.
+"""The messages between processes: one request to a child, and its answer in lines of JSON.
 
-A child writes lines ``{"event": ...}``: ``phase`` as it gets on, and in the end one of ``result``, ``failure``
+A child writes lines ``{"event": ...}``: ``phase`` for its progress, and in the end one of ``result``, ``failure``
 (an outcome other than ok) or ``error`` (the workload itself is wrong). A host, which trains on command, also writes
-``ready``, ``block``, ``report`` and ``out``, each about one of its players; the forkserver ``torch``, ``ready``,
+``ready``, ``block``, ``report`` and ``out``, each about one of its players. The forkserver writes ``torch``, ``ready``,
 ``started`` and ``exit``. Neither side imports torch for this.
 """
 
@@ -29,8 +29,8 @@ REPORTED_ERRORS: dict[str, type[AutotuneError]] = {
 
 
 Part = Literal["all", "compute", "loader", "evaluation"]
-"""Training as it is; on a few batches that stay on the device; only the loader, whose batches nobody trains on; or
-forward passes alone, as training is evaluated."""
+"""Training as it is; on a few batches that stay on the device; only the loader, without training; or forward passes
+alone, as in an evaluation."""
 
 
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -43,22 +43,22 @@ class BurstPlan(BaseModel):
 
     measure_seconds: float = Field(default=3.0, gt=0, description="cap on the timed blocks")
     turn_seconds: float | None = Field(
-        default=None, gt=0, description="of a side in a duet, about; what suits the device when None"
+        default=None, gt=0, description="approximate length of a player's turn; what suits the device when None"
     )
     fastest_wins: bool = Field(
         default=True, description="whether the faster config is the better one: only then may a duet end early"
     )
-    part: Part = Field(default="all", description="what of training runs: for a ceiling, one part of it alone")
+    part: Part = Field(default="all", description="the part of training that runs; for a ceiling, one part alone")
     epoch_share: float = Field(
-        default=0.0, ge=0, lt=1, description="of an epoch that lies before what is timed; 0 where epochs are short"
+        default=0.0, ge=0, lt=1, description="share of an epoch before the timed part; 0 where epochs are short"
     )
 
     def of_round(self, number: int) -> BurstPlan:
         """The plan of one of several rounds, which begin at places all over an epoch.
 
-        So a claim covers it where the work is not uniform, as in an order of the data's own. Multiples of the golden
-        section, less their whole part, are spread evenly from the first few on (Weyl, 1916). Without effect where the
-        place cannot be chosen: in iterable data, and with batches or an iterator of a script's own.
+        So a claim covers the whole epoch even if the work is not uniform, as when data have their own order. The
+        fractional parts of the golden section's multiples are spread evenly from the first few on (Weyl, 1916). This
+        has no effect where the place cannot be chosen: in iterable data, and with a script's own batches or iterator.
         """
         return self.model_copy(update={"epoch_share": number * GOLDEN % 1})
 
@@ -69,51 +69,51 @@ class Request(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     job: Literal["probe", "check", "burst", "host", "numerics", "profile", "communication"]
-    number: int = Field(default=0, description="of the job; its events carry it")
+    number: int = Field(default=0, description="number of the job, which its events carry")
     target: str = ""
     import_as: str = Field(default="", description="the target with its path made absolute")
     device: DeviceKind | None = None
     point: Point | None = None
-    parameter_names: tuple[str, ...] = Field(default=(), description="arguments that build() will be asked to take")
+    parameter_names: tuple[str, ...] = Field(default=(), description="arguments that build() must accept")
     plan: BurstPlan = BurstPlan()
-    halvings: int = Field(default=0, ge=0, description="of the batch that a check looks at, for want of memory")
+    halvings: int = Field(default=0, ge=0, description="how often a check halves its batch, for want of memory")
     steps: int = Field(default=20, ge=1, description="optimizer steps of a numerics check")
-    losses_alone: bool = Field(default=False, description="of a script: one run, for comparing to the last bit")
-    peak_seconds: float = Field(default=0.0, description="what measuring the machine's peaks may take; 0: none")
+    losses_alone: bool = Field(default=False, description="for a script: one run, to compare losses bit by bit")
+    peak_seconds: float = Field(default=0.0, description="time for measuring the machine's peaks; 0 measures none")
     seed: int = 0
-    asked_at: float = Field(default=0.0, description="time.time() of the request, for what starting costs")
-    device_uuid: str | None = Field(default=None, description="of the NVIDIA GPU to watch, as NVML writes it")
+    asked_at: float = Field(default=0.0, description="time.time() of the request, to time the start")
+    device_uuid: str | None = Field(default=None, description="UUID of the NVIDIA GPU to watch, as NVML writes it")
     sample_wait_fraction: float = Field(
-        default=1.0, ge=0, le=1, description="of reading a sample, that goes on unwatched"
+        default=1.0, ge=0, le=1, description="share of reading a sample that is waiting"
     )
     largest_samples: tuple[int, ...] = Field(default=(), description="indices for the worst batch, largest first")
-    memory_limit_bytes: int | None = Field(default=None, description="more than this ends the burst as oom")
-    memory_fraction: float | None = Field(default=None, description="of the GPU's memory, as a cap")
+    memory_limit_bytes: int | None = Field(default=None, description="using more ends the burst as oom")
+    memory_fraction: float | None = Field(default=None, description="cap, as a share of the GPU's memory")
     steady_malloc: bool = Field(
         default=False,
-        description="whether glibc keeps freed memory, whatever the config says: its players then do not "
+        description="whether glibc keeps freed memory, whatever the config says: players then do not "
         "change each other's page faults (benchmarks.host_history)",
     )
 
     def to_line(self) -> str:
-        """As it crosses the pipe: a path may hold bytes that are no UTF-8, which only this way arrive as they are."""
+        """The request as a line: a path may hold bytes that are no UTF-8, which only ``dumps`` keeps as they are."""
         return dumps(self.model_dump(mode="json"))
 
     @classmethod
     def from_line(cls, line: str | bytes) -> Request:
-        """What `to_line` made."""
+        """Reads a line that `to_line` made."""
         return cls.model_validate(loads(line))
 
     @property
     def ranks(self) -> int:
-        """How many processes do it together."""
+        """How many processes run the job together."""
         if self.point is None or self.job not in {"burst", "host", "communication", "numerics"}:
             return 1
         return self.point.config.ranks
 
     @property
     def seat(self) -> Seat:
-        """What the first player of a host trains, or another one that joins."""
+        """What a player of a host trains: its first one, or one that joins."""
         point = self.point or Point(config=TrainConfig())
         return Seat(point=point, part=self.plan.part, seed=self.seed, largest_samples=self.largest_samples)
 
@@ -130,15 +130,15 @@ class Seat(BaseModel):
 
     point: Point
     part: Part = "all"
-    seed: int = Field(default=0, description="of the order of samples")
+    seed: int = Field(default=0, description="seed of the order of samples")
     largest_samples: tuple[int, ...] = Field(default=(), description="indices for the worst batch, largest first")
 
 
 class ReadyEvent(BaseModel):
     """A player has taken its first steps."""
 
-    pace: float = Field(description="seconds of a sample, by the last of them")
-    epoch_samples: int | None = Field(description="null where that is not known")
+    pace: float = Field(description="seconds per sample, by the last step")
+    epoch_samples: int | None = Field(description="null if unknown")
     reads_batches: bool = Field(description="a worker may read a whole batch in one go")
     loader_seconds: float = Field(description="the slowest start of the loader, until its first batch")
     draws_ahead: bool = Field(default=False, description="all batches of a step are drawn before one is trained on")
@@ -150,10 +150,10 @@ class BlockEvent(BaseModel):
     block: Block
     crossed: bool = Field(description="an epoch ended in it")
     compiled: bool = Field(description="something was compiled in it")
-    boundary_seconds: float = Field(description="what an epoch's end costs, as far as that is known")
-    epoch_samples: int | None = Field(default=None, description="as far as that has shown")
-    taken: float = Field(description="share of the CPUs that others took")
-    drained: bool = Field(description="what the loader had prepared in advance is gone")
+    boundary_seconds: float = Field(description="cost of an epoch's end, as far as known")
+    epoch_samples: int | None = Field(default=None, description="null while unknown")
+    taken: float = Field(description="share of the CPUs that other processes took")
+    drained: bool = Field(description="batches that the loader had prepared in advance are used up")
 
 
 class OutEvent(BaseModel):
@@ -165,7 +165,7 @@ class OutEvent(BaseModel):
 
 
 class Commands(Protocol):
-    """Where a host's commands come from, a line each; empty when there are no more."""
+    """Where a host reads its commands, one per line; an empty line means that there are no more."""
 
     def readline(self) -> bytes:
         """Waits for the next line."""
@@ -180,7 +180,7 @@ class PipeReporter(Reporter):
 
     Args:
         stream: The pipe.
-        number: Of the job that is reported on.
+        number: Number of the job that it reports on.
     """
 
     def __init__(self, stream: BinaryIO, number: int = 0) -> None:
@@ -192,7 +192,7 @@ class PipeReporter(Reporter):
                 raise PipeLostError from error
 
         super().__init__(write, number)
-        # Made in advance: when memory has run out, there may be none left to make it.
+        # Made in advance: when memory has run out, none may be left to make it.
         self._out_of_memory = self._line("failure", outcome=Outcome.OOM.value, reason="MemoryError: nothing was left")
 
     def out_of_memory(self) -> None:
@@ -200,7 +200,7 @@ class PipeReporter(Reporter):
         self.pass_on(self._out_of_memory)
 
     def error(self, error: AutotuneError, *, out_of_memory: bool = False) -> None:
-        """Reports that the workload itself is wrong, or what it was looked at with too large."""
+        """Reports that the workload itself is wrong, or that checking it ran out of memory."""
         trace = getattr(error, "trace", None)
         self.send("error", kind=type(error).__name__, message=str(error), trace=trace, out_of_memory=out_of_memory)
 

@@ -19,10 +19,10 @@ class RanksDifferError(PlayerError):
 
 
 class Ranks:
-    """All ranks of this process's job; alone, it has nobody to agree with, and everything costs nothing.
+    """All ranks of this process's job. A rank that is alone agrees with itself, at no cost.
 
     Attributes:
-        rank: Which of them this is.
+        rank: This rank.
         count: How many there are.
     """
 
@@ -35,7 +35,7 @@ class Ranks:
         self.slowest(0.0)
 
     def slowest(self, *values: float) -> tuple[float, ...]:
-        """The largest that any rank has of each value."""
+        """The largest of each value over all ranks."""
         if self.rank.alone:
             return values
         largest = torch.tensor(values, dtype=torch.float64)
@@ -43,11 +43,11 @@ class Ranks:
         return tuple(largest.tolist())
 
     def any(self, wish: bool) -> bool:
-        """Whether any of them wishes it: what a clock decides, all must decide alike, or some would wait for ever."""
+        """Whether any rank wishes it: where a clock decides, all must decide alike, or some would wait for ever."""
         return self.slowest(float(wish))[0] > 0
 
     def require_equal(self, weights: Iterable[torch.Tensor]) -> None:
-        """Makes sure that all ranks still train the same model; what is split among them is one model in any case.
+        """Makes sure that all ranks still train the same model; weights split among them are one model in any case.
 
         Raises:
             RanksDifferError: They do not.

@@ -1,4 +1,4 @@
-"""Turns a point into a Burst: sends it to a process of its own and reads how that ended."""
+"""Turns a point into a `Burst`: runs it in its own process and interprets how that ended."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from autotune.measuring import Agreement, Burst, Outcome, Pair, Point, Profile, 
 from autotune.units import format_bytes
 
 START_SECONDS = 10.0
-"""For a process to exist, importing the module anew should the forkserver have been killed. Chosen."""
+"""Time for a process to exist, including another import of the module if the forkserver was killed. Not tuned."""
 TOO_LARGE = (
-    "the data set reads {} from files, more than the {} of memory that could keep them: sides of a duet train "
-    "different samples, since whoever reads second would read from memory"
+    "the data set reads {} from files, more than the {} of memory that could keep them: players of a duet train "
+    "different samples, since the second to read them would read from memory"
 )
 UNSHARED = (
-    "an iterable data set is not shared out among ranks: it must do so itself, by torch.distributed.get_rank(), or "
+    "an iterable data set is not split among ranks: it must split itself, by torch.distributed.get_rank(), or "
     "each rank trains all of it"
 )
-NO_ROOM = "there is no memory for all sides at once: whole bursts take turns, which is less certain"
+NO_ROOM = "there is no memory for all players at once: whole bursts take turns, which is less certain"
 MOST_HALVINGS = 12
-"""Of a batch, to look at a workload with: 4,096 samples become one."""
+"""Most halvings of the batch when checking a workload: 4,096 samples become one."""
 MEMORY = ("device_memory_bytes", "host_memory_bytes")
 NOT_STARTED = (TargetError, WorkloadError, IsolationError)
-"""The forkserver had to be replaced, and the module's file is gone, or the system has no process left."""
+"""Errors when a forkserver must be replaced, but the module's file is gone or no process can be started."""
 
 
 class Runner(Protocol):
-    """What the search needs: something that runs a point."""
+    """What the search needs: an object that runs points."""
 
     def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
-        """Runs one burst; it is over, whatever happens, soon after the deadline."""
+        """Runs one burst, which ends soon after the deadline, whatever happens."""
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
-        """One round: runs several points in turn, on the same samples; one burst each, in the order of the points."""
+        """Runs one round: several points in turn, on the same samples. Returns one burst each, in order."""
 
     def challenge(
         self,
@@ -52,29 +52,28 @@ class Runner(Protocol):
         candidates: Sequence[Point],
         plan: BurstPlan,
         deadline_seconds: float,
-        told: Callable[[Point, Pair], None],
+        on_pair: Callable[[Point, Pair], None],
     ) -> list[tuple[Burst, Pair | None]]:
         """Plays candidates against the incumbent in the same turns; each leaves as soon as it is decided.
 
         The incumbent lives on between challenges, and so does a candidate that may take its place. One host plays all
-        that differ in nothing that only a new process has. Another one, which ran out of memory or crashed beside the
-        incumbent's process, runs again alone: there may be no room for two, and a lock, a port or a database may be for
-        one.
+        points that can share a process. A point in its own process that runs out of memory or crashes beside the
+        incumbent runs again alone: there may be no room for two, and a lock, a port or a database may serve only one.
 
         Args:
-            incumbent: None: the candidates train without one.
-            candidates: What joins.
-            plan: How long each player trains at most; less when it is decided before.
-            deadline_seconds: Soon after which it is over, whatever happens.
-            told: Hears what is known of a candidate after each turn.
+            incumbent: The incumbent; None to train the candidates without one.
+            candidates: The candidates.
+            plan: How long each player trains at most; less if it is decided before.
+            deadline_seconds: The challenge ends soon after this, whatever happens.
+            on_pair: Receives a candidate's pair after each turn.
 
         Returns:
-            Each candidate's burst, and its speed over the incumbent's; None where too little was seen of that. There
-            may be fewer than candidates: the last ones do not play where the first take too long to begin.
+            Each candidate's burst, and its speed over the incumbent's, or None if too little is known. The last
+            candidates are missing if the first ones take too long to begin.
         """
 
     def close(self) -> None:
-        """Ends all that lives between challenges."""
+        """Ends all processes that live on between challenges."""
 
 
 class ProcessRunner:
@@ -86,10 +85,10 @@ class ProcessRunner:
         seed: Each burst's seed is drawn from it, so that every burst sees other samples.
         memory_limit_bytes: Host memory of the process tree above which a burst ends as out of memory.
         memory_fraction: Cap on the GPU's memory.
-        device_uuid: Of the NVIDIA GPU to watch.
-        cache_bytes: Memory in which the system can keep the data set's files; None where that is not known.
+        device_uuid: UUID of the NVIDIA GPU to watch.
+        cache_bytes: Memory in which the system can keep the data set's files; None if unknown.
         ranks: Processes that train together in the baseline.
-        note: Receives a sentence where memory is too small for rounds.
+        note: Receives a message if memory is too small for rounds.
     """
 
     def __init__(
@@ -128,14 +127,14 @@ class ProcessRunner:
     def check(
         self, deadline_seconds: float, parameter_names: Iterable[str] = (), remedy: str = LONGER
     ) -> WorkloadFacts:
-        """Looks at the workload once; bursts from then on also train on its largest samples.
+        """Checks the workload once; later bursts also train on its largest samples.
 
-        Where a step on the baseline's batch runs out of memory, a smaller one is looked at.
+        If a step on the baseline's batch runs out of memory, a smaller batch is checked.
 
         Args:
-            deadline_seconds: What it may take.
-            parameter_names: Arguments that `build()` will be asked to take.
-            remedy: What helps where the time is too short.
+            deadline_seconds: Time for the check.
+            parameter_names: Arguments that `build()` must accept.
+            remedy: Advice if the time is too short.
 
         Raises:
             TargetError, WorkloadError: What is wrong with it, with the remedy.
@@ -154,12 +153,12 @@ class ProcessRunner:
         files_bytes = facts.sample_file_bytes * (facts.samples or 0)
         if self._cache_bytes is not None and files_bytes > self._cache_bytes:
             self._same_samples = False
-            told = TOO_LARGE.format(format_bytes(files_bytes), format_bytes(self._cache_bytes))
-            facts = facts.model_copy(update={"notes": (*facts.notes, told)})
+            note = TOO_LARGE.format(format_bytes(files_bytes), format_bytes(self._cache_bytes))
+            facts = facts.model_copy(update={"notes": (*facts.notes, note)})
         return facts if self._ranks == 1 else self._together(facts, deadline_seconds, remedy)
 
     def _together(self, facts: WorkloadFacts, deadline_seconds: float, remedy: str) -> WorkloadFacts:
-        """What was found, for several ranks: the baseline is theirs, and what exchanging gradients takes is known.
+        """The facts for several ranks: with their baseline, and the cost of exchanging gradients.
 
         Raises:
             WorkloadError: They cannot train it together.
@@ -169,7 +168,7 @@ class ProcessRunner:
         ended = self._isolation.run(request, deadline_seconds)
         notes = facts.notes
         share = None
-        if ran_out_of_memory(ended):  # the search looks for what fits
+        if ran_out_of_memory(ended):  # the search looks for a config that fits
             notes = (*notes, "the baseline's ranks ran out of memory together")
         else:
             what = f"training on {self._ranks} ranks"
@@ -182,9 +181,9 @@ class ProcessRunner:
         """Trains a point and eager fp32 side by side, from one state and on the same batches.
 
         Args:
-            point: What is compared with eager fp32.
+            point: The point to compare with eager fp32.
             steps: Optimizer steps, of one micro-batch each.
-            deadline_seconds: What it may take.
+            deadline_seconds: Time for the job.
 
         Raises:
             AutotuneError: It crashed, hung, or ran out of memory.
@@ -198,15 +197,15 @@ class ProcessRunner:
         """The losses of a script's first steps, from the same seeds each time.
 
         Args:
-            point: What trains.
+            point: The point to train.
             steps: Optimizer steps.
-            deadline_seconds: What it may take.
+            deadline_seconds: Time for the job.
 
         Raises:
             AutotuneError: It crashed, hung, or ran out of memory.
         """
-        asked = {"job": "numerics", "point": point, "steps": steps, "losses_alone": True}
-        ended = self._isolation.run(self._request.model_copy(update=asked), deadline_seconds)
+        update = {"job": "numerics", "point": point, "steps": steps, "losses_alone": True}
+        ended = self._isolation.run(self._request.model_copy(update=update), deadline_seconds)
         return tuple(result_of(ended, "comparing losses")["losses"])
 
     def profile(self, point: Point, deadline_seconds: float) -> Profile:
@@ -219,15 +218,15 @@ class ProcessRunner:
         return Profile.model_validate(result_of(self._isolation.run(request, deadline_seconds), "the profile"))
 
     def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
-        """Runs one burst; it is over, whatever happens, soon after the deadline."""
+        """Runs one burst, which ends soon after the deadline, whatever happens."""
         (burst,) = self._play([point], plan, deadline_seconds)
         return burst
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
         """Runs several points side by side, block by block in turn, on the same samples.
 
-        Memory that runs out beside others says nothing about a point alone: from then on one host plays all, where they
-        can share it, and else whole bursts alternate. What takes part in no block has its outcome.
+        If memory runs out beside others, that says nothing about a point alone. From then on one host plays all points
+        if they can share it, else whole bursts take turns. A point without any block still has an outcome.
         """
         self.close()  # its memory is needed
         deadline = time.monotonic() + deadline_seconds
@@ -262,7 +261,7 @@ class ProcessRunner:
             )
         except NOT_STARTED as error:
             return [never_started(point, error, time.monotonic() - began) for point in points]
-        # The players wait for each other: each is charged its share of the time that all took.
+        # The players wait for each other, so each is charged an equal share of the whole time.
         share = {"seconds": (time.monotonic() - began) / len(points)}
         bursts = [burst_from(point, ended) for point, ended in zip(points, played.ended, strict=True)]
         return [self._with_worst(counted(burst, played.counted).model_copy(update=share), plan) for burst in bursts]
@@ -273,33 +272,35 @@ class ProcessRunner:
         candidates: Sequence[Point],
         plan: BurstPlan,
         deadline_seconds: float,
-        told: Callable[[Point, Pair], None],
+        on_pair: Callable[[Point, Pair], None],
     ) -> list[tuple[Burst, Pair | None]]:
         """Plays candidates against the incumbent in the same turns; each leaves as soon as it is decided."""
         self._count += 1
-        wanted = [self._candidate(point, plan) for point in candidates]
-        # Computing alone is compared with the whole; what is evaluated, with what is.
+        requests = [self._candidate(point, plan) for point in candidates]
+        # Computing alone is compared with whole training; any other part, with the same part.
         whole = plan.model_copy(update={"part": "all"}) if plan.part == "compute" else plan
         partner = self._in_search(incumbent, whole, self._request.seed) if incumbent is not None else None
         began = time.monotonic()
         try:
-            came = self._contest.challenge(partner, wanted, plan, began + deadline_seconds, told)
+            results = self._contest.challenge(partner, requests, plan, began + deadline_seconds, on_pair)
         except NOT_STARTED as error:
             return [(never_started(point, error, time.monotonic() - began), None) for point in candidates]
-        # What they did not cost by themselves, the incumbent's turns say, they share.
-        rest = max(0.0, time.monotonic() - began - math.fsum(one.seconds for one in came)) / len(came)
+        # They share the time that none of them cost by itself, such as the incumbent's turns.
+        rest = max(0.0, time.monotonic() - began - math.fsum(result.seconds for result in results)) / len(results)
         played = [
-            self._judged(point, one, plan, one.seconds + rest) for point, one in zip(candidates, came, strict=False)
+            self._judged(point, result, plan, result.seconds + rest)
+            for point, result in zip(candidates, results, strict=False)
         ]
-        return [self._alone_if_crowded(incumbent, *one, plan, began + deadline_seconds) for one in played]
+        deadline = began + deadline_seconds
+        return [self._alone_if_crowded(incumbent, burst, pair, plan, deadline) for burst, pair in played]
 
     def _alone_if_crowded(
         self, incumbent: Point | None, burst: Burst, pair: Pair | None, plan: BurstPlan, deadline: float
     ) -> tuple[Burst, Pair | None]:
-        """Runs a candidate alone, and then the incumbent, where a neighbour may be why the candidate failed.
+        """Runs a candidate alone, and then the incumbent, if the candidate may have failed because of a neighbour.
 
-        That is memory, a lock, a port or a database that its own process found taken; and on a CPU memory in a process
-        that both share: such a heap was seen to hold four times what the largest step takes.
+        In its own process it may have found memory, a lock, a port or a database taken. On a CPU, memory may also run
+        out in a process that both share: such a heap was seen to hold four times what the largest step takes.
         """
         spare_seconds = deadline - time.monotonic()
         if incumbent is None or spare_seconds <= 0:
@@ -320,38 +321,38 @@ class ProcessRunner:
             pair = pair_apart(incumbent, own.rate / theirs.rate) if theirs.rate is not None else None
         return own.model_copy(update={"seconds": seconds}), pair
 
-    def _judged(self, point: Point, came: Challenged, plan: BurstPlan, seconds: float) -> tuple[Burst, Pair | None]:
+    def _judged(self, point: Point, result: Challenged, plan: BurstPlan, seconds: float) -> tuple[Burst, Pair | None]:
         """A candidate's burst, and its pair."""
-        if came.ended is not None:
-            burst = burst_from(point, came.ended)
+        if result.ended is not None:
+            burst = burst_from(point, result.ended)
         else:
-            burst = Burst(point=point, outcome=Outcome.OK, measurement=came.measured, phase="done", seconds=0.0)
-        burst = counted(burst, came.counted).model_copy(update={"seconds": seconds})
-        return self._with_worst(burst, plan), came.pair if burst.ok else None
+            burst = Burst(point=point, outcome=Outcome.OK, measurement=result.measured, phase="done", seconds=0.0)
+        burst = counted(burst, result.counted).model_copy(update={"seconds": seconds})
+        return self._with_worst(burst, plan), result.pair if burst.ok else None
 
     def close(self) -> None:
-        """Ends all that lives between challenges."""
+        """Ends all processes that live on between challenges."""
         self._contest.close()
 
     def _candidate(self, point: Point, plan: BurstPlan) -> Request:
-        """Its samples are those of the incumbent, unless the second to read them would read from memory."""
+        """A candidate's request, on the incumbent's samples unless the second to read them would read from memory."""
         seed = self._request.seed + (0 if self._same_samples else self._count)
         return self._in_search(point, plan, seed)
 
     def _in_search(self, point: Point, plan: BurstPlan, seed: int) -> Request:
-        """A player in a host that others share: what one of them frees must not change the page faults of another."""
+        """A request for a shared host: memory that one player frees must not change the page faults of another."""
         return self._request_for(point, plan, seed).model_copy(update={"steady_malloc": True})
 
     def _request_for(self, point: Point, plan: BurstPlan, seed: int) -> Request:
-        """What a host is asked to start with; on the largest samples it trains the first time that it runs."""
+        """A request for a host; a point trains on the largest samples only the first time that it runs."""
         largest = () if point in self._worst else self._largest_samples
         update = {"job": "host", "point": point, "plan": plan, "seed": seed, "largest_samples": largest}
         return self._request.model_copy(update=update)
 
     def _with_worst(self, burst: Burst, plan: BurstPlan) -> Burst:
-        """A burst with the highest memory that its point has been seen to take, if it trained as a whole.
+        """A burst with the highest memory that its point has ever taken, if all of training ran.
 
-        A part alone takes other memory, and the loader's trains on no largest samples: the point has still to do so.
+        A part alone takes other memory, and the loader alone does not train on the largest samples.
         """
         measured = burst.measurement
         if measured is None or plan.part != "all":
@@ -368,7 +369,7 @@ def _overflows(bursts: Sequence[Burst]) -> bool:
 
 
 def _on_one_rank(point: Point) -> Point:
-    """What one rank of a point computes, on its part of the CPUs; where only that is looked at."""
+    """One rank of a point, on its share of the CPUs."""
     config = point.config
     if config.ranks == 1:
         return point
@@ -386,14 +387,14 @@ def make_runner(
     seed: int = 0,
     ranks: int = 1,
 ) -> ProcessRunner:
-    """Bursts on a device of this machine that may take a share of its memory.
+    """Makes a runner for a device of this machine, which may use a share of its memory.
 
     Args:
         isolation: Where processes come from.
         hardware: The machine.
         device: The device to train on.
         memory_target: Share of the memory that may be used.
-        note: Receives a sentence where memory is too small for rounds.
+        note: Receives a message if memory is too small for rounds.
         seed: Each burst's seed is drawn from it.
         ranks: Processes that train together in the baseline.
     """
@@ -412,7 +413,7 @@ def make_runner(
 
 
 def _free_share(record: Gpu | Cpu) -> float:
-    """Of a GPU's memory, what others leave: the cap on what a process takes is a share of all of it."""
+    """Share of a GPU's memory that others leave free; torch caps a process by a share of all memory."""
     if not isinstance(record, Gpu) or not record.memory_total_bytes:
         return 1.0
     free = record.free_bytes if record.free_bytes is not None else record.memory_total_bytes  # 0: it is full
@@ -425,10 +426,10 @@ def look_at_machine(
     """The machine as host and torch see it.
 
     Args:
-        isolation: Where the child runs that asks torch.
-        deadline_seconds: For that child.
-        device: Whose peaks are measured; the first accelerator when None.
-        peak_seconds: What measuring the peaks may take; 0 measures none.
+        isolation: Where the child process comes from.
+        deadline_seconds: Time for the child process.
+        device: The device whose peaks are measured; the first accelerator when None.
+        peak_seconds: Time for measuring the peaks; 0 measures none.
 
     Raises:
         WorkloadError: It failed, or took too long.

@@ -1,4 +1,4 @@
-"""What runs beside a burst: a thread that watches memory, processors and the GPU, and who else uses them."""
+"""Telemetry of a burst: a thread that watches memory, processors and the GPU, and other processes that use them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from autotune.measuring import TelemetrySummary
 
 SAMPLE_SECONDS = 0.2
 NOTABLE_GROWTH = 0.01
-"""Memory is counted again when the tree's resident size has grown by this share over its highest so far."""
+"""Memory is counted again when the tree's resident size grows by this share over its highest so far."""
 LONGEST_PAUSE = 5
 """Samples between two looks at memory, once it has settled."""
 _BUSY_FIELDS = ("user", "nice", "system", "irq", "softirq")
 _IDLE_FIELDS = ("idle", "iowait")
 _OWN_FIELDS = ("user", "system")
 _TREE_FIELDS = (*_OWN_FIELDS, "children_user", "children_system")
-"""Of a process and of its children that have ended: workers come and go with the epochs."""
+"""CPU times of a process and of its ended children: workers come and go with the epochs."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class CpuSeconds:
 
 
 class Telemetry:
-    """Watches while it is open, from a thread of its own.
+    """Watches while it is open, from its own thread.
 
-    Memory is PSS where the system gives it (pages that forked workers share count once), else RSS; where it also gives
-    each process's highest RSS, a peak between two looks is seen all the same.
+    Memory is PSS where the system reports it (pages that forked workers share count once), else RSS. Where the system
+    also reports each process's highest RSS, a peak between two looks is seen too.
 
     Args:
         limit_bytes: Host memory of the process tree above which `on_limit` is called, from the watching thread.
-        on_limit: Takes the bytes that were seen; it is expected to end the process.
-        gpu: Watched too, if given.
-        energy: Of the processors, if it is theirs that counts.
-        retries: How often the device's allocator has had to ask again so far; None: nobody counts it.
+        on_limit: Receives the bytes in use; it is expected to end the process.
+        gpu: Telemetry of the GPU, if there is one to watch.
+        energy: Energy counter of the processors, if they do the training.
+        retries: Returns how often the device's allocator has had to try again so far; None if that is not counted.
         root: The process whose tree is watched; this one when None.
     """
 
@@ -92,7 +92,7 @@ class Telemetry:
         self._thread.join(timeout=1.0)
 
     def begin(self) -> None:
-        """The timed part of the burst begins: what was spent before does not count."""
+        """Begins the timed part of the burst: what was spent before does not count."""
         with self._lock:
             if self._gpu is not None:
                 self._gpu.begin()
@@ -100,7 +100,7 @@ class Telemetry:
             self._began = self._cpu_seconds()
 
     def end(self) -> TelemetrySummary:
-        """The timed part is over: what was seen in it."""
+        """Ends the timed part, and returns its figures."""
         with self._lock:
             ended = self._cpu_seconds()
             cpu: dict[str, Any] = shares(self._began or ended, ended) if ended is not None else {"seconds": 0.0}
@@ -112,7 +112,7 @@ class Telemetry:
             return TelemetrySummary.model_validate(cpu | counted | gpu)
 
     def peak_bytes(self) -> int:
-        """The tree's highest memory so far; looks once more first."""
+        """The tree's highest memory so far, after one more look."""
         self._sample_memory()
         return self._peak_bytes
 
@@ -120,15 +120,15 @@ class Telemetry:
         return self._energy.joules() if self._energy is not None else None
 
     def _watch(self) -> None:
-        pause = left = 1
+        pause = countdown = 1
         while not self._stop.wait(SAMPLE_SECONDS):
             if self._gpu is not None:
                 with self._lock:
                     self._gpu.sample()
-            left -= 1
-            if left == 0:
+            countdown -= 1
+            if countdown == 0:
                 # A look takes a millisecond from training, and memory that has settled seldom grows again.
-                left = pause = 1 if self._sample_memory() else min(2 * pause, LONGEST_PAUSE)
+                countdown = pause = 1 if self._sample_memory() else min(2 * pause, LONGEST_PAUSE)
 
     def _sample_memory(self) -> bool:
         """Looks at the tree's memory; returns whether it has grown notably."""
@@ -137,18 +137,18 @@ class Telemetry:
         tree = (self._process, *self._children)
         # The highest RSS so far, else RSS: quick to read, but shared pages count in each process.
         resident = _total(tree, lambda process: _high_water_bytes(process) or process.memory_info().rss)
-        # Counting shared pages once takes the kernel milliseconds: only when there is something new to count.
+        # To count shared pages once takes the kernel milliseconds: only when there is something new to count.
         if resident <= (1 + NOTABLE_GROWTH) * self._counted_at_bytes:
             return False
         total = int(_total(tree, _memory_bytes))
         self._peak_bytes = max(self._peak_bytes, total)
-        self._counted_at_bytes = resident  # last: two threads look, and neither may take the other's as done before
+        self._counted_at_bytes = resident  # last: two threads look, and neither may skip an unfinished count
         if self._limit_bytes is not None and total > self._limit_bytes:
             self._on_limit(total)
         return True
 
     def _cpu_seconds(self) -> CpuSeconds | None:
-        """CPU time until now; None when it cannot be read, the user's code having taken every file descriptor."""
+        """CPU time until now; None if it cannot be read, as when the user's code has taken every file descriptor."""
         try:
             times = psutil.cpu_times()
             tree = (self._process, *descendants(self._process))
@@ -161,7 +161,7 @@ class Telemetry:
 
 
 class Unwatched(Telemetry):
-    """Watches nothing: of several ranks the first watches all."""
+    """Watches nothing: the first of several ranks watches all."""
 
     def __init__(self) -> None:
         super().__init__(None, lambda _: None)
@@ -173,19 +173,19 @@ class Unwatched(Telemetry):
         pass
 
     def begin(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def end(self) -> TelemetrySummary:
-        """Nothing was seen."""
+        """No figures."""
         return TelemetrySummary(seconds=0.0)
 
     def peak_bytes(self) -> int:
-        """Nothing was seen."""
+        """No figures."""
         return 0
 
 
 def _spent(before: float | None, after: float | None) -> float | None:
-    """Of a counter; None where it could not be read."""
+    """The increase of a counter; None if it could not be read."""
     return after - before if before is not None and after is not None else None
 
 
@@ -206,12 +206,12 @@ def shares(before: CpuSeconds, after: CpuSeconds) -> dict[str, float]:
 
 
 def _sum(times: Any, fields: Sequence[str]) -> float:
-    """The fields that this system has."""
+    """The sum of those fields that this system has."""
     return sum(getattr(times, field, 0.0) for field in fields)
 
 
 def _total(processes: Sequence[psutil.Process], read: Callable[[psutil.Process], float]) -> float:
-    """A figure of all these processes; those that have gone count nothing."""
+    """The sum of a figure over processes; those that have ended count nothing."""
     total = 0.0
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
@@ -220,9 +220,10 @@ def _total(processes: Sequence[psutil.Process], read: Callable[[psutil.Process],
 
 
 def _memory_bytes(process: psutil.Process) -> int:
-    """PSS at the process's peak, else now, else RSS.
+    """PSS at the process's peak, else PSS now, else RSS.
 
-    PSS and RSS are of one look: what a step takes comes and goes between two, and would count twice, or not at all.
+    PSS and RSS come from the same look: memory of a step that comes and goes between two looks would count twice, or
+    not at all.
     """
     try:
         rollup = _bytes_by_name(process, "smaps_rollup")
@@ -230,12 +231,12 @@ def _memory_bytes(process: psutil.Process) -> int:
     except (OSError, KeyError):
         full = process.memory_full_info()
         resident, proportional = full.rss, getattr(full, "pss", full.rss)
-    above = max(0, (_high_water_bytes(process) or 0) - resident)  # what came and went is its own, not shared
+    above = max(0, (_high_water_bytes(process) or 0) - resident)  # memory that came and went is its own, not shared
     return int(proportional) + above
 
 
 def _high_water_bytes(process: psutil.Process) -> int | None:
-    """The highest RSS since the process began, by which the kernel knows what no look has seen; None elsewhere.
+    """The highest RSS since the process began, even between two looks; None where the system does not report it.
 
     Raises:
         OSError: The process has gone.
@@ -248,7 +249,7 @@ def _high_water_bytes(process: psutil.Process) -> int | None:
 
 
 def _bytes_by_name(process: psutil.Process, file: str) -> dict[str, int]:
-    """What one of Linux's files says of a process's memory.
+    """The sizes in one of Linux's files about a process's memory.
 
     Raises:
         OSError: The process has gone, or the system has no such file.

@@ -39,8 +39,8 @@ class Drain:
 
     Attributes:
         updates: Marks of the feed's clock before and after each step of the optimizer; the reader clears them.
-        steps: Of the optimizer.
-        loss: Of the last backward pass; None where no weights are trained, as a loss says nothing there.
+        steps: Number of optimizer steps.
+        loss: Loss of the last backward pass; None if no weights are trained, since a loss says nothing then.
     """
 
     def __init__(self, tuned: Tuned, feed: Feed) -> None:
@@ -52,7 +52,7 @@ class Drain:
         self.loss: torch.Tensor | None = None
 
     def micro_step(self) -> int:
-        """Goes on by one; returns the samples that it consumed."""
+        """Takes the next micro-batch; returns its samples."""
         samples, _ = next(self.feed)
         return samples
 
@@ -63,7 +63,7 @@ class Drain:
         """Makes sure that all ranks train the same model, where one is trained."""
 
     def close(self) -> None:
-        """Lets go of its batches, and ends its loader."""
+        """Drops its batches, and ends its loader."""
         self.feed.close()
 
 
@@ -89,11 +89,11 @@ class Trainer(Drain):
         self._steps = self._train()
 
     def micro_step(self) -> int:
-        """The next micro-batch, and the optimizer's step if it is a step's last; returns the samples consumed."""
+        """Trains on the next micro-batch, and updates after the last one of a step; returns the samples consumed."""
         return next(self._steps)
 
     def step(self) -> int:
-        """Micro-batches of one optimizer step; returns the samples consumed."""
+        """Trains on the micro-batches of one optimizer step; returns the samples consumed."""
         return sum(self.micro_step() for _ in range(self.tuned.accumulation_steps))
 
     def _train(self) -> Generator[int, None, None]:
@@ -108,7 +108,7 @@ class Trainer(Drain):
                 yield samples
 
     def train_on_worst(self, largest_samples: Sequence[int]) -> None:
-        """Two optimizer steps on a batch of the largest samples: memory must hold for them too."""
+        """Takes two optimizer steps on a batch of the largest samples: memory must be enough for them too."""
         if largest_samples:
             batch = worst_batch(self.workload, largest_samples, self.tuned.batch_size)
             for _ in range(WORST_STEPS):
@@ -142,6 +142,6 @@ class Trainer(Drain):
         self._ranks.require_equal(weight for group in self.optimizer.param_groups for weight in group["params"])
 
     def close(self) -> None:
-        """Lets go of its batches, and ends its loader."""
+        """Drops its batches, and ends its loader."""
         self._steps.close()
         super().close()

@@ -1,4 +1,4 @@
-"""The child's side of one job: runs it and says how it ended, in one structured message.
+"""The child's side of one job: runs it and reports how it ended, in one structured message.
 
 Entered by fork from the forkserver, or through `main` in a fresh interpreter where forking is not possible.
 """
@@ -24,12 +24,12 @@ from autotune.recorder.server import end_with_parent
 
 
 def run(request: Request, reporter: PipeReporter, commands: Commands | None = None) -> int:
-    """Runs one job and reports its end; returns the status to exit with, and never raises what belongs to the job.
+    """Runs one job and reports its end; returns the exit status, and never raises an error of the job.
 
     Args:
         request: The job.
-        reporter: Told how far it has come, and how it ended.
-        commands: What a host is asked to do.
+        reporter: Receives its progress and how it ended.
+        commands: Commands for a host.
     """
     if request.ranks == 1:
         return run_rank(request, reporter, commands)
@@ -39,7 +39,7 @@ def run(request: Request, reporter: PipeReporter, commands: Commands | None = No
 def run_rank(
     request: Request, reporter: PipeReporter, commands: Commands | None = None, begin: Callable[[], None] = lambda: None
 ) -> int:
-    """Runs what one process does of a job, likewise; `begin` comes first."""
+    """Runs one process's part of a job in the same way; calls `begin` first."""
 
     def work() -> None:
         begin()
@@ -52,7 +52,7 @@ def run_rank(
 
 
 def _reported(request: Request, reporter: PipeReporter, work: Callable[[], None]) -> int:
-    """Does some work, and tells what goes wrong; returns the status to exit with."""
+    """Does some work, and reports errors; returns the exit status."""
     try:
         try:
             work()
@@ -66,10 +66,10 @@ def _reported(request: Request, reporter: PipeReporter, work: Callable[[], None]
 
 
 def _report(error: BaseException, request: Request, reporter: PipeReporter) -> None:
-    """Tells what ended the job: a mistake in the workload that the check found, or the outcome of a burst.
+    """Reports what ended the job: a mistake in the workload that the check found, or the outcome of a burst.
 
-    Nothing that the error holds on to is let go before: torch's loader may wait for ever, in its own `__del__`, for a
-    lock that it held when a worker's death interrupted it.
+    The caller keeps the error until then: freeing what it holds may hang, since torch's loader may wait in its
+    `__del__` for a lock that it held when a worker's death interrupted it.
     """
     from autotune.bursts.failures import classify
 
@@ -140,10 +140,10 @@ _JOBS: dict[str, Callable[[Request, PipeReporter], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Entry of a fresh interpreter: one request on standard input, events on what was standard output."""
+    """Entry point of a fresh interpreter: one request on standard input, events on what was standard output."""
     requests, events = claim_stdio()
     request = Request.from_line(requests.readline())
-    end_with_parent(True)  # the thread below cannot see to it while this process is stopped
+    end_with_parent(True)  # the thread below cannot do so while this process is stopped
     cleanup.children_end_with_this()
     lines = _Lines()
     threading.Thread(target=_end_with_parent, args=(requests, lines), name="autotune-parent", daemon=True).start()
@@ -151,7 +151,7 @@ def main() -> None:
 
 
 def finish(status: int = 0) -> NoReturn:
-    """Ends this process at once: what the user's code registered or left running gets no chance to hang it."""
+    """Ends this process at once: exit handlers and threads of the user's code get no chance to hang it."""
     with contextlib.suppress(Exception):  # the user's code may have closed or replaced it
         sys.stderr.flush()
     os._exit(status)
@@ -168,12 +168,12 @@ class _Lines:
         return self._queue.get()
 
     def put(self, line: bytes) -> None:
-        """Hands a line over."""
+        """Adds a line."""
         self._queue.put(line)
 
 
 def _end_with_parent(requests: BinaryIO, lines: _Lines) -> None:
-    """Hands commands on, and ends this process and its children when the parent's end of the pipe closes."""
+    """Passes commands on, and ends this process and its children when the parent's end of the pipe closes."""
     while line := requests.readline():
         lines.put(json.loads(line)["command"].encode())
     for process in psutil.Process().children(recursive=True):

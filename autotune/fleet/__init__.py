@@ -1,7 +1,7 @@
 """A fleet: the same tuning on several kinds of machine, through an engine that reaches them.
 
-`plan` reads what a person wrote about the machines; `job` is what runs on one of them; `ray_engine` and `slurm_engine`
-bring it there and its result back; `campaign` sends everybody out, and again where a machine was lost.
+`plan` reads the fleet file; `job` is what runs on one machine; `ray_engine` and `slurm_engine` send jobs and bring back
+their results; `campaign` starts all jobs, and starts a job again when its machine is lost.
 """
 
 from autotune.fleet.campaign import Campaign, Ending

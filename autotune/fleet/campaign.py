@@ -1,4 +1,4 @@
-"""Sends a job to every kind of machine, again where a machine was lost, and keeps what comes home as it comes."""
+"""Sends a job to every kind of machine, sends it again if the machine is lost, and stores each result on arrival."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from autotune.fleet.job import Job
 from autotune.fleet.plan import MachineKind
 
 MOST_TRIES = 2
-"""Of a job whose machine is lost: the second one rules out bad luck."""
+"""Attempts at a job whose machine is lost: the second one rules out bad luck."""
 TURN_SECONDS = 0.5
-"""How long it takes until an interruption is seen."""
+"""Longest delay until an interruption is noticed."""
 ENDING_SECONDS = 30.0
-"""After an interruption, for partial results to come home: a job has 20 s to write one."""
+"""Time for partial results to arrive after an interruption: a job has 20 s to write one."""
 Keep = Callable[[str, str], str]
-"""Keeps a result, given the machine's name and the text; returns what to tell of it.
+"""Stores a result, given the machine's name and the result's text; returns the message to print.
 
-Raises a ValueError or a ResultFileError where the text is no result, or cannot be kept."""
+Raises a ValueError or a ResultFileError if the text is no result, or cannot be stored."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What became of a machine's job.
+    """The outcome of a machine's job.
 
     Attributes:
-        machine: Its name.
-        fate: How it ended.
-        told: What there is to say: of the result, or why there is none.
-        log: What the job printed last, where it brought no result.
+        machine: Name of the machine.
+        fate: How the job ended.
+        told: Message about the result, or the reason why there is none.
+        log: Last output of a job without a result.
     """
 
     machine: str
@@ -45,11 +45,11 @@ class Campaign:
     """Jobs on all machines of a fleet.
 
     Args:
-        engine: Takes them there.
+        engine: Runs the jobs.
         kinds: The machines by name.
-        keep: Keeps what comes home, at once: nothing that is here can be lost with the cluster.
-        tell: Told of each step.
-        asked_to_end: Whether somebody interrupted.
+        keep: Stores a result as soon as it arrives, so that it is not lost with the cluster.
+        tell: Receives a machine's name and a message at each step.
+        asked_to_end: Whether the user has interrupted.
     """
 
     engine: Engine
@@ -60,10 +60,10 @@ class Campaign:
     _tries: dict[str, int] = field(default_factory=dict, init=False)
 
     def run(self, make_job: Callable[[str], Job]) -> list[Ending]:
-        """Runs a job on each machine, all at once; returns how they ended, in the order of the fleet's file.
+        """Runs a job on each machine, all at once; returns how they ended, in the order of the fleet file.
 
         Args:
-            make_job: The job for a machine; called again for another try, when more may be known.
+            make_job: Makes the job for a machine; called again for a second attempt, when more results may be known.
         """
         endings: dict[str, Ending] = {}
         under_way = set(self.kinds)
@@ -98,22 +98,22 @@ class Campaign:
         else:
             log = reply.log
             try:
-                told = None if reply.result is None else self.keep(event.machine, reply.result)
+                message = None if reply.result is None else self.keep(event.machine, reply.result)
             except (ValueError, ResultFileError) as error:
-                told, log = None, f"{log}\n{error}"
+                message, log = None, f"{log}\n{error}"
             failed = Ending(event.machine, "failed", _why(reply.status, log), log)
-            ending = Ending(event.machine, "done", told) if told else failed
+            ending = Ending(event.machine, "done", message) if message else failed
         self.tell(event.machine, ending.told)
         return ending
 
 
 def _why(status: int | None, log: str) -> str:
-    """Why a command brought no result: its own last words, from "error:" on."""
+    """Why a command has no result: its last output, from "error:" on."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     first = next((number for number, line in enumerate(lines) if line.startswith("error:")), len(lines) - 1)
-    said = " ".join(lines[first:]) if lines else "it printed nothing"
+    output = " ".join(lines[first:]) if lines else "it printed nothing"
     if status is None:
-        return f"it hung, and was killed; it printed last: {said}"
+        return f"it hung, and was killed; it printed last: {output}"
     if status == INTERRUPTED_STATUS:
-        return f"it was interrupted before it could bring a result; it printed last: {said}"
-    return said.removeprefix("error: ") if status else f"it ended well, but brought no result: {said}"
+        return f"it was interrupted before it could write a result; it printed last: {output}"
+    return output.removeprefix("error: ") if status else f"it exited normally, but wrote no result: {output}"

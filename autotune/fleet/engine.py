@@ -1,4 +1,4 @@
-"""What every engine offers: it takes jobs to machines, and tells what became of them."""
+"""The interface of all engines: they send jobs to machines and report how each one ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autotune.fleet.job import Job, Reply
 from autotune.fleet.plan import MachineKind
 
 Fate = Literal["done", "failed", "lost", "absent"]
-"""``failed``: it could not be run, and would not be a second time; ``lost``: its machine was, and another one may do;
+"""``failed``: the job could not run, and would fail again; ``lost``: its machine was lost, and another one may do;
 ``absent``: there is no such machine."""
 
 
@@ -19,9 +19,9 @@ class Event:
     """How a job ended.
 
     Attributes:
-        machine: The job's.
-        fate: How.
-        reply: What it brought back, where it is done.
+        machine: Name of the job's machine.
+        fate: How the job ended.
+        reply: Its reply, if it is done.
         reason: Why it is not done.
     """
 
@@ -32,20 +32,20 @@ class Event:
 
 
 class Engine(Protocol):
-    """Takes jobs to machines. One job a kind of machine at a time."""
+    """Sends jobs to machines, one job at a time for each kind of machine."""
 
     def start(self, job: Job, kind: MachineKind) -> None:
-        """Sends a job; what is wrong with it is an event.
+        """Sends a job; a problem with the job becomes an event.
 
         Raises:
             AutotuneError: The engine itself is gone.
         """
 
     def events(self, seconds: float) -> Sequence[Event]:
-        """What has ended; waits so long for the first one."""
+        """Returns the jobs that have ended; waits up to `seconds` for the first one."""
 
     def cancel(self) -> None:
-        """Asks all that is under way to end; some may still bring something back."""
+        """Asks all running jobs to end; some may still return a result."""
 
     def close(self) -> None:
-        """Ends all that is under way."""
+        """Ends all running jobs."""

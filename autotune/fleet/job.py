@@ -1,6 +1,6 @@
-"""What runs on a machine of the fleet: the command ``autotune`` in a process of its own. Needs nothing but Python.
+"""What runs on a machine of the fleet: the command ``autotune`` in its own process. This module needs only Python.
 
-Engines send it as it is: arguments, a few small files, and what comes back, are plain texts.
+Engines send jobs as they are: the arguments, a few small files and the reply are plain text.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = "{folder}"
-"""In an argument: the folder that holds the job's files, and takes what it writes."""
+"""Placeholder in an argument: the folder that holds the job's files and takes its output."""
 RESULT = "result.json"
 WARM_START = "{warm-start}"
-"""An argument: the results that the command begins with, an option for each, when the job comes to run."""
+"""Placeholder argument: when the job starts, one ``--warm-start`` option for each known result replaces it."""
 GRACE_SECONDS = 60.0
-"""Beyond its budget, for importing, writing and drawing; who takes longer hangs. Chosen, not measured."""
+"""Time beyond the budget, for importing, writing and drawing; a command that takes longer hangs. Not tuned."""
 ENDING_SECONDS = 20.0
-"""For ending in good order: a burst under way is killed, and a partial result is written, in some seconds."""
-TOLD_CHARACTERS = 400
-"""Of one line."""
+"""Time to end cleanly: killing a running burst and writing a partial result takes some seconds."""
+LINE_CHARACTERS = 400
+"""Longest line to report."""
 LOG_CHARACTERS = 4000
-"""Of what it printed last: where it failed, the reason stands there."""
+"""Length of the last output to return: the reason for a failure is there."""
 _PR_SET_PDEATHSIG = 1
-# The kernel ends it in good order when the engine's own process is killed; that may have happened by now.
+# The kernel ends it cleanly when the engine's process is killed, which may already have happened.
 _BOOTSTRAP = f"""\
 import ctypes, os, runpy, signal, sys
 if sys.platform == "linux":
     ctypes.CDLL(None, use_errno=True).prctl({_PR_SET_PDEATHSIG}, int(signal.SIGTERM))
 if os.getppid() != int(sys.argv.pop(1)):
-    sys.exit("who has started this is gone")
+    sys.exit("the process that started this job has ended")
 runpy.run_module("autotune", run_name="__main__", alter_sys=True)
 """
 
@@ -46,13 +46,13 @@ class Job:
     """A command of ``autotune`` for a machine.
 
     Attributes:
-        machine: The kind of machine, by its name.
-        arguments: Of ``autotune``; `FOLDER` in them is the folder of the files.
-        budget_seconds: What the command takes by itself.
-        files: That it needs, by name.
-        known: Results that it begins with, by the path where they come home: their text, None of those that had not
-            come home when the job was sent. A job that has waited in a queue finds them where it sees that folder.
-        environment: Variables to be set; None: to be left out, whatever the engine sets.
+        machine: Name of the kind of machine.
+        arguments: Arguments of ``autotune``; `FOLDER` in them stands for the folder of the files.
+        budget_seconds: Time that the command itself takes.
+        files: Texts of the files that it needs, by name.
+        known: Texts of the results to start from, by the path where each is stored; None if a result had not arrived
+            when the job was sent. A job that has waited in a queue reads the path itself, if it can.
+        environment: Environment variables to set; None removes a variable that the engine sets.
     """
 
     machine: str
@@ -63,18 +63,18 @@ class Job:
     environment: dict[str, str | None] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """As engines send it."""
+        """The job as engines send it."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of a job.
+    """The reply of a job.
 
     Attributes:
-        status: The command's exit status; None where it had to be killed.
-        result: What it wrote to `RESULT`; None: nothing.
-        log: What it printed last.
+        status: Exit status of the command; None if it had to be killed.
+        result: Text that it wrote to `RESULT`; None if it wrote none.
+        log: Its last output.
     """
 
     status: int | None
@@ -83,11 +83,11 @@ class Reply:
 
 
 def run_job(job: dict[str, Any]) -> dict[str, Any]:
-    """Runs a job, given by its `Job.plain()`; returns a `Reply` as a dict. What is left behind: nothing."""
+    """Runs a job, given by its `Job.plain()`; returns a `Reply` as a dict. Leaves nothing behind."""
     with tempfile.TemporaryDirectory(prefix="autotune-fleet-", ignore_cleanup_errors=True) as folder:
         for name, text in job["files"].items():
             Path(folder, name).write_text(text, encoding="utf-8")
-        starts = [f"--warm-start={path}" for path in _begins_with(job["known"], Path(folder))]
+        starts = [f"--warm-start={path}" for path in _known_results(job["known"], Path(folder))]
         arguments = [argument.replace(FOLDER, folder) for argument in job["arguments"]]
         arguments = [word for argument in arguments for word in (starts if argument == WARM_START else [argument])]
         with Path(folder, "log").open("w+", encoding="utf-8", errors="replace") as log:
@@ -99,10 +99,10 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
     return asdict(Reply(status, result, printed))
 
 
-def _begins_with(known: dict[str, str | None], folder: Path) -> Iterator[Path]:
-    """The results that are known by now; one that cannot be seen from here is written into the folder."""
-    for place, text in known.items():
-        path = Path(place)
+def _known_results(texts: dict[str, str | None], folder: Path) -> Iterator[Path]:
+    """Paths of the results that are known by now; writes those into the folder that cannot be read from here."""
+    for path_text, text in texts.items():
+        path = Path(path_text)
         if path.is_file():
             yield path
         elif text is not None:
@@ -112,28 +112,28 @@ def _begins_with(known: dict[str, str | None], folder: Path) -> Iterator[Path]:
 
 
 def _run(arguments: list[str], job: dict[str, Any], log: int) -> int | None:
-    """The command's exit status; None where it had to be killed."""
-    wanted = os.environ | job["environment"]
+    """Runs the command; returns its exit status, None if it had to be killed."""
+    environment = os.environ | job["environment"]
     process = subprocess.Popen(
         [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        env={name: value for name, value in wanted.items() if value is not None},
-        start_new_session=True,  # who interrupts all of a job must not interrupt it twice: that ends it at once
+        env={name: value for name, value in environment.items() if value is not None},
+        start_new_session=True,  # an interrupt of the whole job must not arrive twice: the second ends it at once
     )
     try:
         return process.wait(job["budget_seconds"] + GRACE_SECONDS)
     except subprocess.TimeoutExpired:
         return None
-    except KeyboardInterrupt:  # the engine cancels it: what there is by then is brought home
+    except KeyboardInterrupt:  # the engine cancels the job; a partial result is still returned
         return _end(process)
     finally:
         _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """Ends the command in good order if it can be, with all that it has started; returns its exit status."""
+    """Ends the command and all that it started, cleanly if possible; returns its exit status."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -143,6 +143,6 @@ def _end(process: subprocess.Popen[bytes]) -> int:
 
 
 def last_line(text: str, without: str = "no reason was given") -> str:
-    """The last line that says something: there stands the reason; `without` any, what is said instead."""
+    """The last line that is not empty, which holds the reason; `without` if there is none."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" -\n")]
-    return lines[-1][-TOLD_CHARACTERS:] if lines else without
+    return lines[-1][-LINE_CHARACTERS:] if lines else without

@@ -1,4 +1,4 @@
-"""The fleet's file: which kinds of machine there are, how the engine finds them, and what an hour of each costs."""
+"""The fleet file: which kinds of machine there are, how the engine finds them, and what an hour of each costs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ EXAMPLE = 'engine = "ray" and [machines.a100] with gpus = 1'
 RAY_ONLY, SLURM_ONLY = ("labels", "resources"), ("partition", "constraint", "sbatch")
 """Keys of a machine that only one engine understands."""
 OWN_KEYS = {"CPU": "cpus", "GPU": "gpus"}
-"""What Ray takes for resources as well, but refuses among the custom ones."""
+"""Names that Ray refuses as custom resources, with the keys that set them."""
 MOST_BYTES = 2**20
-"""A thousand machines of ten lines each have a tenth of that."""
+"""Largest fleet file; a thousand machines of ten lines each take a tenth of it."""
 _STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -33,15 +33,15 @@ class MachineKind(BaseModel):
     """One kind of machine.
 
     Attributes:
-        dollars_per_hour: Of one machine of this kind.
-        cpus: To be reserved; of the whole node where the figures are to be worth something.
-        gpus: To be reserved.
-        labels: Ray: that a node must have, with their values.
-        resources: Ray: custom resources that a node must have, with how much of each.
-        partition: Slurm's.
-        constraint: Slurm's: features that a node must have.
+        dollars_per_hour: Price of one machine of this kind.
+        cpus: CPUs to reserve; reserve the whole node, or its other jobs disturb the measurements.
+        gpus: GPUs to reserve.
+        labels: Ray: labels that a node must have, with their values.
+        resources: Ray: custom resources that a node must have, with their amounts.
+        partition: Slurm: the partition.
+        constraint: Slurm: features that a node must have.
         sbatch: Slurm: further parameters of ``sbatch``, by their long names.
-        options: Of ``autotune``, for this kind of machine alone.
+        options: Options of ``autotune`` for this kind of machine alone.
     """
 
     model_config = _STRICT
@@ -58,15 +58,15 @@ class MachineKind(BaseModel):
 
 
 class Plan(BaseModel):
-    """What the file holds.
+    """The content of a fleet file.
 
     Attributes:
-        engine: Who runs the jobs; ``local``: processes of this machine, to try a file without a cluster.
-        address: Of the Ray cluster, as `ray.init` takes it.
-        folder: Slurm: where jobs and their output are kept; every node must see it.
+        engine: Engine that runs the jobs; ``local`` runs them on this machine, to try a file without a cluster.
+        address: Address of the Ray cluster, as `ray.init` takes it.
+        folder: Slurm: folder for jobs and their output, which every node must see.
         excludes: Ray: files and folders that are not sent to the nodes, as in a ``.gitignore``.
-        wait: How long a job may stay in the queue, such as ``2h``; None: as long as it takes.
-        machines: The kinds, by the names that results and comparisons call them.
+        wait: Longest time that a job may stay in the queue, such as ``2h``; None for no limit.
+        machines: Kinds of machine by name; results and comparisons use these names.
     """
 
     model_config = _STRICT
@@ -100,20 +100,20 @@ class Plan(BaseModel):
 
     @property
     def wait_seconds(self) -> float | None:
-        """How long a job may stay in the queue."""
+        """Longest time that a job may stay in the queue."""
         return parse_duration(self.wait) if self.wait is not None else None
 
 
 def read_plan(path: Path, *, engine: str = "", address: str = "") -> Plan:
-    """What a fleet's file holds; an engine or an address that is given takes the place of the file's.
+    """Reads a fleet file; an engine or an address that is given here replaces the file's.
 
     Raises:
-        UsageError: It cannot be read, or does not say what a fleet's file must.
+        UsageError: The file cannot be read, or is no valid fleet file.
     """
     try:
         if path.stat().st_size > MOST_BYTES:
             raise UsageError(f"{path} is no fleet file: it has more than 1 MiB")
-        found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(
             f"expected a fleet file at {path}, but there is none; write {EXAMPLE} into one, a table for each machine"
@@ -121,24 +121,24 @@ def read_plan(path: Path, *, engine: str = "", address: str = "") -> Plan:
     except (OSError, ValueError) as error:  # ValueError: no TOML, or not UTF-8
         raise UsageError(f"{path} cannot be read as TOML: {error}") from None
     if engine:
-        found["engine"] = engine
+        content["engine"] = engine
     if address:
-        found["address"] = address
+        content["address"] = address
     try:
-        return Plan.model_validate(found)
+        return Plan.model_validate(content)
     except (ValidationError, UsageError) as error:
         raise UsageError(f"{path}: {_first(error)}") from None
 
 
 def _first(error: ValidationError | UsageError) -> str:
-    """The first thing that is wrong, in a sentence."""
+    """The first error, as a sentence."""
     if isinstance(error, UsageError):
         return str(error)
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known = MachineKind.model_fields if where.startswith("machines.") else Plan.model_fields
-        return f"expected one of {', '.join(known)}, got {where}"
+        fields = MachineKind.model_fields if where.startswith("machines.") else Plan.model_fields
+        return f"expected one of {', '.join(fields)}, got {where}"
     if first["type"] == "missing":
         remedy = f"one of {', '.join(get_args(EngineName))}" if where == "engine" else "a table for each machine"
         return f"{where} is missing: expected {remedy}"

@@ -1,6 +1,6 @@
-"""The driver of a Ray cluster: reads requests, a line of JSON each, and prints what became of them.
+"""The driver of a Ray cluster: reads requests as lines of JSON, and prints how each task ended.
 
-It ends, with its tasks, when its input does.
+When its input ends, it ends its tasks and itself.
 """
 
 from __future__ import annotations
@@ -19,53 +19,54 @@ from typing import Any
 from autotune.fleet.job import run_job
 
 EVENTS = 40
-"""The descriptor that takes what is told; a number that nothing else has by then."""
+"""File descriptor for events; nothing else uses this number so early."""
 CONNECT_SECONDS = 10.0
 STRANDED_SECONDS = 10.0
-"""After a node's death, for Ray to tell of the task that ran on it: it took half a second."""
+"""Time for Ray to report a task whose node has died: it took half a second."""
 LEAST_CPUS = 1
-"""Of a task, as Ray has it by default."""
+"""CPUs of a task that asks for none, as in Ray itself."""
 TURN_SECONDS = 0.5
-"""How long it waits for a task before it looks for requests again."""
+"""How long it waits for a task before it checks for requests again."""
 
 
 def lacking(needs: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> str | None:
-    """Why no node can ever run a task, in a sentence; None where one can.
+    """Why no node can ever run a task, as a sentence; None if one can.
 
     Args:
         needs: ``cpus``, ``gpus``, ``labels`` and ``resources``.
-        nodes: As `ray.nodes` lists them.
+        nodes: The nodes, as `ray.nodes` lists them.
     """
-    wanted = {"CPU": needs["cpus"] or LEAST_CPUS, "GPU": needs["gpus"] or 0, **needs["resources"]}
+    required = {"CPU": needs["cpus"] or LEAST_CPUS, "GPU": needs["gpus"] or 0, **needs["resources"]}
     alive = [node for node in nodes if node["Alive"]]
     for node in alive:
-        labels, has = node.get("Labels") or {}, node["Resources"]
+        labels, resources = node.get("Labels") or {}, node["Resources"]
         if all(labels.get(key) == value for key, value in needs["labels"].items()) and all(
-            has.get(name, 0) >= amount for name, amount in wanted.items()
+            resources.get(name, 0) >= amount for name, amount in required.items()
         ):
             return None
-    asked = [f"{name}={value:g}" for name, value in wanted.items() if value]
-    asked += [f"{key}={value}" for key, value in needs["labels"].items()]
-    there = sorted({_words(node) for node in alive})
-    return f"no node of the cluster has {', '.join(asked) or 'what it needs'}; it has {' | '.join(there) or 'no nodes'}"
+    requirements = [f"{name}={value:g}" for name, value in required.items() if value]
+    requirements += [f"{key}={value}" for key, value in needs["labels"].items()]
+    needed = ", ".join(requirements) or "what it needs"
+    offers = sorted({_offer(node) for node in alive})
+    return f"no node of the cluster has {needed}; it has {' | '.join(offers) or 'no nodes'}"
 
 
-def _words(node: Mapping[str, Any]) -> str:
-    """What a node offers, without what Ray gives each of them."""
-    has = {name: value for name, value in node["Resources"].items() if name in {"CPU", "GPU"} or ":" not in name}
-    parts = [f"{name}={value:g}" for name, value in has.items() if "memory" not in name]
+def _offer(node: Mapping[str, Any]) -> str:
+    """Resources and labels of a node, without those that Ray gives to every node."""
+    resources = {name: value for name, value in node["Resources"].items() if name in {"CPU", "GPU"} or ":" not in name}
+    parts = [f"{name}={value:g}" for name, value in resources.items() if "memory" not in name]
     labels = (node.get("Labels") or {}).items()
     return ", ".join(sorted([*parts, *(f"{key}={value}" for key, value in labels if key != "ray.io/node-id")]))
 
 
 @dataclass
 class Task:
-    """A task that was started.
+    """A started task.
 
     Attributes:
-        machine: The kind of machine that it is for.
+        machine: Kind of machine that it runs on.
         needs: What its node must have.
-        stranded: Since when no node has that; None: one does.
+        stranded: Since when no node has that; None while one does.
     """
 
     machine: str
@@ -82,7 +83,7 @@ class Driver:
         self._tasks: dict[Any, Task] = {}
 
     def serve(self, requests: queue.Queue[dict[str, Any] | None]) -> None:
-        """Until there are no more requests."""
+        """Handles requests until there are no more."""
         while True:
             try:
                 request = requests.get(timeout=0 if self._tasks else TURN_SECONDS)
@@ -95,15 +96,15 @@ class Driver:
                     self._cancel()
                 else:
                     self._start(request)
-            self._tell_ended()
+            self._report_ended()
             self._give_up_stranded()
 
     def _start(self, request: Mapping[str, Any]) -> None:
-        """Starts a task; what no node can run is told, unless one may come: a cluster makes nodes for what waits."""
+        """Starts a task. Reports one that no node can run, unless it may wait: a cluster may add nodes for it."""
         job, needs = request["job"], request["needs"]
         why = lacking(needs, self._ray.nodes())
         if why is not None and not self._wait:
-            tell(job["machine"], "absent", reason=why)
+            report(job["machine"], "absent", reason=why)
             return
         try:
             remote = self._ray.remote(run_job).options(
@@ -114,12 +115,12 @@ class Driver:
                 max_retries=0,
             )
             reference = remote.remote(job)
-        except Exception as error:  # noqa: BLE001 - Ray refuses in many ways; the other machines go on
-            tell(job["machine"], "failed", reason=f"Ray refuses it: {_sentence(error)}")
+        except Exception as error:  # noqa: BLE001 - Ray refuses in many ways; the other machines continue
+            report(job["machine"], "failed", reason=f"Ray refuses it: {_sentence(error)}")
             return
         self._tasks[reference] = Task(job["machine"], needs)
 
-    def _tell_ended(self) -> None:
+    def _report_ended(self) -> None:
         if not self._tasks:
             return
         ended, _ = self._ray.wait(list(self._tasks), timeout=TURN_SECONDS)
@@ -127,14 +128,14 @@ class Driver:
         for reference in ended:
             machine = self._tasks.pop(reference).machine
             try:
-                tell(machine, "done", reply=self._ray.get(reference))
+                report(machine, "done", reply=self._ray.get(reference))
             except (errors.TaskCancelledError, errors.RuntimeEnvSetupError, errors.RayTaskError) as error:
-                tell(machine, "failed", reason=_sentence(error))
+                report(machine, "failed", reason=_sentence(error))
             except errors.RayError as error:
-                tell(machine, "lost", reason=_sentence(error))
+                report(machine, "lost", reason=_sentence(error))
 
     def _give_up_stranded(self) -> None:
-        """Cancels tasks that wait for a node that has died: Ray would wait with them for ever."""
+        """Cancels tasks that wait for a node that has died; Ray would wait for ever."""
         nodes, now = self._ray.nodes() if self._tasks else [], time.monotonic()
         for reference, task in list(self._tasks.items()):
             why = lacking(task.needs, nodes)
@@ -142,7 +143,7 @@ class Driver:
             if why is not None and now - (task.stranded or now) > self._wait + STRANDED_SECONDS:
                 del self._tasks[reference]
                 self._ray.cancel(reference, force=True)
-                tell(task.machine, "absent", reason=why)
+                report(task.machine, "absent", reason=why)
 
     def _cancel(self) -> None:
         for reference in self._tasks:
@@ -155,22 +156,22 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[-1] if 'Traceback' in str(error) else lines[0]}"
 
 
-def tell(machine: str, fate: str, *, reply: dict[str, Any] | None = None, reason: str = "") -> None:
-    """Tells an event."""
-    _tell({"machine": machine, "fate": fate, "reply": reply, "reason": reason})
+def report(machine: str, fate: str, *, reply: dict[str, Any] | None = None, reason: str = "") -> None:
+    """Writes an event about a machine."""
+    _write({"machine": machine, "fate": fate, "reply": reply, "reason": reason})
 
 
-def _tell(event: dict[str, Any]) -> None:
+def _write(event: dict[str, Any]) -> None:
     line = (json.dumps(event) + "\n").encode()
     while line:
         line = line[os.write(EVENTS, line) :]
 
 
 def reach(address: str) -> None:
-    """Makes sure that somebody listens at ``host:port``: Ray itself would try for minutes.
+    """Makes sure that a server listens at ``host:port``; Ray itself would try for minutes.
 
     Raises:
-        OSError: Nobody does.
+        OSError: None does.
     """
     host, colon, port = address.rpartition(":")
     if colon and "/" not in address and port.isdigit():
@@ -184,23 +185,23 @@ def _read(requests: queue.Queue[dict[str, Any] | None]) -> None:
 
 
 def main() -> None:
-    """Entry."""
+    """Entry point."""
     os.dup2(1, EVENTS, inheritable=False)
-    os.dup2(2, 1)  # what Ray prints must not come between the events
-    asked = json.loads(sys.stdin.readline())
+    os.dup2(2, 1)  # Ray's own output must not mix with the events
+    cluster = json.loads(sys.stdin.readline())
     try:
-        reach(asked["address"])
+        reach(cluster["address"])
         import ray
 
-        environment = {"working_dir": asked["folder"], "excludes": asked["excludes"]}
-        ray.init(address=asked["address"], runtime_env=environment, log_to_driver=False, logging_level="ERROR")
+        environment = {"working_dir": cluster["folder"], "excludes": cluster["excludes"]}
+        ray.init(address=cluster["address"], runtime_env=environment, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # noqa: BLE001 - Ray has dozens of errors for a cluster that cannot be used
-        _tell({"event": "refused", "reason": _sentence(error)})
+        _write({"event": "refused", "reason": _sentence(error)})
         return
-    _tell({"event": "ready"})
+    _write({"event": "ready"})
     requests: queue.Queue[dict[str, Any] | None] = queue.Queue()
     threading.Thread(target=_read, args=(requests,), daemon=True).start()
-    Driver(ray, asked["wait"]).serve(requests)
+    Driver(ray, cluster["wait"]).serve(requests)
     ray.shutdown()
 
 

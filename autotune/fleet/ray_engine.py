@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster, through a driver in a process of its own: Ray ends its driver's process with the cluster."""
+"""Jobs on a Ray cluster, through a driver in its own process: Ray ends the driver's process with the cluster."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from autotune.fleet.job import Job, Reply, last_line
 from autotune.fleet.plan import MachineKind
 
 CONNECT_SECONDS = 120.0
-"""For joining the cluster and sending the folder there: Ray itself waits 30 s or more for one that does not answer."""
+"""Time to join the cluster and send the folder; Ray itself waits 30 s or more for a cluster that does not answer."""
 ENDING_SECONDS = 30.0
-"""For ending its jobs. Chosen, not measured."""
+"""Time for the driver to end its jobs. Not tuned."""
 
 
 class RayEngine:
     """Runs jobs as tasks of a Ray cluster, which sends the folder to its nodes.
 
     Args:
-        address: Of the cluster; None: of the one that this machine belongs to.
-        folder: The user's programs, which become the tasks' working directory.
-        excludes: What of the folder stays here.
+        address: Address of the cluster; None for the cluster that this machine belongs to.
+        folder: Folder with the user's programs, which becomes the tasks' working directory.
+        excludes: Files and folders in it that are not sent.
+        wait: Seconds that a task may wait for a node that can run it; None if it must not wait.
 
     Raises:
         UsageError: Ray is not installed, or the cluster cannot be reached.
@@ -48,7 +49,7 @@ class RayEngine:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            start_new_session=True,  # Ctrl-C is ours: it asks for an end in good order
+            start_new_session=True,  # Ctrl-C must not reach it: this process ends the jobs cleanly
         )
         self._running: set[str] = set()
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -67,14 +68,14 @@ class RayEngine:
         self._ask(job=job.plain(), needs=needs)
 
     def events(self, seconds: float) -> Sequence[Event]:
-        """What has ended; a driver that is gone takes all of it along.
+        """Returns the jobs that have ended; if the driver is gone, all jobs have failed.
 
         Raises:
-            AutotuneError: It is gone, and nothing was under way.
+            AutotuneError: The driver is gone, and no job was running.
         """
         ends = time.monotonic() + seconds
-        while (left := ends - time.monotonic()) > 0:
-            line = self._next(left)
+        while (remaining := ends - time.monotonic()) > 0:
+            line = self._next(remaining)
             if line is not None:
                 self._running.discard(line["machine"])
                 reply = Reply(**line["reply"]) if line["reply"] is not None else None
@@ -111,12 +112,12 @@ class RayEngine:
         try:
             pipe.write(json.dumps(request) + "\n")
             pipe.flush()
-        except OSError:  # what it had under way is told by events()
+        except OSError:  # events() reports the jobs that were running
             if not self._running:
                 raise AutotuneError(f"the Ray cluster is gone: {self._last_words()}") from None
 
     def _next(self, seconds: float) -> dict[str, Any] | None:
-        """The driver's next line; None where there is none in time, or no driver any more."""
+        """The driver's next line; None if none comes in time, or the driver is gone."""
         try:
             return self._lines.get(timeout=seconds)
         except queue.Empty:

@@ -21,32 +21,32 @@ from autotune.fleet.job import GRACE_SECONDS, Job, Reply, last_line, run_job
 from autotune.fleet.plan import MachineKind
 
 FOLDER = ".autotune-fleet"
-"""In the working directory, which a cluster's nodes commonly share; `folder` in the fleet's file names another one."""
+"""Lies in the working directory, which a cluster's nodes commonly share; `folder` in the fleet file names another."""
 LIMIT_SECONDS = 120.0
-"""Of Slurm's own time limit, beyond the job's: it must not end what ends by itself. Chosen, not measured."""
+"""Slurm's time limit beyond the job's own: Slurm must not end a job that ends by itself. Not tuned."""
 POLL_SECONDS = 0.5
 LOST = {"NODE_FAIL", "BOOT_FAIL", "INTERRUPTED"}
-"""States of jobs that did nothing wrong; the last one is submitit's, of a process that a signal ended."""
+"""States of jobs that did nothing wrong; the last is submitit's, for a process that a signal ended."""
 PREEMPTED = "PREEMPTED"
 QUEUED = {"PENDING", "REQUEUED", "CONFIGURING"}
 GOING_ON = {"SUSPENDED", "RESIZING", "CONFIGURING"}
-"""Which submitit takes for a job's end, and asks no more: Slurm lets it go on."""
+"""States that submitit takes for a job's end, and stops asking, though Slurm continues the job."""
 UNKNOWN, GONE = "UNKNOWN", "GONE"
-"""Of which Slurm's accounting says nothing, as where there is none; which its queue no longer knows either."""
+"""Slurm's accounting does not know the job, or there is no accounting; the queue no longer knows it either."""
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", GONE}
 ASK_SECONDS, RESULT_SECONDS = 5.0, 20.0
-"""Between questions to the queue, which all users share; and how long a result may come after its job's end: folders
-of other machines are seen late. Chosen."""
+"""Time between two queries of the queue, which all users share; and how long after its job's end a result may appear,
+since changes on other machines are seen late. Not tuned."""
 
 
 class SlurmEngine:
     """Runs jobs by submitit.
 
     Args:
-        folder: Where submitit keeps jobs and their output, seen by all nodes; None: in the working directory. What
-            ended well is removed.
+        folder: Folder for jobs and their output, which all nodes must see; None for one in the working directory.
+            Files of jobs that ended well are removed.
         local: Whether jobs run as processes of this machine.
-        wait: Seconds that a job may stay in the queue; None: as long as it takes.
+        wait: Seconds that a job may stay in the queue; None for no limit.
 
     Raises:
         UsageError: submitit is not installed, or there is no Slurm here.
@@ -60,7 +60,7 @@ class SlurmEngine:
         self._folder = (folder or Path(FOLDER)).resolve() / f"{time.time_ns():x}"
         self._folder.mkdir(mode=0o700, parents=True)  # jobs hold the command with its secrets
         self._local, self._wait = local, wait
-        # One for each job: what an executor was told once, it tells Slurm of the next one too.
+        # A new executor for each job: the parameters of one job would carry over to the next.
         self._make: Callable[[], Any] = functools.partial(
             submitit.AutoExecutor, self._folder, cluster="local" if local else "slurm"
         )
@@ -77,16 +77,16 @@ class SlurmEngine:
 
     def start(self, job: Job, kind: MachineKind) -> None:
         """Submits a job."""
-        if self._local and kind.gpus is None:  # submitit would hide them all
+        if self._local and kind.gpus is None:  # submitit would hide all GPUs
             visible = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES")}
             job = replace(job, environment=job.environment | visible)
         limit = job.budget_seconds + GRACE_SECONDS + LIMIT_SECONDS
-        wanted = {
+        parameters = {
             "name": f"autotune-{job.machine}",
             "timeout_min": math.ceil(limit / 60),
             "gpus_per_node": kind.gpus,
             "cpus_per_task": kind.cpus,
-            # From 22.05 to 23.02 srun does not take them over from sbatch, and binds the job to one.
+            # srun 22.05 to 23.02 does not inherit this from sbatch, and binds the job to one CPU.
             "slurm_srun_args": [f"--cpus-per-task={kind.cpus}"] if kind.cpus else None,
             "slurm_partition": kind.partition,
             "slurm_constraint": kind.constraint,
@@ -94,19 +94,19 @@ class SlurmEngine:
         }
         try:
             executor = self._make()
-            executor.update_parameters(**{name: value for name, value in wanted.items() if value is not None})
+            executor.update_parameters(**{name: value for name, value in parameters.items() if value is not None})
             self._jobs[job.machine] = executor.submit(run_submitted, job.plain()), time.monotonic()
         except Exception as error:  # noqa: BLE001 - sbatch refuses in many ways, and submitit passes them on
             self._refused.append(Event(job.machine, "absent", reason=last_line(str(error))))
 
     def events(self, seconds: float) -> Sequence[Event]:
-        """What has ended."""
+        """Returns the jobs that have ended; waits up to `seconds` for the first one."""
         ends = time.monotonic() + seconds
         while True:
             refused, self._refused = self._refused, []
-            found = [*refused, *self._ended()]
-            if found or time.monotonic() >= ends:
-                return found
+            events = [*refused, *self._ended()]
+            if events or time.monotonic() >= ends:
+                return events
             time.sleep(min(POLL_SECONDS, max(0.0, ends - time.monotonic())))
 
     def cancel(self) -> None:
@@ -115,19 +115,19 @@ class SlurmEngine:
             _cancel(job)
 
     def close(self) -> None:
-        """Cancels what is left, and removes the files of jobs that ended well."""
+        """Cancels the remaining jobs, and removes the files of jobs that ended well."""
         self.cancel()
         if not self._failed and not self._jobs:
             shutil.rmtree(self._folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # other fleets', or the user's
+            with contextlib.suppress(OSError):  # other fleets or the user use it
                 self._folder.parent.rmdir()
 
     def _ended(self) -> list[Event]:
-        found = []
+        events = []
         for machine, (job, since) in list(self._jobs.items()):
             if job.done() and not _goes_on(job):
                 event = self._event(machine, job)
-            elif (state := self._queue.state(job)) == PREEMPTED:  # which submitit waits for: it may be queued again
+            elif (state := self._queue.state(job)) == PREEMPTED:  # submitit waits: Slurm may queue the job again
                 event = Event(machine, "lost", reason="it was preempted")
             elif self._queue.seconds_over(job) > RESULT_SECONDS:
                 fate: Fate = "lost" if state in LOST else "failed"
@@ -141,8 +141,8 @@ class SlurmEngine:
             if event.fate != "done":
                 self._failed = True
                 _cancel(job)  # Slurm may queue it again, and it would run beside the next try
-            found.append(event)
-        return found
+            events.append(event)
+        return events
 
     @staticmethod
     def _event(machine: str, job: Any) -> Event:
@@ -164,25 +164,25 @@ def _goes_on(job: Any) -> bool:
 
 
 class _Queue:
-    """What Slurm says of jobs: by its accounting, which submitit reads; by its queue where that says nothing more."""
+    """States of jobs: from Slurm's accounting, which submitit reads, else from the queue."""
 
     def __init__(self) -> None:
-        self._told: dict[str, tuple[float, str]] = {}
+        self._answers: dict[str, tuple[float, str]] = {}
         self._over: dict[str, float] = {}
 
     def state(self, job: Any, *, now: bool = False) -> str:
         """A job's state, in a word.
 
         Args:
-            job: submitit's.
-            now: Whether what was known is too old, which for submitit may be ten minutes.
+            job: The job, as submitit returned it.
+            now: Whether to ask again: what submitit knows may be ten minutes old.
         """
         state = _first_word(job.watcher.get_state(job.job_id, mode="force") if now else job.state)
         if state in {UNKNOWN, *GOING_ON} and shutil.which("squeue") is not None:
-            asked, state = self._told.get(job.job_id, (-math.inf, UNKNOWN))
-            if now or time.monotonic() - asked >= ASK_SECONDS:
+            asked_at, state = self._answers.get(job.job_id, (-math.inf, UNKNOWN))
+            if now or time.monotonic() - asked_at >= ASK_SECONDS:
                 state = _by_queue(job.job_id)
-                self._told[job.job_id] = time.monotonic(), state
+                self._answers[job.job_id] = time.monotonic(), state
             if state in OVER:
                 self._over.setdefault(job.job_id, time.monotonic())
             else:
@@ -190,17 +190,17 @@ class _Queue:
         return state
 
     def seconds_over(self, job: Any) -> float:
-        """For how long the queue has said that a job is over; 0 where it does not say so, or is not asked."""
+        """Seconds since the queue first reported that a job is over; 0 if it does not report that, or is not asked."""
         over = self._over.get(job.job_id)
         return time.monotonic() - over if over is not None else 0.0
 
     def holds(self, job: Any) -> bool:
-        """Whether a job still waits."""
+        """Whether a job still waits in the queue."""
         return self.state(job) in QUEUED and self.state(job, now=True) in QUEUED
 
 
 def _by_queue(job_id: str) -> str:
-    """What the queue says of a job; that it cannot be asked just now says nothing."""
+    """A job's state in the queue; `UNKNOWN` if the queue does not answer."""
     words = ["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job_id}"]
     try:
         answer = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
@@ -212,11 +212,11 @@ def _by_queue(job_id: str) -> str:
 
 
 def run_submitted(job: dict[str, Any]) -> dict[str, Any]:
-    """What a Slurm job runs: `scancel` sends SIGTERM, which submitit would only write down, and SIGKILL much later."""
+    """Runs a job under Slurm. `scancel` sends SIGTERM, which submitit would only log, and SIGKILL much later."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return run_job(job)
 
 
 def _first_word(state: object) -> str:
-    """Of a state such as ``CANCELLED by 1000``."""
+    """The first word of a state such as ``CANCELLED by 1000``."""
     return (str(state).split() or [""])[0]

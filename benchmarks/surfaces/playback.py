@@ -233,7 +233,7 @@ class Playback:
         candidates: Sequence[Point],
         plan: BurstPlan,
         deadline_seconds: float,
-        told: Callable[[Point, Pair], None],
+        on_pair: Callable[[Point, Pair], None],
     ) -> list[tuple[Burst, Pair | None]]:
         """Recorded processes of the candidates against the incumbent's, which stays the same while it is the incumbent.
 
@@ -263,7 +263,7 @@ class Playback:
                 if incumbent is not None and against is not None:
                     one.pair = pair_of(incumbent, *one.blocks(against), self._scatter)
                     if one.pair is not None:
-                        told(one.point, one.pair)
+                        on_pair(one.point, one.pair)
                         if one.pair.decided and plan.fastest_wins:
                             playing.remove(one)
         for one in entrants:

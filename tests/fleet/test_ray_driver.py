@@ -58,7 +58,7 @@ class Refusing:
 def test_what_ray_refuses_is_told_of_its_machine_and_the_driver_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without that, the first one takes all others along."""
     told: list[tuple[str, str, str]] = []
-    monkeypatch.setattr(ray_driver, "tell", lambda machine, fate, *, reason: told.append((machine, fate, reason)))
+    monkeypatch.setattr(ray_driver, "report", lambda machine, fate, *, reason: told.append((machine, fate, reason)))
     requests: queue.Queue[dict[str, Any] | None] = queue.Queue()
     for machine in ("one", "two"):
         requests.put({"job": {"machine": machine}, "needs": needs(labels={"kind": "a100"})})

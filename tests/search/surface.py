@@ -117,12 +117,12 @@ class SurfaceRunner:
         candidates: Sequence[Point],
         plan: BurstPlan,
         deadline_seconds: float,
-        told: Callable[[Point, Pair], None],
+        on_pair: Callable[[Point, Pair], None],
     ) -> list[tuple[Burst, Pair | None]]:
         """A burst of each candidate, beside the incumbent at its own rate: processes differ by chance, blocks less."""
         deadline = self.clock() + deadline_seconds
         self.turns.append(list(candidates))
-        return [self._against(incumbent, one, plan, deadline - self.clock(), told) for one in candidates]
+        return [self._against(incumbent, one, plan, deadline - self.clock(), on_pair) for one in candidates]
 
     def _against(
         self,
@@ -130,7 +130,7 @@ class SurfaceRunner:
         candidate: Point,
         plan: BurstPlan,
         deadline_seconds: float,
-        told: Callable[[Point, Pair], None],
+        on_pair: Callable[[Point, Pair], None],
     ) -> tuple[Burst, Pair | None]:
         burst = self.run(candidate, plan, deadline_seconds)
         if incumbent is None or burst.measurement is None:
@@ -140,7 +140,7 @@ class SurfaceRunner:
         theirs = [block.samples / (rate * self._rng.gauss(1, 0.005)) for block in burst.measurement.blocks]
         pair = pair_of(incumbent, theirs, burst.measurement.block_seconds)
         if pair is not None:
-            told(candidate, pair)
+            on_pair(candidate, pair)
         return burst, pair
 
     def close(self) -> None:
