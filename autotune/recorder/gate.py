@@ -54,7 +54,7 @@ class Gate(Generic[PlayerOf]):
         watch: Watches this process.
         device: The device that it trains on.
         alone: Whether no other rank trains with it. With several, all must see a failure alike.
-        looks: Samples this process's memory; None if another rank does.
+        looks: Looks at the resources that are held; None if another rank does.
 
     Attributes:
         playing: The current or last player; set once one has joined.
