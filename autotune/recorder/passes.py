@@ -201,7 +201,8 @@ class Passes:
 
 def _drawn_last(passes: Sequence[Pass]) -> Pass | None:
     """The pass of the last batch."""
-    return max((candidate for candidate in passes if candidate.places), key=lambda candidate: candidate.places[-1], default=None)
+    drawn = [each for each in passes if each.places]
+    return max(drawn, key=lambda candidate: candidate.places[-1], default=None)
 
 
 def _is_cycled(iterator: Any) -> bool:
