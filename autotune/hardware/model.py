@@ -1,6 +1,6 @@
-"""What a machine is: the data that probing yields, that the search reads and that a result keeps.
+"""The model of a machine: probing fills it in, the search reads it, and a result stores it.
 
-A figure that could not be read is None, and `unread` names it with the reason: never 0, never a guess.
+A value that could not be read is None, and `unread` names it with the reason: never 0, never a guess.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Gpu(Stored):
 
     @property
     def free_bytes(self) -> int | None:
-        """Of its memory, what other programs leave: a desktop's, perhaps; all where that is not known."""
+        """Its memory that other programs, such as a desktop, leave free; all of it if that is unknown."""
         if self.memory_total_bytes is None or self.memory_free_bytes is None:
             return self.memory_total_bytes
         return min(self.memory_free_bytes, self.memory_total_bytes)
@@ -114,7 +114,7 @@ class Hardware(Stored):
         return next((gpu for gpu in self.gpus if gpu.kind == kind), self.cpu)
 
     def memory_limit_bytes(self, kind: DeviceKind, share: float) -> int | None:
-        """What training may take of the memory of the device, of that which others leave; None: not known."""
+        """Memory that training may take: a share of the device's free memory; None if unknown."""
         record = self.device(kind)
         free = record.free_bytes if isinstance(record, Gpu) else self.memory.available_bytes
         return round(share * free) if free is not None else None
