@@ -271,4 +271,4 @@ def _is_below(path: str, place: str) -> bool:
 def _own_addresses() -> set[str]:
     import psutil
 
-    return {address.address.partition("%")[0] for addresses in psutil.net_if_addrs().values() for address in addresses}
+    return {entry.address.partition("%")[0] for addresses in psutil.net_if_addrs().values() for entry in addresses}
