@@ -92,7 +92,7 @@ def end_burst() -> NoReturn:
     raise BurstEnded
 
 
-def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
+def report_end(wire: Wire, doing: list[str]) -> None:
     """Reports to the parent when the script ends by itself: by an error, or because it has finished.
 
     Args:

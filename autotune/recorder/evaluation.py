@@ -132,7 +132,7 @@ class Copies:
             return
         self._known.add(module)
         if (key := model_key(module)) in self._keys:
-            module.register_forward_pre_hook(_Telling(self._called, key))
+            module.register_forward_pre_hook(_ReportingHook(self._called, key))
 
     def _may_be(self, thing: Any) -> bool:
         """Whether an object may be a copy, by its type alone: touching the object might run code of the script."""
@@ -141,7 +141,7 @@ class Copies:
         return issubclass(type(thing), nn.Module) and class_of(thing) in self._named
 
 
-class _Telling:
+class _ReportingHook:
     """A hook that stays with copies of its model. Pickling turns it into one that does nothing."""
 
     def __init__(self, called: Callable[[str], None], key: str) -> None:
@@ -157,12 +157,12 @@ class _Telling:
         if not (self._is_compiling() or module.training or self._wants_gradients()):
             self._called(self._key)
 
-    def __deepcopy__(self, _: Any) -> _Telling:
+    def __deepcopy__(self, _: Any) -> _ReportingHook:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Telling, (_tell_nobody, self._key)
+        return _ReportingHook, (_do_nothing, self._key)
 
 
-def _tell_nobody(_: str) -> None:
+def _do_nothing(_: str) -> None:
     """Does nothing: the hook was pickled, perhaps into another process."""

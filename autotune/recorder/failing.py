@@ -18,7 +18,7 @@ _FULL_BYTES = 2**20
 _COMPILER_MODULES = ("torch._dynamo", "torch._inductor")
 _MOST_CAUSES = 20
 _LONGEST_LINE = 500
-_TELLING_LENGTH = 12
+_SHORT_LENGTH = 12
 """Characters. A shorter first line, such as "Failed" or "CUDA error", says too little. Not tuned."""
 
 
@@ -102,7 +102,7 @@ def sentence_of(error: BaseException) -> str:
         lines = lines[-1:]
     sentence = lines[0]
     for line in lines[1:]:
-        if not sentence.endswith(":") and len(sentence) >= _TELLING_LENGTH:
+        if not sentence.endswith(":") and len(sentence) >= _SHORT_LENGTH:
             break
         sentence += f" {line}" if sentence.endswith((":", ".", "!", "?", ",", ";")) else f": {line}"
     return f"{type(error).__name__}: {sentence}"[: _LONGEST_LINE - 1].rstrip(": ")

@@ -205,7 +205,7 @@ class Gate(Generic[PlayerOf]):
             lap = yield from self._lap(player, lead, passes)
             taken, passes = taken + lead + passes, 1
             began += lap.left_out  # as if that had come earlier
-            # Ranks must decide alike, or some would wait for ever.
+            # Ranks must decide alike, or some would wait forever.
             (late,) = player.slowest(float(perf_counter() >= began + OPENING_SECONDS))
             if late and not player.is_patient:
                 break

@@ -60,7 +60,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         finally:
             self._is_asking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Telling(spec.loader, self._imported)
+            spec.loader = _NotifyingLoader(spec.loader, self._imported)
         return spec
 
     def _imported(self) -> None:
@@ -69,7 +69,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             self._then()
 
 
-class _Telling(importlib.abc.Loader):
+class _NotifyingLoader(importlib.abc.Loader):
     """A loader that calls a function after loading; other attributes come from the module's own loader.
 
     Args:

@@ -60,7 +60,7 @@ class Launched:
         self._shared: str | None = orders.get("shared")
         self._match = Match(self._loop)
         self._is_measured: bool | None = None  # unknown until an optimizer exists
-        self._trains = False  # what was measured
+        self._trains = False  # whether it trains what was measured
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._stand_ins: dict[str, StandIn] = {}
         self._starts_anew = False
@@ -73,7 +73,7 @@ class Launched:
         self._changes.exchange(self._match.is_model)  # before it is clear what a process trains
         self._enter_process()
         hooks.on_step(self._on_step)
-        atexit.register(self._tell)
+        atexit.register(self._report)
         hooks.on_iterate(self._on_iterate)
         if self._changes.wants_models:
             hooks.when_called(self._loop["models"], self._on_called)
@@ -208,7 +208,7 @@ class Launched:
         if this_rank() == 0:
             _say(f"{elsewhere}: expect a different speed")
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Reports at exit which settings never took effect in a process that has trained."""
         if self._trains:
             for sentence in self._left_out:

@@ -58,7 +58,7 @@ class Look:
             is_thorough=True,
             late_seconds=LATE_SHARE * orders["seconds"],
         )
-        self._tell_of_end()
+        self._report_end()
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
         return Watched(iterate(loader), self._on_draw)
@@ -89,7 +89,7 @@ class Look:
         self._wire.send("result", value=seen)
         end_burst()
 
-    def _tell_of_end(self) -> None:
+    def _report_end(self) -> None:
         """Reports to the parent if the script ends before it has trained."""
         former = sys.excepthook
 

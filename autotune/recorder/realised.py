@@ -105,7 +105,7 @@ class Reading:
         timed: Batches whose waits are known.
         waited: Seconds of waits since `take`.
         shapes: Samples, and elements of their first tensors, since `take`.
-        stride: Every batch with a multiple of this number is checked, and its wait timed.
+        stride: Waits of batches with a multiple of this number are timed. If it is 1, batches are also checked.
     """
 
     def __init__(self, requested: float, size: int | None, length: int | None) -> None:
@@ -121,7 +121,7 @@ class Reading:
         self._first_shape: Any = None
 
     def look(self, batch: Any) -> None:
-        """Counts samples and elements; batches of constant size and shape are checked less often."""
+        """Counts samples and elements; stops once batches have a constant size and shape."""
         tensor = next((one for one in tensors_in(batch) if one.dim()), None)
         shape = tensor.shape if tensor is not None else (count_of(batch),)
         self.shapes = self.shapes[0] + shape[0], self.shapes[1] + math.prod(shape)

@@ -198,7 +198,7 @@ class Runner:
         self._serve(try_out, rank)
         self._meeting.move(self._request["port"])
         gc.unfreeze()  # the models were frozen too, and must be found at the loop
-        ending.tell_how_it_ends(self._parent, self._doing)
+        ending.report_end(self._parent, self._doing)
 
     def _arrive(self) -> ScriptGate:
         """Enters the training loop: a server stays here; its jobs, or a separate job, continue."""
@@ -217,7 +217,7 @@ class Runner:
         elif not forked:
             self._serve(None, this_rank())
         if not forked:
-            ending.tell_how_it_ends(self._parent, self._doing)
+            ending.report_end(self._parent, self._doing)
         return self._become(self._parent)
 
     @property

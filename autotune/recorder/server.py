@@ -129,7 +129,7 @@ class Server:
         self._requests = requests
         self._reporter = reporter
         self._parent = parent
-        self._jobs: dict[int, tuple[int, int]] = {}  # process: number, where its commands are written
+        self._jobs: dict[int, tuple[int, int]] = {}  # process id: job number, descriptor for its commands
         self._wake = os.pipe()
         for descriptor in self._wake:
             os.set_blocking(descriptor, False)

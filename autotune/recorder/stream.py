@@ -66,7 +66,7 @@ class Stream(Endless):
         # If the data set yields batches, its length counts batches.
         self.epoch_samples = self.length if self._batched or length is None else length * ranks * usual_samples
         self.usual_samples = usual_samples
-        self._tell_drawn = drawn
+        self._note_drawn = drawn
         self._seeds_reading = seeds_reading
         super().__init__(seed, ranks=ranks)
         if cached:
@@ -80,7 +80,7 @@ class Stream(Endless):
     def __next__(self) -> tuple[int, Any]:
         """The next batch, perhaps of the next epoch, with its number of samples."""
         samples, batch = super().__next__()
-        self._tell_drawn(batch)
+        self._note_drawn(batch)
         return samples, batch
 
     def _iterated(self) -> Iterator[Any]:

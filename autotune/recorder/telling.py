@@ -99,7 +99,7 @@ def tune_allocator(device: torch.device) -> None:
 
         if torch.version.hip is None:
             kept = [one for one in asked_of_allocator() if not one.startswith("expandable_segments")]
-            _tell_allocator(",".join([*kept, "expandable_segments:True"]))
+            _apply_to_allocator(",".join([*kept, "expandable_segments:True"]))
     elif device.type == "cpu" and sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:  # other C libraries, such as musl, have none
@@ -114,7 +114,7 @@ def asked_of_allocator() -> list[str]:
     return [setting.strip() for setting in variable.split(",") if setting.strip()]
 
 
-def _tell_allocator(settings: str) -> None:
+def _apply_to_allocator(settings: str) -> None:
     import torch
 
     setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # since 2.10; the other one warns there

@@ -20,7 +20,8 @@ GROWTH = 1.05
 """Growth of resident memory after which it is measured in full. That walks all pages: 35 ms for three processes of
 440 MB, during which training waits for each page that it touches first."""
 IDLE_LIMIT = 0.1
-"""Idle share of the processors above which other programs are assumed to take nothing from this run. Not tuned."""
+"""If the idle share of the processors exceeds the share of other programs by this, they take nothing from this run. Not
+tuned."""
 
 
 LOOK_SHARE, LOOK_SECONDS, MOST_LOOKS = 0.05, 0.1, 16

@@ -110,7 +110,7 @@ def _install(code: bytes, flags: int) -> int:
 
 
 def _program(machine: Machine, *, with_files: bool, otherwise: int, with_network: bool = True) -> bytes:
-    """The filter as kernel code, 8 bytes per instruction; `otherwise` is the action for held calls."""
+    """The filter as kernel code, 8 bytes per instruction; `otherwise` is the action for changes of files' state."""
     numbers = [*machine.stating.values()] if with_files else []
     lines: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, _ARCH),

@@ -37,7 +37,7 @@ _OPTIONS = ("redirect_dir=on", "userxattr", "index=off")
 """Options, in the order of trial. The first allows renaming folders, and needs root; the second is for user namespaces,
 since Linux 5.11; the third changes nothing."""
 MOST_OVERLAYS = 200
-"""Most overlays of a view: more take over a second to enter. A folder that is taken apart may contain many folders."""
+"""Most overlays of a view: more take a second to enter. A folder that is taken apart may contain many folders."""
 _MOST_TRIED = 5
 _ROOT, _SKELETON = "root", "skeleton"
 _LOCKED_FLAGS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
