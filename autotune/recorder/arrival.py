@@ -67,7 +67,7 @@ def _or_give_up(orders: dict[str, Any], what: Callable[[], None]) -> None:
         what()
     except Exception as error:  # noqa: BLE001 - of whatever kind
         if orders["role"] in TRAININGS:
-            print(f"autotune: {error}; the training goes on as it is", file=sys.stderr)
+            print(f"autotune: {error}; training continues unchanged", file=sys.stderr)
             return
         with contextlib.suppress(Exception):  # the parent may have ended, too
             from .ending import give_up

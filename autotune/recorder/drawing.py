@@ -21,12 +21,12 @@ from .batches import Batches, Watched
 from .naming import class_of
 
 READS_DRAW = (
-    "reading the data draws random numbers, in workers from generators of their own: augmentation, shuffles and "
-    "dropout are drawn as under another seed"
+    "workers draw the random numbers of reading data from their own generators: augmentation, shuffles and dropout "
+    "differ, as with another seed"
 )
 INDICES_DRAW = (
-    "the sampler draws random numbers from batch to batch, for workers ahead of training: where training draws some, "
-    "too, they come in another order"
+    "the sampler draws random numbers for each batch, and for workers ahead of training: if training draws some too, "
+    "their order changes"
 )
 _checked: set[tuple[str, str]] = set()
 """Warnings that were checked for already, each with a class."""

@@ -128,7 +128,7 @@ class Effects:
     def _precision(self, precision: str) -> str | None:
         if precision not in HALF:
             multiplies_so = precision != "tf32" or matmul_precision() in {None, "high", "medium"}
-            return None if multiplies_so else "the script has told torch to multiply in full precision again"
+            return None if multiplies_so else "the script itself sets full precision for matrix products"
         # What a compiled graph computes inside cannot be seen from outside.
         if self._is_compiled or not self._dtypes or torch_dtype(precision) in self._dtypes:
             return None

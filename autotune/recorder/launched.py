@@ -216,7 +216,7 @@ class Launched:
             if missing := self._missing():
                 _say(f"{' and '.join(missing)}: this training is not the one that was measured")
         elif self._is_measured is False and self._shared is None:
-            _say("neither the data nor the model that was tuned was seen together: this process trained as it is")
+            _say("the tuned model and its data were not seen together: this process trained as it is")
 
     def _missing(self) -> list[str]:
         import torch
@@ -232,7 +232,7 @@ class Launched:
             missing.append("the model that was tuned was not seen")
         threads = self._changes.changed.get("num_threads")
         if threads is not None and torch.get_num_threads() != threads:
-            missing.append(f"the script sets {torch.get_num_threads()} threads over and over")
+            missing.append(f"the script keeps setting {torch.get_num_threads()} threads")
         return missing
 
 
