@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 FIRST = 0
-"""The player with which a process starts."""
+"""Number of the player that a process starts with."""
 
 
 @dataclass(frozen=True)
