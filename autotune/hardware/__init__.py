@@ -1,6 +1,6 @@
-"""What this machine has: `probe_host()` reads it, `merge()` adds what torch found, `Hardware` holds both.
+"""The hardware of this machine: `probe_host()` reads it, `merge()` adds torch's report, `Hardware` holds both.
 
-Each reader (CPU, memory and cgroups, NVIDIA's driver) says why it could not read what it lacks.
+Each reader (CPU, memory and cgroups, NVIDIA's driver) gives a reason for each value that it could not read.
 """
 
 from autotune.hardware.description import hardware_rows

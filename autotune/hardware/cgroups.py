@@ -1,4 +1,4 @@
-"""Reads the limits of Linux control groups: CPU quota and memory, of versions 1 and 2, of every ancestor.
+"""Reads the limits of Linux control groups (versions 1 and 2) and their ancestors: CPU quota and memory.
 
 A container's own group may be unlimited while a group above it is not (a Kubernetes pod, a systemd slice),
 so each level up to the mount point counts, and the tightest one holds.
@@ -16,19 +16,19 @@ _V1_UNLIMITED_BYTES = 2**60  # version 1 writes "no limit" as the largest multip
 
 
 class CpuQuota(NamedTuple):
-    """A ceiling on CPU time: CPU seconds a second, and the group that sets it, as a path below its mount point."""
+    """A limit on CPU time: CPU seconds per second, and the group that sets it, as a path below its mount point."""
 
     cpus: float
     group: str
 
 
 class MemoryLimit(NamedTuple):
-    """A ceiling on memory.
+    """A limit on memory.
 
     Attributes:
         limit_bytes: The tightest limit of the group and its ancestors.
-        room_bytes: What may still be taken before some limit is met. Clean file cache does not count as
-            taken: the kernel drops it first, and a data set that was read once would else fill the room.
+        room_bytes: Memory that is left before a limit is reached. Clean file cache does not count as used:
+            the kernel drops it first, and otherwise a data set that was read once would use it all up.
     """
 
     limit_bytes: int
@@ -36,7 +36,7 @@ class MemoryLimit(NamedTuple):
 
 
 class Mount(NamedTuple):
-    """A line of ``mountinfo``: what of a device is mounted, where, and by which file system."""
+    """A line of ``mountinfo``: the mounted part of a device, the mount point, and the file system."""
 
     top: str
     point: PurePosixPath
@@ -45,7 +45,7 @@ class Mount(NamedTuple):
 
 
 def read_text(path: Path) -> str:
-    """The content of a small system file; nothing when it is not there or may not be read."""
+    """The content of a small system file; empty if it does not exist or cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -53,7 +53,7 @@ def read_text(path: Path) -> str:
 
 
 def mounts(root: Path) -> Iterator[Mount]:
-    """What is mounted, in the order of mounting; lines that make no sense are left out."""
+    """Yields mounts in the order of mounting; skips malformed lines."""
     for line in read_text(root / "proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
         fields, details = left.split(), right.split()
@@ -63,13 +63,13 @@ def mounts(root: Path) -> Iterator[Mount]:
 
 
 def cpu_quota(root: Path = ROOT) -> CpuQuota | None:
-    """The tightest CPU quota over this process, or None when no level sets one; `root` stands for ``/``."""
+    """The tightest CPU quota on this process, or None if no level sets one; `root` stands for ``/``."""
     quotas = [CpuQuota(cpus, name) for name, folder in _groups(root, "cpu") if (cpus := _cpus(folder)) is not None]
     return min(quotas, key=lambda quota: quota.cpus, default=None)
 
 
 def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
-    """The tightest memory limit over this process, or None when no level sets one; `root` stands for ``/``."""
+    """The tightest memory limit on this process, or None if no level sets one; `root` stands for ``/``."""
     levels = [
         MemoryLimit(limit, max(0, limit - _working_set_bytes(folder)))
         for _, folder in _groups(root, "memory")
@@ -89,14 +89,14 @@ def _cpus(folder: Path) -> float | None:
 
 
 def _limit_bytes(folder: Path) -> int | None:
-    """The limit of one level: above memory.high a process is slowed to a crawl, for training a limit as well."""
+    """The limit of one level. memory.high counts too: above it a process becomes too slow to train."""
     files = ("memory.max", "memory.high", "memory.limit_in_bytes")
     limits = [_number(read_text(folder / name)) for name in files]
-    return min((found for found in limits if found is not None and found < _V1_UNLIMITED_BYTES), default=None)
+    return min((limit for limit in limits if limit is not None and limit < _V1_UNLIMITED_BYTES), default=None)
 
 
 def _working_set_bytes(folder: Path) -> int:
-    """What one level has taken, without clean file cache; 0 when it cannot be read."""
+    """Memory used by one level, without clean file cache; 0 if it cannot be read."""
     used = read_text(folder / "memory.current") or read_text(folder / "memory.usage_in_bytes")
     statistics = dict(re.findall(r"^(\w+) (\d+)$", read_text(folder / "memory.stat"), re.MULTILINE))
     # Version 1 has both words; only the longer one counts the groups below.
@@ -105,7 +105,7 @@ def _working_set_bytes(folder: Path) -> int:
 
 
 def _number(text: str) -> int | None:
-    """An integer, or None for what is not one (``max``, an empty or missing file)."""
+    """Parses an integer; None for other text (``max``, an empty or missing file)."""
     try:
         return int(text)
     except ValueError:
@@ -113,7 +113,7 @@ def _number(text: str) -> int | None:
 
 
 def _groups(root: Path, controller: str) -> Iterator[tuple[str, Path]]:
-    """This process's group and its ancestors up to the mount point, in each hierarchy with the controller."""
+    """Yields this process's group and its ancestors up to the mount point, in each hierarchy with the controller."""
     paths = _memberships(root, controller)
     for mount in mounts(root):
         if mount.kind in paths and (mount.kind == "cgroup2" or controller in mount.options.split(",")):
@@ -136,14 +136,14 @@ def _memberships(root: Path, controller: str) -> dict[str, PurePosixPath]:
 
 
 def _below(path: PurePosixPath, mounted: str) -> tuple[str, ...]:
-    """The parts of a group's path below the folder that is mounted.
+    """The parts of a group's path below the mounted folder.
 
-    A container often sees only its own group, mounted as the top, while the path is told as the host has it;
-    and a path that starts with ``..`` lies outside of what is mounted. Then the mount point is the group.
+    A container often sees only its own group, mounted as the top, while the path is the host's. And a path that starts
+    with ``..`` lies outside the mounted folder. In both cases the mount point is the group.
     """
     return path.relative_to(mounted).parts if path.is_relative_to(mounted) and ".." not in path.parts else ()
 
 
 def _unescape(text: str) -> str:
-    r"""A path of ``mountinfo``, where a space is written as ``\040``."""
+    r"""Decodes a path of ``mountinfo``, where a space is written as ``\040``."""
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)

@@ -1,4 +1,4 @@
-"""A machine in words: what it has, what it can reach, and what could not be read."""
+"""Describes a machine in words: its parts, measured peaks, and values that could not be read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autotune.wording import percent
 
 
 def hardware_rows(hardware: Hardware) -> list[tuple[str, tuple[str, ...]]]:
-    """Each part of a machine with its lines; parts without any are left out."""
+    """Returns each part of a machine with its lines; leaves out parts without any."""
     rows: list[tuple[str, Iterable[str]]] = [(f"GPU {gpu.index}", _gpu_lines(gpu)) for gpu in hardware.gpus]
     rows += [
         *([] if hardware.gpus else [("GPU", ["none found: training runs on the CPU"])]),
@@ -20,15 +20,15 @@ def hardware_rows(hardware: Hardware) -> list[tuple[str, tuple[str, ...]]]:
         ("peaks", _peak_lines(hardware.peaks) if hardware.peaks else []),
         ("not read", [f"{field}: {reason}" for field, reason in hardware.unread.items()]),
     ]
-    return [(label, told) for label, lines in rows if (told := tuple(lines))]
+    return [(label, texts) for label, lines in rows if (texts := tuple(lines))]
 
 
-def _joined(*known: str | None) -> str:
-    return ", ".join(part for part in known if part)
+def _joined(*parts: str | None) -> str:
+    return ", ".join(part for part in parts if part)
 
 
 def _with(value: object, template: str) -> str | None:
-    """The value in its words; None was not read, and stands under "not read" with its reason."""
+    """The value in words; None if it was not read (the row "not read" gives the reason)."""
     return None if value is None else template.format(value)
 
 

@@ -1,7 +1,7 @@
-"""Energy: the processors' own counters (RAPL, which AMD's have too), and whether a device has one at all.
+"""Energy: the processors' own counters (RAPL, also on AMD), and whether a device has a counter at all.
 
-Linux gives them as files of microjoules that start again at a limit (Documentation/power/powercap in the kernel's
-sources). Since 2020 only root may read them, unless somebody has changed that: they tell enough to spy by.
+Linux offers them as files of microjoules that wrap around at a limit (Documentation/power/powercap in the kernel's
+sources). Since 2020 only root may read them by default, because they leak enough information for attacks.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from autotune.hardware.model import Cpu, Gpu
 
 POWERCAP = Path("/sys/class/powercap")
 _MEMORY = "dram"
-"""The one part of a package that its own counter leaves out; `psys` holds the packages themselves."""
+"""The only part of a package that its counter does not include; `psys` includes the packages themselves."""
 
 
 @dataclass
 class _Zone:
-    """A counter that starts again at its limit."""
+    """A counter that wraps around at its limit."""
 
     counter: Path
     limit: int
@@ -27,7 +27,7 @@ class _Zone:
     spent: int = 0
 
     def read(self) -> int:
-        """Microjoules since it was opened."""
+        """Microjoules since the counter was opened."""
         now = int(self.counter.read_text())
         self.spent += now - self.last if now >= self.last else now + self.limit - self.last
         self.last = now
@@ -36,23 +36,23 @@ class _Zone:
 
 @dataclass
 class CpuEnergy:
-    """What the packages of all processors, and their memory where it is told, take from now on.
+    """Energy of all processor packages, and of their memory where it is reported, from now on.
 
-    It must be read more often than a counter starts again: they last for minutes at least, at full power.
+    Read it before a counter wraps around, which takes at least minutes at full power.
     """
 
     _zones: list[_Zone] = field(default_factory=list)
 
     @classmethod
     def open(cls, root: Path = POWERCAP) -> CpuEnergy | None:
-        """The counters; None where there are none, or they may not be read."""
+        """Opens the counters; None if there are none, or they cannot be read."""
         try:
             return cls([_opened(folder) for folder in _folders(root)]) if _folders(root) else None
         except (OSError, ValueError):
             return None
 
     def joules(self) -> float | None:
-        """Since it was opened; None when a counter can no longer be read."""
+        """Joules since it was opened; None if a counter can no longer be read."""
         try:
             return sum(zone.read() for zone in self._zones) / 1e6
         except (OSError, ValueError):
@@ -60,9 +60,9 @@ class CpuEnergy:
 
 
 def why_no_energy(device: Gpu | Cpu, root: Path = POWERCAP) -> str | None:
-    """Why a device's energy cannot be read; None where it can."""
+    """Why a device's energy cannot be read; None if it can."""
     if isinstance(device, Gpu):
-        return None if device.kind == "cuda" and _nvml_tells(device.uuid) else f"{device.name} tells none"
+        return None if device.kind == "cuda" and _nvml_counts_energy(device.uuid) else f"{device.name} reports none"
     if not _folders(root):
         return f"the kernel shows no counter of the processors' in {root}"
     denied = f"the counters in {root} may not be read; run as root, or let your user read their energy_uj"
@@ -70,7 +70,7 @@ def why_no_energy(device: Gpu | Cpu, root: Path = POWERCAP) -> str | None:
 
 
 def _folders(root: Path) -> Sequence[Path]:
-    """Those of packages, and of memory, that are to be added up."""
+    """The folders of packages and of memory, whose counters are added up."""
     zones = sorted(root.glob("intel-rapl:*")) if root.is_dir() else []
     return [zone for zone in zones if (name := _name(zone)).startswith("package") or name == _MEMORY]
 
@@ -87,7 +87,7 @@ def _opened(folder: Path) -> _Zone:
     return _Zone(counter, int((folder / "max_energy_range_uj").read_text()), int(counter.read_text()))
 
 
-def _nvml_tells(uuid: str | None) -> bool:
+def _nvml_counts_energy(uuid: str | None) -> bool:
     """Whether NVML counts a GPU's energy: from Volta on."""
     import pynvml
 

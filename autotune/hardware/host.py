@@ -1,7 +1,7 @@
 """Reads the host without torch: the CPU and how much of it may be used, and the memory.
 
 `root` is the folder that stands for ``/``, so that other machines can be built as file trees.
-What cannot be read stays None, and the reason is put into the `unread` mapping that each reader is given.
+A value that cannot be read stays None, and each reader puts the reason into its `unread` mapping.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")
 
 
 def read_cpu(unread: dict[str, str], root: Path = ROOT, *, usable: int | None = None) -> Cpu:
-    """The processor and how much of it this process may use: `usable` CPUs, where None asks the operating system."""
+    """The processor and how much of it this process may use: `usable` CPUs; None asks the operating system."""
     system = platform.system()
     if system == "Linux":
         cpuinfo = _cpuinfo(root)
@@ -82,10 +82,10 @@ def read_memory(unread: dict[str, str], root: Path = ROOT) -> Memory:
 
 
 def _budget(logical: int, usable: int, root: Path) -> tuple[int, str]:
-    """How many CPUs this process may keep busy, and what limits it: the affinity mask leaves `usable` of `logical`.
+    """How many CPUs this process may keep busy, and the reason: the affinity mask leaves `usable` of `logical`.
 
-    A quota of 3.5 CPUs counts as 4, as the JVM and Go round it: the fourth is idle half of the time,
-    which costs less than a CPU that is never used.
+    A quota of 3.5 CPUs counts as 4, as in the JVM and Go: the fourth is idle half of the time, which costs less than a
+    CPU that is never used.
     """
     quota = cpu_quota(root)
     if quota is not None and math.ceil(quota.cpus) < usable:
@@ -100,11 +100,11 @@ def _precisions(isa: Collection[str], system: str) -> tuple[tuple[str, ...], str
     """The precisions worth trying on a CPU, fp32 first, and why, in one sentence."""
     if system == "Darwin":
         return ("fp32",), "fp32 only: torch has no fast bf16 or fp16 kernels for the CPU on macOS"
-    found = next((name for name in _BF16_INSTRUCTIONS if name in isa), None)
-    if found is None:
+    instruction = next((name for name in _BF16_INSTRUCTIONS if name in isa), None)
+    if instruction is None:
         return ("fp32",), "fp32 only: without avx512_bf16, amx_bf16 or Arm's bf16 instructions bf16 would be emulated"
     # fp16 is left out even with amx_fp16 or avx512_fp16: few of torch's CPU kernels use them in training.
-    reason = f"bf16 runs on the CPU's {found} instructions; fp16 is not offered, its CPU kernels are few"
+    reason = f"bf16 runs on the CPU's {instruction} instructions; fp16 is not offered, its CPU kernels are few"
     return ("fp32", "bf16"), reason
 
 
@@ -122,12 +122,12 @@ def _shm_bytes(unread: dict[str, str], root: Path) -> int | None:
 
 
 def _usable_cpus(logical: int) -> int:
-    """CPUs that the affinity mask leaves; all where the system has none, as macOS."""
+    """Number of CPUs that the affinity mask leaves; all if the system has none, like macOS."""
     return len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else logical
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """What ``/proc/cpuinfo`` has of the first processor."""
+    """The fields of the first processor in ``/proc/cpuinfo``."""
     lines = reversed(read_text(root / "proc/cpuinfo").splitlines())
     return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
@@ -142,7 +142,7 @@ def _macos_cpu() -> tuple[str | None, tuple[str, ...]]:
     """The processor's name and instruction sets from ``sysctl``."""
     command = ["/usr/sbin/sysctl", "machdep.cpu.brand_string", "hw.optional"]
     try:
-        # A key that this Mac lacks gives a non-zero status, and the others are printed all the same.
+        # A key that this Mac lacks causes a non-zero status, but the others are printed.
         lines = subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return None, ()
@@ -152,7 +152,7 @@ def _macos_cpu() -> tuple[str | None, tuple[str, ...]]:
 
 
 def _windows_model() -> str | None:
-    """The processor's name from the Windows registry, else what Python knows of it."""
+    """The processor's name from the Windows registry, else Python's name for it."""
     if sys.platform == "win32":
         import winreg
 

@@ -1,6 +1,6 @@
-"""What a machine is: the data that probing yields, that the search reads and that a result keeps.
+"""The model of a machine: probing fills it in, the search reads it, and a result stores it.
 
-A figure that could not be read is None, and `unread` names it with the reason: never 0, never a guess.
+A value that could not be read is None, and `unread` names it with the reason: never 0, never a guess.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Gpu(Stored):
     memory_clock_mhz: Whole | None = None
     temperature_celsius: int | None = Field(default=None, ge=-300, le=10_000)
     utilization_fraction: Share | None = None
-    mig: bool | None = Field(default=None, description="True: this is a slice of a partitioned GPU")
-    processes: tuple[GpuProcess, ...] = Field(default=(), description="of this user, which hold memory of it")
-    others_processes: Whole = Field(default=0, description="of other users or outside of this container: their number")
+    mig: bool | None = Field(default=None, description="whether this is a slice of a partitioned GPU")
+    processes: tuple[GpuProcess, ...] = Field(default=(), description="processes of this user that hold its memory")
+    others_processes: Whole = Field(default=0, description="number of processes of others or outside this container")
 
     @property
     def free_bytes(self) -> int | None:
-        """Of its memory, what other programs leave: a desktop's, perhaps; all where that is not known."""
+        """Its memory that other programs, such as a desktop, leave free; all of it if that is unknown."""
         if self.memory_total_bytes is None or self.memory_free_bytes is None:
             return self.memory_total_bytes
         return min(self.memory_free_bytes, self.memory_total_bytes)
@@ -65,7 +65,7 @@ class Cpu(Stored):
     logical_cores: Whole
     budget: int = Field(ge=1, le=2**20, description="CPUs usable after affinity and cgroup quotas")
     budget_reason: str = ""
-    isa: tuple[str, ...] = Field(default=(), description="of avx2 avx512f avx512_bf16 avx512_fp16 amx_bf16 neon …")
+    isa: tuple[str, ...] = Field(default=(), description="such as avx2, avx512f, avx512_bf16, amx_bf16 or neon")
     precisions: tuple[str, ...] = Field(default=("fp32",), description="worth trying for speed, fp32 first")
     precision_reason: str = ""
 
@@ -95,7 +95,7 @@ class Peaks(Stored):
     matmul_flops_per_second: dict[str, Figure | None] = Field(default_factory=dict, description="by precision")
     memory_bytes_per_second: Figure | None = None
     host_to_device_bytes_per_second: Figure | None = None
-    seconds: Seconds | None = Field(default=None, description="what measuring took")
+    seconds: Seconds | None = Field(default=None, description="time that measuring took")
 
 
 class Hardware(Stored):
@@ -107,14 +107,14 @@ class Hardware(Stored):
     memory: Memory
     software: Software
     peaks: Peaks | None = None
-    unread: dict[str, str] = Field(default_factory=dict, description="field: why it could not be read")
+    unread: dict[str, str] = Field(default_factory=dict, description="reason by field that could not be read")
 
     def device(self, kind: DeviceKind) -> Gpu | Cpu:
         """The record of the device to train on: the first GPU of that kind, or the CPU."""
         return next((gpu for gpu in self.gpus if gpu.kind == kind), self.cpu)
 
     def memory_limit_bytes(self, kind: DeviceKind, share: float) -> int | None:
-        """What training may take of the memory of the device, of that which others leave; None: not known."""
+        """Memory that training may take: a share of the device's free memory; None if unknown."""
         record = self.device(kind)
         free = record.free_bytes if isinstance(record, Gpu) else self.memory.available_bytes
         return round(share * free) if free is not None else None
@@ -125,7 +125,7 @@ class Hardware(Stored):
         return "cpu", *(gpu.kind for gpu in self.gpus)
 
     def machine(self, device: DeviceKind) -> str:
-        """What trains on a device: ``NVIDIA GeForce RTX 4070, 16 CPUs`` or ``Intel Xeon, 2 CPUs``."""
+        """Names what trains on a device: ``NVIDIA GeForce RTX 4070, 16 CPUs`` or ``Intel Xeon, 2 CPUs``."""
         record, cpus = self.device(device), self.cpu.budget
         name = record.name if isinstance(record, Gpu) else record.model or "unnamed CPU"
         return f"{name}, {cpus} CPU{'' if cpus == 1 else 's'}"

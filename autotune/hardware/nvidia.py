@@ -1,7 +1,7 @@
-"""Reads NVIDIA GPUs through NVML, which opens no CUDA context: a context takes memory that is to be measured.
+"""Reads NVIDIA GPUs through NVML, which opens no CUDA context: a context takes memory that must be measured.
 
-The functions take the `pynvml` module, or an object like it, so that any card can stand in for the real one.
-Each figure is asked for on its own: what a card does not support is None, with the driver's own reason.
+The functions take the `pynvml` module, or an object like it, so that tests can simulate any card. Each value is queried
+separately: a value that a card does not support is None, with the driver's own reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TURING_WITHOUT_TENSOR_CORES = re.compile(r"\bGTX 16\d\d|\bMX ?\d{3}\b|\bT(?:400
 def gpu_precisions(name: str, capability: tuple[int, int] | None) -> tuple[tuple[str, ...], str]:
     """The precisions worth trying on an NVIDIA GPU, fp32 first, and why, in one sentence.
 
-    The name counts too: two families of compute capability 7.5 differ by nothing else.
+    The name counts too: two families of compute capability 7.5 differ only by it.
     """
     if capability is None:
         return ("fp32",), "fp32 only: the compute capability could not be read"
@@ -42,12 +42,12 @@ def read_gpus(nvml: Any, unread: dict[str, str], environ: Mapping[str, str] = os
     """The NVIDIA GPUs that this process may use, in the order of ``CUDA_VISIBLE_DEVICES``.
 
     Args:
-        nvml: The `pynvml` module, or an object like it; the installed one when None.
-        unread: Takes the reasons for what could not be read, under keys such as ``gpus.0.power_limit_watts``.
+        nvml: The `pynvml` module, or an object like it; None for the installed one.
+        unread: Receives reasons for values that could not be read, under keys such as ``gpus.0.power_limit_watts``.
         environ: The environment variables.
     """
     if nvml is None:
-        import pynvml  # here: it takes 50 ms, which not every command needs
+        import pynvml  # here: it takes 50 ms, and not every command needs it
 
         nvml = pynvml
     try:
@@ -80,7 +80,7 @@ class _Reading:
     def gpu(self) -> Gpu:
         """The record of the device."""
         nvml, device = self.nvml, self.device
-        # A slice has memory and processors of its own; chip, power and clocks are those of the whole card.
+        # A slice has its own memory and processors; chip, power and clocks are those of the whole card.
         own, whole = device.handle, (device.card if isinstance(device, Slice) else device).handle
         name = self.ask("name", "nvmlDeviceGetName", own) or "NVIDIA GPU"
         memory = self.ask("memory_total_bytes", "nvmlDeviceGetMemoryInfo", own)
@@ -129,7 +129,7 @@ class _Reading:
         self.unread[f"gpus.{self.index}.{field}"] = reason
 
     def temperature(self, handle: Any) -> int | None:
-        """Degrees Celsius of the chip; the older call is asked where driver or bindings lack the newer."""
+        """Degrees Celsius of the chip, by the older call if driver or bindings lack the newer."""
         newer, sensor = getattr(self.nvml, "nvmlDeviceGetTemperatureV", None), self.nvml.NVML_TEMPERATURE_GPU
         degrees = _quietly(self.nvml, newer, handle, sensor) if newer is not None else None
         if degrees is None:
@@ -139,10 +139,10 @@ class _Reading:
     def processes(self) -> dict[str, Any]:
         """Other processes that hold memory of the device, for computing or for a display.
 
-        Those of other users are counted only: their names are nothing that a user may publish.
+        Processes of other users are only counted: a user must not publish their names.
         """
         handle = self.device.handle
-        # Slices have no displays, and say so with an error: only the list of computing processes is missed.
+        # Slices have no displays, and answer with an error: only a missing list of computing processes counts.
         displays = _quietly(self.nvml, self.nvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ()
         computing = self.ask("processes", "nvmlDeviceGetComputeRunningProcesses", handle) or ()
         used = {process.pid: process.usedGpuMemory for process in (*displays, *computing)}
@@ -177,7 +177,7 @@ def _cards(nvml: Any, unread: dict[str, str]) -> tuple[Card, ...]:
 
 
 def _slices(nvml: Any, card: Card) -> list[Slice]:
-    """The slices of a partitioned card; places that are not taken answer with an error."""
+    """The slices of a partitioned card; free places answer with an error."""
     slices = []
     for place in range(_quietly(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, card.handle) or 0):
         handle = _quietly(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, card.handle, place)
@@ -187,7 +187,7 @@ def _slices(nvml: Any, card: Card) -> list[Slice]:
 
 
 def _quietly(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any | None:
-    """What a call gives, or None where NVML has no answer and that is no loss."""
+    """The result of a call, or None without a reason if NVML has no answer."""
     try:
         return call(*arguments)
     except nvml.NVMLError:
@@ -195,7 +195,7 @@ def _quietly(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any | None
 
 
 def _watts(milliwatts: int | None) -> float | None:
-    """NVML reports power in milliwatts."""
+    """Converts NVML's milliwatts."""
     return None if milliwatts is None else milliwatts / 1000
 
 
@@ -205,7 +205,7 @@ def _cuda_version(number: int | None) -> str | None:
 
 
 def _name_of_own(pid: int) -> str | None:
-    """The name of a process of this user; None of any other, of one that is gone, and outside of this container."""
+    """The name of this user's process; None if it is another user's, has ended, or runs outside this container."""
     try:
         process = psutil.Process(pid)
         return str(process.name()) if process.username() == psutil.Process().username() else None

@@ -1,7 +1,7 @@
-"""Puts together what was read of the machine: `probe_host` without torch, `merge` with what torch found.
+"""Combines all readings of the machine: `probe_host` works without torch, `merge` adds torch's report.
 
-The two are apart since importing torch takes seconds, and a process that has opened a CUDA context holds
-memory that is to be measured: torch is asked in a child process, and its report comes back as JSON.
+They are separate because importing torch takes seconds, and a process that has opened a CUDA context holds memory that
+must be measured. So a child process asks torch, and returns its report as JSON.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def probe_host(
     environ: Mapping[str, str] = os.environ,
     usable_cpus: int | None = None,
 ) -> Hardware:
-    """What this machine is, as far as it can be told without torch; takes well under a second.
+    """Describes this machine as far as possible without torch; takes well under a second.
 
     Args:
-        root: Where ``/proc``, ``/sys``, ``/dev`` and ``/etc`` are found.
-        nvml: The `pynvml` module, or an object like it; the installed one when None.
+        root: The folder with ``/proc``, ``/sys``, ``/dev`` and ``/etc``.
+        nvml: The `pynvml` module, or an object like it; None for the installed one.
         environ: The environment variables.
-        usable_cpus: CPUs that the operating system lets this process use; None asks it.
+        usable_cpus: Number of CPUs that this process may use; None asks the operating system.
     """
     unread: dict[str, str] = {"peaks": "not measured"}
     return Hardware(
@@ -44,17 +44,17 @@ def probe_host(
 
 
 def merge(host: Hardware, torch_report: Mapping[str, Any]) -> Hardware:
-    """The machine with what a child process found that imported torch.
+    """Adds the report of a child process that imported torch.
 
-    GPUs are matched by UUID, and follow torch's order. A GPU that this torch cannot use is left out, with
-    the reason: training cannot run on it.
+    GPUs are matched by UUID, and follow torch's order. A GPU that this torch cannot use is left out, with the reason:
+    training cannot run on it.
 
     Args:
-        host: What `probe_host` gave.
-        torch_report: What `autotune.bursts.peaks_job.report` gave, decoded from JSON; may be empty.
+        host: The result of `probe_host`.
+        torch_report: The result of `autotune.bursts.peaks_job.report`, decoded from JSON; may be empty.
 
     Raises:
-        pydantic.ValidationError: When the report does not hold what it should.
+        pydantic.ValidationError: The report is malformed.
     """
     if not torch_report:
         return host
@@ -73,21 +73,21 @@ def merge(host: Hardware, torch_report: Mapping[str, Any]) -> Hardware:
 
 
 def _merge_gpus(host: Hardware, reported: Sequence[Gpu], version: str) -> tuple[tuple[Gpu, ...], dict[str, str]]:
-    """The GPUs that torch can use, each with what the driver told about it, and the reasons for gaps."""
-    left = dict(enumerate(host.gpus))
+    """The GPUs that torch can use, each with the driver's values, and the reasons for gaps."""
+    unmatched = dict(enumerate(host.gpus))
     merged: list[Gpu] = []
     reasons = {key: reason for key, reason in host.unread.items() if key.startswith("gpus.bus.")}
     for place, seen in enumerate(reported):
-        number = _match(seen, left)
-        gpu = seen if number is None else _filled(left.pop(number), seen)
+        number = _match(seen, unmatched)
+        gpu = seen if number is None else _filled(unmatched.pop(number), seen)
         for field in (name for name, value in gpu if value is None):
             reasons[f"gpus.{place}.{field}"] = f"torch does not report this for the kind {gpu.kind}"
-        # What the driver said goes before what torch did not say.
-        told = f"gpus.{number}."
-        reasons |= {f"gpus.{place}.{k[len(told) :]}": why for k, why in host.unread.items() if k.startswith(told)}
+        # The driver's reasons override torch's.
+        prefix = f"gpus.{number}."
+        reasons |= {f"gpus.{place}.{k[len(prefix) :]}": why for k, why in host.unread.items() if k.startswith(prefix)}
         merged.append(gpu)
-    if left:
-        names = ", ".join(gpu.name for gpu in left.values())
+    if unmatched:
+        names = ", ".join(gpu.name for gpu in unmatched.values())
         key = "gpus.unusable" if merged else "gpus"
         reasons[key] = f"the driver reports {names}, but torch {version} cannot use it"
     elif not merged:
@@ -96,14 +96,14 @@ def _merge_gpus(host: Hardware, reported: Sequence[Gpu], version: str) -> tuple[
 
 
 def pin_gpu(environ: MutableMapping[str, str] = os.environ, nvml: Any | None = None) -> str | None:
-    """Lets this process and all that it starts see one NVIDIA GPU only: of several the one with most memory free.
+    """Restricts this process and its descendants to one NVIDIA GPU: the one with the most free memory.
 
     Args:
-        environ: Changed.
-        nvml: As for `probe_host`.
+        environ: The environment variables, which are changed.
+        nvml: See `probe_host`.
 
     Returns:
-        What was chosen, in a sentence; None where there is no choice.
+        A sentence about the choice; None if there is no choice.
     """
     gpus = [gpu for gpu in nvidia.read_gpus(nvml, {}, environ) if gpu.kind == "cuda" and gpu.uuid is not None]
     if len(gpus) < 2:
@@ -113,33 +113,33 @@ def pin_gpu(environ: MutableMapping[str, str] = os.environ, nvml: Any | None = N
     return f"of {len(gpus)} GPUs, number {freest.index} ({freest.name}) is tuned, which has most memory free"
 
 
-def _match(seen: Gpu, known: Mapping[int, Gpu]) -> int | None:
-    """Which of the driver's GPUs torch means: by UUID, else by name where UUIDs cannot decide."""
+def _match(seen: Gpu, host_gpus: Mapping[int, Gpu]) -> int | None:
+    """Finds the driver's GPU for one of torch's: by UUID, or by name where UUIDs cannot decide."""
     uuid = None if seen.uuid is None else _bare(seen.uuid)
-    uuids = {_bare(gpu.uuid): number for number, gpu in known.items() if gpu.uuid is not None}
+    uuids = {_bare(gpu.uuid): number for number, gpu in host_gpus.items() if gpu.uuid is not None}
     if uuid in uuids:
         return uuids[uuid]
-    # Of a slice, CUDA tells the UUID of the slice or of its card, by version.
-    if uuid is not None and uuids and not any(gpu.mig for gpu in known.values()):
+    # For a slice, CUDA reports the UUID of the slice or of its card, depending on the version.
+    if uuid is not None and uuids and not any(gpu.mig for gpu in host_gpus.values()):
         return None
-    return next((number for number, gpu in known.items() if gpu.kind == seen.kind and gpu.name == seen.name), None)
+    return next((number for number, gpu in host_gpus.items() if gpu.kind == seen.kind and gpu.name == seen.name), None)
 
 
-def _filled(known: Gpu, seen: Gpu) -> Gpu:
-    """The driver's record under torch's index, its gaps filled by what torch told."""
-    gaps = {name: getattr(seen, name) for name, value in known if value is None}
+def _filled(host_gpu: Gpu, seen: Gpu) -> Gpu:
+    """The driver's record under torch's index, with gaps filled from torch's."""
+    gaps = {name: getattr(seen, name) for name, value in host_gpu if value is None}
     if gaps.get("compute_capability") is not None:
         gaps |= {"precisions": seen.precisions, "precision_reason": seen.precision_reason}
-    return known.model_copy(update=gaps | {"index": seen.index})
+    return host_gpu.model_copy(update=gaps | {"index": seen.index})
 
 
 def _bare(uuid: str) -> str:
-    """A UUID without the prefix that NVML writes and torch leaves out."""
+    """A UUID without the prefix that only NVML writes."""
     return uuid.lower().removeprefix("gpu-").removeprefix("mig-")
 
 
 def _is_missing(dump: Any, key: str) -> bool:
-    """Whether a dotted key leads to nothing: None, an empty list, or no field at all."""
+    """Whether a dotted key leads to None, an empty list, or no field at all."""
     for part in key.split("."):
         if isinstance(dump, (list, tuple)):
             dump = dump[int(part)] if part.isdigit() and int(part) < len(dump) else None

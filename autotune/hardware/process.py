@@ -1,4 +1,4 @@
-"""A process as no other will ever be, so that a note about it can be read after it has gone."""
+"""Unique identification of a process, also after it has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psutil
 
 
 def this_process() -> list[Any]:
-    """This process as no other will ever be: its machine, its id, and when it began."""
+    """Identifies this process uniquely: by its machine, its id, and its start time."""
     return [platform.node(), os.getpid(), psutil.Process().create_time()]
 
 

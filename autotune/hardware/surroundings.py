@@ -1,6 +1,6 @@
-"""Reads what a process runs in: the operating system, and versions of packages, without importing torch.
+"""Reads the software around a process: the operating system, and package versions, without importing torch.
 
-`root` stands for ``/`` and `unread` takes reasons, as in `autotune.hardware.host`.
+`root` stands for ``/`` and `unread` receives reasons, as in `autotune.hardware.host`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DISTRIBUTION = "autotune-torch"
 
 
 def read_software(unread: dict[str, str], root: Path = ROOT) -> Software:
-    """Versions that change speed, as far as they are known without importing torch."""
+    """The versions that affect speed, as far as they are known without importing torch."""
     unread["software.cuda"] = "only torch knows what it was built for, and it was not imported"
     return Software(
         os=_os_name(root),
@@ -37,7 +37,7 @@ def _version(distribution: str, field: str, unread: dict[str, str]) -> str | Non
 
 
 def _os_name(root: Path) -> str:
-    """The operating system with its kernel and its C library: the allocator depends on that."""
+    """The operating system with its kernel and C library, which determines the allocator."""
     if platform.system() != "Linux":
         return platform.platform()
     release = read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release")

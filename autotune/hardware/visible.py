@@ -1,7 +1,7 @@
 """Decides which NVIDIA devices a CUDA program would see, by the rules of ``CUDA_VISIBLE_DEVICES``.
 
-NVML always lists every card in bus order; CUDA lists what the variable names, in its order. Without these
-rules the facts of one card would be told about another.
+NVML always lists every card in bus order; CUDA lists the cards that the variable names, in its order. Without these
+rules, facts about one card would be attributed to another.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 @dataclass
 class Card:
-    """A whole card; its handle is None when it does not answer.
+    """A whole card; its handle is None if it does not answer.
 
-    In MIG mode it is partitioned: then CUDA sees its slices, never the card itself.
+    In MIG mode it is partitioned: CUDA sees its slices, never the card itself.
     """
 
     handle: Any
@@ -38,39 +38,38 @@ class Slice:
 def select(cards: Sequence[Card], unread: dict[str, str], environ: Mapping[str, str]) -> tuple[Card | Slice, ...]:
     """The devices that CUDA would number 0, 1, ….
 
-    CUDA stops at the first entry that it does not understand, sees nothing when an entry is repeated, and
-    uses one slice at most.
+    CUDA stops at the first invalid entry, sees no device if an entry is repeated, and uses at most one slice.
 
     Args:
         cards: Every card in bus order.
-        unread: Takes the reason when there is nothing to see, or when the order is not certain.
+        unread: Receives the reason if no device is visible, or the order is uncertain.
         environ: The environment variables.
     """
-    wanted = environ.get("CUDA_VISIBLE_DEVICES")
+    variable = environ.get("CUDA_VISIBLE_DEVICES")
     if not cards:
         unread["gpus"] = "the NVIDIA driver answers, but lists no GPU"
         return ()
-    if wanted is None:
+    if variable is None:
         whole = [card for card in cards if card.handle is not None and not card.partitioned]
         slices = [part for card in cards for part in card.slices]
         chosen: list[Card | Slice] = [*whole] or [*slices[:1]]
         if not chosen:
             unread["gpus"] = "every GPU is partitioned (MIG), and no slice has been made"
     else:
-        chosen = _named(cards, wanted)
+        chosen = _named(cards, variable)
         if not chosen:
-            unread["gpus"] = f"CUDA_VISIBLE_DEVICES={wanted!r} names none of the {len(cards)} NVIDIA GPUs"
-    by_number = wanted is None or re.match(r"\s*\d", wanted)
+            unread["gpus"] = f"CUDA_VISIBLE_DEVICES={variable!r} names none of the {len(cards)} NVIDIA GPUs"
+    by_number = variable is None or re.match(r"\s*\d", variable)
     if by_number and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len({card.name for card in cards}) > 1:
         unread["gpus.order"] = "CUDA numbers the fastest card first, NVML by bus; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
     first = next((device for device in chosen if isinstance(device, Slice)), None)
     return tuple(device for device in chosen if not isinstance(device, Slice) or device is first)
 
 
-def _named(cards: Sequence[Card], wanted: str) -> list[Card | Slice]:
-    """What the entries of the variable name, in their order."""
+def _named(cards: Sequence[Card], variable: str) -> list[Card | Slice]:
+    """The devices that the variable's entries name, in their order."""
     chosen: list[Card | Slice] = []
-    for entry in wanted.split(","):
+    for entry in variable.split(","):
         device = _device(cards, entry.strip())
         if device is None:
             break
@@ -81,7 +80,7 @@ def _named(cards: Sequence[Card], wanted: str) -> list[Card | Slice]:
 
 
 def _device(cards: Sequence[Card], entry: str) -> Card | Slice | None:
-    """The device that one entry names: a number, or the start of a UUID that fits one device only."""
+    """The device that an entry names: by number, or by the start of a UUID that fits only one device."""
     kind = entry[:4].upper()
     if kind == "MIG-":
         slices = [part for card in cards for part in card.slices if part.uuid.lower().startswith(entry.lower())]
@@ -92,6 +91,6 @@ def _device(cards: Sequence[Card], entry: str) -> Card | Slice | None:
         whole = [card for card in cards if kind == "GPU-" and card.uuid.lower().startswith(entry.lower())]
     if len(whole) != 1:
         return None
-    if whole[0].partitioned:  # to name it means its first slice
+    if whole[0].partitioned:  # naming it selects its first slice
         return whole[0].slices[0] if whole[0].slices else None
     return whole[0] if whole[0].handle is not None else None

@@ -1,5 +1,5 @@
-"""What runs inside a training script that knows nothing of autotune.
+"""The recorder: code that runs inside a training script, which needs no changes for it.
 
-It needs torch and the standard library alone: it is loaded by its path into the interpreter of the script, whether
-autotune is installed there or not. What it saw and timed goes to the parent in lines of JSON.
+It needs only torch and the standard library: it is loaded by its path into the script's interpreter, whether or not
+autotune is installed there. It reports what it sees and times to the parent as lines of JSON.
 """

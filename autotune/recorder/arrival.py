@@ -1,4 +1,4 @@
-"""The recorder's arrival in an interpreter: it waits until torch is imported, and takes up the role it was given."""
+"""The recorder's entry into an interpreter: it waits until torch is imported, then takes up its role."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .left_out import leave_out
 from .tokenizing import watch_tokenizers
 
 ORDERS = "AUTOTUNE_RECORDER"
-"""In the environment of a script: what the recorder is to do there, as JSON. With ``shared``: a folder that all
-processes of the script and autotune see."""
+"""Environment variable with the recorder's orders, as JSON. ``shared`` in it names a folder that autotune and all
+processes of the script see."""
 CAME = "came-{}"
-"""A file in the shared folder, by the id of the process: the recorder came into it."""
+"""Marker file in the shared folder, by process id: the recorder is in that process."""
 TRAININGS = {"launch", "train"}
-"""Roles in which a script trains for real: nothing of ours ends it."""
+"""Roles in which a script trains for real: autotune never ends it."""
 OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 1)
-"""That the recorder can be part of. A script may have others than autotune."""
+"""Oldest versions that the recorder supports. A script may have others than autotune."""
 
 
 def arrive() -> None:
-    """Does what the environment asks for: most of it as soon as torch is there."""
+    """Does what the environment asks for, most of it as soon as torch is imported."""
     text = os.environ.get(ORDERS)
     if not text:
         return
@@ -62,14 +62,14 @@ def _begin(orders: dict[str, Any]) -> None:
 
 
 def _or_give_up(orders: dict[str, Any], what: Callable[[], None]) -> None:
-    """Does something; where it fails a burst ends, and a training goes on without what was found."""
+    """Calls a function. If it fails, a burst ends; real training continues without the tuned config."""
     try:
         what()
     except Exception as error:  # noqa: BLE001 - of whatever kind
         if orders["role"] in TRAININGS:
-            print(f"autotune: {error}; the training goes on as it is", file=sys.stderr)
+            print(f"autotune: {error}; training continues unchanged", file=sys.stderr)
             return
-        with contextlib.suppress(Exception):  # the parent may be gone, too
+        with contextlib.suppress(Exception):  # the parent may have ended, too
             from .ending import give_up
             from .wire import Wire
 
@@ -78,7 +78,7 @@ def _or_give_up(orders: dict[str, Any], what: Callable[[], None]) -> None:
 
 
 def _require_known_versions() -> None:
-    """Raises RuntimeError where the script's interpreter or its torch is older than what the recorder knows."""
+    """Raises RuntimeError if the script's interpreter or torch is older than the recorder supports."""
     torch = str(sys.modules["torch"].__version__)
     if sys.version_info < OLDEST_PYTHON:
         raise RuntimeError(f"expected Python {_dotted(OLDEST_PYTHON)} or newer, got {_dotted(sys.version_info[:2])}")

@@ -1,4 +1,4 @@
-"""The knobs of a config that the functions here look at: a `TrainConfig`, or in a script what was sent of one."""
+"""The knobs that the functions here read: from a `TrainConfig`, or in a script from the part of one that was sent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Knobs(Protocol):
-    """The knobs that functions of a model look at."""
+    """The knobs that change a model."""
 
     @property
     def accumulation_steps(self) -> int:
@@ -26,8 +26,8 @@ class Knobs(Protocol):
 
     @property
     def precision(self) -> str:
-        """In which matrices are multiplied."""
+        """Precision of matrix products."""
 
     @property
     def checkpointing(self) -> str:
-        """What is computed again in backward, rather than kept."""
+        """Which activations are computed again in the backward pass, rather than kept."""

@@ -1,4 +1,4 @@
-"""What workers have a copy of since they were started, and whether the script has changed it by now."""
+"""The objects that workers copied when they were started, and whether the script has changed them since."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import torch
 from torch.utils.data import Dataset
 
 MOST_ITEMS, MOST_BYTES = 1_000_000, 2**26
-"""Of a list and an array, to be looked through at each epoch: either takes less than a tenth of a second."""
+"""Largest list and array that are checked at each epoch: either takes less than a tenth of a second."""
 MOST_PARTS = 100_000
-"""Objects within a data set, to be looked through at each epoch: they take a few tenths of a second."""
+"""Most objects within a data set that are checked at each epoch: they take a few tenths of a second."""
 GROWN_SHARE = 0.25
-"""Of the samples that were drawn; some may have been there already. Chosen."""
+"""Smallest growth that counts, per drawn sample: some samples may have been there already. Not tuned."""
 _PLAIN = (int, float, str, bytes)
 _ATOMS = {int, float, str, bytes, bool, complex, type(None)}
 _ITEMS: tuple[tuple[Any, Any], ...] = (
@@ -30,57 +30,60 @@ _ITEMS: tuple[tuple[Any, Any], ...] = (
 _HOLDING = tuple(kind for kind, _ in _ITEMS)
 _CLOSED = (types.ModuleType, types.BuiltinFunctionType)
 _FOREIGN = {"logging", "threading", "multiprocessing", "weakref"}
-"""Packages whose objects are no data, and hold the whole process."""
+"""Packages whose objects hold no data, but refer to the whole process."""
 _LIBRARIES = sys.stdlib_module_names | {"torch", "autotune"}
 
 
 class Attributes:
-    """What a data set holds, at any depth, as it is at this moment.
+    """A snapshot of a data set's contents, at any depth.
 
-    Attributes of the script's classes belong to it, and what its functions have from around them. Lists and arrays
-    above the limits, and objects without attributes, count as changed only where another one takes their place.
+    It includes attributes of the script's classes, and what functions refer to outside themselves. Lists and arrays
+    above the limits, and objects without attributes, count as changed only if another object takes their place.
 
     Args:
-        things: The data set, and what else workers have a copy of.
+        holders: The data set, and other objects that workers have a copy of.
     """
 
-    def __init__(self, *things: Any) -> None:
-        self._found = [_kept(part) for part in held_by(*things)]
+    def __init__(self, *holders: Any) -> None:
+        self._records = [_kept(part) for part in held_by(*holders)]
 
     def are_as(self, former: Attributes) -> bool:
-        """Whether they are as they were."""
-        now, then = self._found, former._found
+        """Whether nothing has changed since another snapshot."""
+        now, then = self._records, former._records
         return len(now) == len(then) and all(map(is_same, now, then))
 
 
-def is_same(one: Any, other: Any) -> bool:
-    """Whether two are one, or equal numbers, texts, or tuples of such: what else is equal only its class could say."""
-    if one is other:
+def is_same(value: Any, other: Any) -> bool:
+    """Whether two values are the same object, or equal numbers, texts, or tuples of such.
+
+    Comparing other objects would run code of their class.
+    """
+    if value is other:
         return True
-    if type(one) is not type(other):
+    if type(value) is not type(other):
         return False
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(is_same, one, other))
-    return isinstance(one, _PLAIN) and bool(one == other)
+    if isinstance(value, tuple):
+        return len(value) == len(other) and all(map(is_same, value, other))
+    return isinstance(value, _PLAIN) and bool(value == other)
 
 
-def nested(*things: Any) -> list[Any]:
-    """These, and the data sets that they are made of; what is found on the way comes last."""
-    found: dict[int, Any] = {}
-    waiting = list(things)
+def nested(*holders: Any) -> list[Any]:
+    """The objects, and the data sets that they are made of, outer ones first."""
+    parts_by_id: dict[int, Any] = {}
+    waiting = list(holders)
     for thing in waiting:  # grows as it goes
-        if id(thing) in found:
+        if id(thing) in parts_by_id:
             continue
-        found[id(thing)] = thing
+        parts_by_id[id(thing)] = thing
         for value in list(getattr(thing, "__dict__", {}).values()):
             parts = value if type(value) in {list, tuple} else (value,)
             if parts and issubclass(type(parts[0]), Dataset):
                 waiting.extend(parts)
-    return list(found.values())
+    return list(parts_by_id.values())
 
 
 class Growth:
-    """Whether data sets keep what is read from them, in this process: what they hold grows with each sample."""
+    """Detects data sets that keep what is read from them in this process: they grow with each sample."""
 
     def __init__(self) -> None:
         self._before: dict[int, int] = {}  # of each loader, when its first batch had been drawn
@@ -94,15 +97,15 @@ class Growth:
             self._before[id(loader)] = count_items(loader.dataset)
 
     def is_seen(self, loader: Any) -> bool:
-        """Whether it has grown, by what few large files that are opened meanwhile would not make up for."""
+        """Whether a loader's data set has grown by more than a few large files opened meanwhile would explain."""
         grown = count_items(loader.dataset) - self._before.get(id(loader), 0)
         return not loader.num_workers and grown > 0 and grown >= GROWN_SHARE * self._drawn[id(loader)]
 
 
 def count_items(dataset: Any) -> int:
-    """How much the lists, dictionaries and sets of a data set hold, and of the data sets that it is made of.
+    """Counts the items in lists, dictionaries and sets of a data set, and of the data sets that it is made of.
 
-    More, after samples were read, where it keeps them; empty places of a list are none.
+    The count grows with the samples read if the data set keeps them. None in a list does not count.
     """
     held = [value for part in nested(dataset) for value in list(getattr(part, "__dict__", {}).values())]
     lists = [value for value in held if type(value) is list and len(value) <= MOST_ITEMS]
@@ -111,10 +114,10 @@ def count_items(dataset: Any) -> int:
 
 
 def held_by(*holders: Any) -> Iterator[Any]:
-    """The holders and everything that they hold, in the same order each time; numbers and texts are left out.
+    """Yields the holders and everything that they hold, in a fixed order; numbers and texts are left out.
 
-    A part is an attribute, also of a class of the script's, an item of a list, a tuple, a set or a dictionary, or what
-    a function has from around it.
+    A part is an attribute (also of the script's classes), an item of a list, tuple, set or dictionary, or a value that
+    a function refers to outside itself.
     """
     seen: dict[int, Any] = {}
     waiting = list(holders)[::-1]
@@ -123,12 +126,12 @@ def held_by(*holders: Any) -> Iterator[Any]:
         if id(part) not in seen and type(part) not in _ATOMS:
             seen[id(part)] = part
             yield part
-            with contextlib.suppress(Exception):  # a class of the script's may raise where it is asked
+            with contextlib.suppress(Exception):  # a class of the script's may raise on access
                 waiting += reversed(_parts(part))
 
 
 def _parts(holder: Any) -> list[Any]:
-    """The attributes and items that may change by themselves."""
+    """The attributes and items that may change without their holder."""
     kind = type(holder)
     if issubclass(kind, (*_CLOSED, torch.Tensor)) or kind.__module__.partition(".")[0] in _FOREIGN:
         return []
@@ -146,7 +149,7 @@ def _items(holder: Any) -> list[Any]:
 
 
 def _attributes(holder: Any) -> dict[str, Any]:
-    """What an object, a class, or a function holds by names."""
+    """The named parts of an object, a class, or a function."""
     kind = type(holder)
     if kind is types.FunctionType:
         return _around(holder)
@@ -163,7 +166,7 @@ def _attributes(holder: Any) -> dict[str, Any]:
 
 
 def _around(function: types.FunctionType) -> dict[str, Any]:
-    """What a function has from around it; of the globals plain values and lists alone: others may train."""
+    """The values outside a function that it uses; only plain values and lists of the globals: others may train."""
     around = dict(enumerate(function.__closure__ or ()))
     held: dict[str, Any] = {f"cell {place}": cell.cell_contents for place, cell in around.items()}
     held |= {"defaults": function.__defaults__, "keywords": function.__kwdefaults__}
@@ -175,7 +178,7 @@ def _around(function: types.FunctionType) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _globals_of(code: types.CodeType) -> tuple[str, ...]:
-    """The names of globals that a function reads, and the functions within it."""
+    """The names of globals that a function, or a function within it, reads."""
     own = [one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"]
     within = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in _globals_of(part)]
     return tuple(dict.fromkeys([*own, *within]))
@@ -187,7 +190,7 @@ def _slots(kind: type) -> list[str]:
 
 
 def _trains(owner: Any) -> bool:
-    """Whether an object is a model, or holds one or an optimizer, as trainers do: it is another one after each step."""
+    """Whether an object is a model, or holds one or an optimizer, as trainers do: each step changes it."""
     held = (owner, *(getattr(owner, "__dict__", None) or {}).values())
     modules = (one for one in held if isinstance(one, torch.nn.Module))
     return any(isinstance(one, torch.optim.Optimizer) for one in held) or any(
@@ -196,7 +199,7 @@ def _trains(owner: Any) -> bool:
 
 
 def _is_of_library(thing: Any) -> bool:
-    """Whether a class or a function is not the script's."""
+    """Whether a class or a function belongs to a library, not to the script."""
     return _is_library(str(thing.__module__))
 
 
@@ -207,14 +210,14 @@ def _is_library(module: str) -> bool:
 
 
 def _are_plain(items: list[Any]) -> bool:
-    """Whether they are numbers and texts, or tuples of such, as the paths and classes of a million images."""
+    """Whether items are numbers and texts, or tuples of such, like the paths and classes of a million images."""
     kinds = set(map(type, items))
     return kinds <= _ATOMS or (kinds == {tuple} and set(map(type, itertools.chain.from_iterable(items))) <= _ATOMS)
 
 
 def _kept(value: Any) -> Any:
-    """A record by which a later change shows; it holds the value, so that nothing else gets its id."""
-    with contextlib.suppress(Exception):  # whatever a class of the script's makes of being asked
+    """A record that shows a later change; it holds the value, so that no other object gets its id."""
+    with contextlib.suppress(Exception):  # a class of the script's may raise on access
         kind = type(value)
         if isinstance(value, torch.Tensor):
             return value, *_of_tensor(value)
@@ -232,7 +235,7 @@ def _kept(value: Any) -> Any:
 
 
 def _of_tensor(tensor: torch.Tensor) -> tuple[int, ...]:
-    """What changes with a tensor; nothing where workers share it. Writing to ``.data`` is not counted as a version."""
+    """Values that change with a tensor; none where workers share it. Writes to ``.data`` do not raise its version."""
     if tensor.is_shared():  # type: ignore[no-untyped-call]
         return ()
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.nbytes > MOST_BYTES:
@@ -242,5 +245,5 @@ def _of_tensor(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _mark(part: Any) -> Any:
-    """The part itself; None for a list and the rest, each of which has a record of its own."""
+    """The part itself; None for a container, which has a record of its own."""
     return None if type(part) in _HOLDING else part

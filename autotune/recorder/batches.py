@@ -1,4 +1,4 @@
-"""What a script takes for torch's own iterator of a loader."""
+"""Iterators that stand in for torch's own iterator of a loader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def _nothing(*_: Any) -> None:
 
 
 class Batches(Iterator[Any]):
-    """Hands on batches; what else a script or a framework asks of torch's iterators, the inner one is asked for."""
+    """Hands on batches; any other attribute comes from the inner iterator, one of torch's."""
 
     def _inner(self) -> Any:
         raise NotImplementedError
@@ -23,7 +23,7 @@ class Batches(Iterator[Any]):
 
 
 class Watched(Batches):
-    """An iterator of a loader, which looks at each batch before the script gets it.
+    """An iterator of a loader that shows each batch to a function before the script gets it.
 
     Args:
         batches: The iterator.
@@ -51,7 +51,7 @@ class Watched(Batches):
         self._ended = ended
 
     def look_away(self) -> None:
-        """Calls none of the functions any more."""
+        """Stops calling the functions."""
         self._drawn = self._draws = self._ended = _nothing
 
     def _inner(self) -> Any:

@@ -1,4 +1,4 @@
-"""The repeated blocks of a model, such as the layers of a transformer: what is compiled once for all, or recomputed."""
+"""The repeated blocks of a model, such as the layers of a transformer: compiled once for all, or recomputed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from torch import nn
 
 FEWEST_BLOCKS = 2
-"""Of a kind: with fewer there is nothing that repeats."""
+"""Fewest blocks of a kind: with fewer nothing repeats."""
 LEAST_SHARE = 0.5
-"""Of the weights that are multiplied with, in the blocks: else most of the work lies elsewhere. Chosen."""
+"""Least share of the multiplied weights in the blocks: else most of the work lies elsewhere. Not tuned."""
 
 
 def repeated_blocks(model: nn.Module, *, recomputable: bool = False) -> list[list[nn.Module]]:
-    """The blocks of a model, in groups of alike ones; empty unless they hold most of it.
+    """Returns the blocks of a model, in groups of alike ones; empty unless they hold most of its weights.
 
-    Blocks stand in a ModuleList, a ModuleDict or a Sequential, and have parts of their own. They are alike by their
-    classes, the shapes of their tensors, and the floats that they hold: a dropout's share, say, is part of compiled
-    code. The outermost count, so that a block's own list of experts is part of it.
+    Blocks are items of a ModuleList, ModuleDict or Sequential, and have parts of their own. Blocks are alike if their
+    classes, the shapes of their tensors, and their float attributes are: a dropout's probability, say, is part of
+    compiled code. Only the outermost blocks count: a list of experts within a block is part of it.
 
     Args:
         model: Where to look.
@@ -34,15 +34,15 @@ def repeated_blocks(model: nn.Module, *, recomputable: bool = False) -> list[lis
 
 
 def count_blocks(model: nn.Module, *, recomputable: bool = False) -> int:
-    """How many there are; 0 where nothing repeats."""
+    """Number of repeated blocks; 0 where nothing repeats."""
     return sum(map(len, repeated_blocks(model, recomputable=recomputable)))
 
 
 def without_cache(model: nn.Module) -> Iterator[nn.Module]:
-    """The parts that keep keys and values for generating text, as those of transformers do unless they are told not to.
+    """Yields the parts that cache keys and values for generating text, as models of transformers do by default.
 
-    In training nobody reads them. A block that is computed again would write them twice, and compiled code that writes
-    them to a place of its own is another one for each block.
+    Training never reads that cache. A recomputed block would write to it twice, and each block would need compiled
+    code of its own, because each writes to another entry.
     """
     for part in model.modules():
         keeps = getattr(getattr(part, "config", None), "use_cache", None) is True
@@ -51,7 +51,7 @@ def without_cache(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def no_cache_in_training(forward: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls a forward that takes ``use_cache``, and asks for none unless the caller does, or computes no gradient."""
+    """Calls a forward with ``use_cache=False``, unless the caller sets it or computes no gradient."""
     import torch
 
     if torch.is_grad_enabled():
@@ -60,7 +60,7 @@ def no_cache_in_training(forward: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def recomputed(forward: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls a block's forward, whose activations are computed again in backward, by the same random numbers."""
+    """Calls a block's forward; its activations are recomputed in the backward pass with the same random numbers."""
     import torch
     from torch.utils.checkpoint import checkpoint
 
@@ -92,7 +92,7 @@ def _likeness(block: nn.Module) -> object:
 
 
 def _shape(tensor: Any) -> tuple[int, ...] | None:
-    """None: known once a batch was seen."""
+    """None where the shape is unknown until the first batch."""
     from torch.nn.parameter import is_lazy
 
     return None if is_lazy(tensor) else tuple(tensor.shape)
@@ -109,7 +109,7 @@ def _weights(modules: Any) -> list[Any]:
 
 
 def _embeddings(model: nn.Module) -> list[nn.Module]:
-    """Tables that are looked up; a scoring layer that shares their weights costs its product all the same, once."""
+    """Lookup tables. A scoring layer that shares their weights still costs one product."""
     from torch import nn
 
     return [part for part in model.modules() if isinstance(part, (nn.Embedding, nn.EmbeddingBag))]

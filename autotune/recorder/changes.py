@@ -1,4 +1,4 @@
-"""What is changed in a script that knows nothing of it: its loaders, models, optimizers, and the process."""
+"""Changes to a script from outside it: to its loaders, models, optimizers, and process."""
 
 from __future__ import annotations
 
@@ -30,38 +30,43 @@ class Changes:
     """The changes of one config, as the parent's knobs name them.
 
     Args:
-        told: ``knobs``, a value for each; ``changed``, the names of those that differ from the script's own, and how:
-            ``loader``, arguments of DataLoader; ``process`` and ``optimizer``, pairs of a function of `telling` and a
-            value; ``model``, functions of it; ``ddp``, by knob, an argument of ``DistributedDataParallel`` and its
-            value; ``variables``, of the environment, which are read when ranks meet; ``copies``, whether copies of
-            batches do not wait.
+        description: The config, by these keys:
+
+            - ``knobs``: a value for each knob
+            - ``changed``: names of the knobs that differ from the script's own config
+            - ``loader``: arguments of DataLoader
+            - ``process``, ``optimizer``: pairs of a function of `telling` and its value
+            - ``model``: functions of `telling`
+            - ``ddp``: by knob, an argument of ``DistributedDataParallel`` and its value
+            - ``variables``: environment variables, which are read when ranks meet
+            - ``copies``: whether copies of batches do not wait
 
     Attributes:
-        knobs: A value for each.
-        changed: A value for each that differs from the script's own.
+        knobs: A value for each knob.
+        changed: A value for each knob that differs from the script's own config.
         loader: Arguments of DataLoader.
         ddp: Arguments of ``DistributedDataParallel``, by knob.
-        wrapped: What was made with them; they are, where it is made before the job is known.
-        copies: Sees to copies of batches; None where they are left as they are.
+        wrapped: The ``DistributedDataParallel`` models made with these arguments.
+        copies: Makes copies of batches that do not wait; None where they are left as they are.
         switched: Optimizers that were changed, in the order of their first steps; a script may train many models.
         refused_form: Why an optimizer could not be changed; None where all could.
     """
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.knobs = types.SimpleNamespace(**told.get("knobs", {}))
-        self.changed: dict[str, Any] = {name: getattr(self.knobs, name) for name in told.get("changed", ())}
-        self.loader: dict[str, Any] = told.get("loader", {})
-        self.ddp: dict[str, tuple[str, Any]] = told.get("ddp", {})
-        self.variables: dict[str, str] = told.get("variables", {})
+    def __init__(self, description: dict[str, Any]) -> None:
+        self.knobs = types.SimpleNamespace(**description.get("knobs", {}))
+        self.changed: dict[str, Any] = {name: getattr(self.knobs, name) for name in description.get("changed", ())}
+        self.loader: dict[str, Any] = description.get("loader", {})
+        self.ddp: dict[str, tuple[str, Any]] = description.get("ddp", {})
+        self.variables: dict[str, str] = description.get("variables", {})
         self.wrapped: list[Any] = []
-        self.copies = Copies() if told.get("copies") else None
+        self.copies = Copies() if description.get("copies") else None
         self._models: list[weakref.ref[nn.Module]] = []
         self.switched: list[weakref.ref[Optimizer]] = []
         self.refused_form: str | None = None
-        self._process: list[tuple[str, Any]] = told.get("process", [])
-        self._model: list[str] = told.get("model", [])
+        self._process: list[tuple[str, Any]] = description.get("process", [])
+        self._model: list[str] = description.get("model", [])
         self._found_models = False
-        self._optimizer: list[tuple[str, Any]] = told.get("optimizer", [])
+        self._optimizer: list[tuple[str, Any]] = description.get("optimizer", [])
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._undos: dict[str, Undo] = {}  # of the process; a model's and an optimizer's own are kept on them
         follow_weights()  # now: models may be laid out within a step, when torch takes no further hook
@@ -88,23 +93,23 @@ class Changes:
 
     @property
     def models(self) -> list[nn.Module]:
-        """Those that were changed and are still there."""
-        return [model for known in self._models if (model := known()) is not None]
+        """The changed models that are still alive."""
+        return [model for reference in self._models if (model := reference()) is not None]
 
     def covers(self, optimizer: Optimizer) -> bool:
-        """Whether all that an optimizer steps is of models that were changed: a script may make one for each task."""
+        """Whether all weights that an optimizer steps belong to changed models: a script may make one for each task."""
         changed = {id(weight) for model in self.models for weight in model.parameters()}
         return all(id(weight) in changed for group in optimizer.param_groups for weight in group["params"])
 
     def on_process(self, device: torch.device) -> None:
-        """Tells torch what holds for the whole process; again, where the script may have said otherwise meanwhile."""
+        """Sets what holds for the whole process; called again where the script may have changed it meanwhile."""
         for function, value in self._process:
             undo = getattr(telling, function)(value, device)
             if undo is not never:  # all players of a process share it
                 self._undos.setdefault(function, undo)
 
     def on_copies(self) -> None:
-        """From here on copies of batches do not wait, where that was chosen."""
+        """Makes copies of batches not wait from here on, if the config says so."""
         if self.copies is not None and "copies" not in self._undos:
             self._undos["copies"] = self.copies.install()
 
@@ -112,17 +117,17 @@ class Changes:
         """Changes the models, each once."""
         if not self._model:
             return
-        known = self.models
+        changed_models = self.models
         for model in models:
-            if not any(model is one for one in known):
-                known.append(model)
+            if not any(model is one for one in changed_models):
+                changed_models.append(model)
                 undos = [getattr(telling, function)(model, self.knobs) for function in self._model]
                 kept_on(model)[self] = in_reverse([undo for undo in undos if undo is not never])
-        self._models = [weakref.ref(model) for model in known]
+        self._models = [weakref.ref(model) for model in changed_models]
         self._found_models |= bool(models)
 
     def on_optimizer(self, optimizer: Optimizer) -> None:
-        """Changes an optimizer, once; one that has no such form steps as it is."""
+        """Changes an optimizer, once; an optimizer without the requested form stays as it is."""
         if optimizer in self._known:
             return
         self._known.add(optimizer)
@@ -135,12 +140,12 @@ class Changes:
             self.refused_form = str(error)
 
     def undo(self) -> None:
-        """Takes back what was changed in optimizers, models, copies and the process; it can be changed again then.
+        """Undoes the changes to optimizers, models, copies and the process; they can be made again afterwards.
 
-        Loaders stay as they were made, and so does what ranks have agreed on, and what only a new process takes back.
+        Loaders stay changed, and so does what ranks have agreed on, or what only a new process can undo.
         """
-        for known in reversed(self.switched):
-            if (optimizer := known()) is not None:
+        for reference in reversed(self.switched):
+            if (optimizer := reference()) is not None:
                 kept_on(optimizer).pop(self)()
         for model in reversed(self.models):
             kept_on(model).pop(self)()
@@ -149,12 +154,12 @@ class Changes:
         self.leave_process()
 
     def leave_process(self) -> None:
-        """Takes back what holds for the whole process, but for what something else has changed since."""
+        """Undoes the changes to the whole process, except those that other code has overwritten since."""
         while self._undos:
             self._undos.popitem()[1]()
 
     def arguments(self, loader: DataLoader[Any]) -> dict[str, Any]:
-        """The arguments with which a loader is made again: the script's own, but for what is changed."""
+        """The arguments to recreate a loader: the script's own, with the changes."""
         arguments = {name: getattr(loader, name) for name in KEPT}
         arguments |= {
             "num_workers": loader.num_workers,

@@ -1,8 +1,8 @@
-"""What time it is where training is timed: on the host, or on a device that works through a queue.
+"""Clocks that time training: on the host, or on a device that works through a queue.
 
-A device's work is asynchronous: the host fetches the next batch while the device still trains on the last one. Who
-synchronises at every step takes that away, and times 140 ms where 40 ms of fetching and 100 ms of training overlap. So
-marks are put into the device's own queue (CUDA events), and are read when all is over.
+A device's work is asynchronous: the host fetches the next batch while the device still trains on the last one.
+Synchronising at every step prevents that, and times 140 ms where 40 ms of fetching and 100 ms of training overlap. So
+marks are put into the device's own queue (CUDA events), and are read at the end.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import torch
 class Clock:
     """Marks moments on the host, and measures the seconds between them.
 
-    A device without timed events has this one: laps wait for its work where they begin and end.
+    A device without timed events uses this clock: laps wait for its work at their start and end.
 
     Args:
-        wait: Waits for the device; does nothing, where the work is done when the call returns.
+        wait: Waits for the device; does nothing where calls are synchronous.
 
     Attributes:
         synchronize: Waits for the device.
-        lead: Micro-batches that are trained before a lap's first mark: the queue of a device that was waited for is
-            empty, in training it never is.
+        lead: Micro-batches to train before a lap's first mark: after a wait the device's queue is empty, which it
+            never is in training.
     """
 
     lead = 0
@@ -35,27 +35,26 @@ class Clock:
         self.synchronize = wait
 
     def mark(self) -> Any:
-        """The moment at which all work asked for until now is done; the host can only say: now."""
+        """The moment at which all work queued so far is finished; on the host, that is now."""
         return perf_counter()
 
     def seconds(self, began: Any, ended: Any) -> float:
-        """Between two marks."""
+        """Seconds between two marks."""
         return float(ended - began)
 
     def finish(self) -> Any:
-        """Waits for the device; the moment at which it was done."""
+        """Waits for the device, and returns the moment at which it finished."""
         self.synchronize()
         return perf_counter()
 
 
 class EventClock(Clock):
-    """The clock of a device whose queue takes events that keep the time at which it passed them.
+    """The clock of a device whose queue takes timed events.
 
-    Between the mark before a batch is asked for and the one after it came lies what the device waited for it, rather
-    than what the host did.
+    Marks before and after fetching a batch measure how long the device waited for it, not how long the host did.
 
     Args:
-        make_event: Makes one, with ``record()`` and ``elapsed_time(other)`` in milliseconds, as torch's are.
+        make_event: Makes an event with ``record()`` and ``elapsed_time(other)`` in milliseconds, as in torch.
         wait: Waits for the device.
     """
 
@@ -66,17 +65,17 @@ class EventClock(Clock):
         self._make_event = make_event
 
     def mark(self) -> Any:
-        """An event behind all that was asked for."""
+        """An event after all work queued so far."""
         event = self._make_event()
         event.record()
         return event
 
     def seconds(self, began: Any, ended: Any) -> float:
-        """Between two events that have passed."""
+        """Seconds between two events that have passed."""
         return float(began.elapsed_time(ended)) / 1e3
 
     def finish(self) -> Any:
-        """Waits for the device to pass an event, which keeps the time."""
+        """Waits for the device to pass an event, and returns it."""
         event = self.mark()
         self.synchronize()
         return event

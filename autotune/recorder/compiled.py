@@ -1,4 +1,4 @@
-"""How a model or a loss is compiled, and how compiled code is kept while a process plays other configs."""
+"""Compiling a model or a loss, and keeping compiled code while a process plays other configs."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 GRAPHED = ("reduce-overhead", "max-autotune", "cudagraphs")
 """Modes that replay CUDA graphs."""
 OWN_MODES = ("cudagraphs", "blocks", "loss")
-"""Modes that are none of Inductor's: CUDA graphs of eager kernels, a backend of torch's own; and the default mode for
-each repeated block, rather than for the whole model, or for the loss with the model in it."""
+"""Modes that Inductor does not have: CUDA graphs of eager kernels, which is a backend of torch; and the default mode
+for each repeated block, or for the loss with the model in it, rather than for the whole model."""
 CODE_DEPENDS_ON = (
     "batch_size", "precision", "fp8_linear", "memory_format", "sdpa_backend", "checkpointing", "compile_mode",
     "num_threads", "ddp_bucket_cap_mb", "strategy", "fsdp_param_dtype",
 )  # fmt: skip
-"""The knobs that affect compiled code: configs that differ in one of them share none, because dynamo would compile the
-second shape that a function sees as a dynamic one, unlike a process that sees no other."""
+"""The knobs that affect compiled code. Configs that differ in one of them share no code: dynamo would make the second
+shape that a function sees a dynamic one, unlike a process that sees only one shape."""
 _RECOMPILES = 8
-"""Torch's own limit (`torch._dynamo.config.recompile_limit`), above which it goes on eagerly."""
+"""Torch's own limit (`torch._dynamo.config.recompile_limit`), above which code runs eagerly."""
 _MODE = "_mode_by_autotune"  # attribute of a compiled call
 
 
 def compile_model(model: nn.Module, config: Knobs) -> Undo:
     """Compiles the model's call in place, or the calls of its repeated blocks, so that ``state_dict()`` keeps its keys.
 
-    Blocks that are alike share their compiled code. Compiled code is kept with the model: where the same config comes
-    into force again, nothing is compiled.
+    Blocks that are alike share their compiled code. Compiled code is kept with the model, so applying the same config
+    again compiles nothing.
     """
     mode = config.compile_mode
     if mode is None:
@@ -58,7 +58,7 @@ def compile_model(model: nn.Module, config: Knobs) -> Undo:
 
 
 def compile_loss(loss: Callable[..., Any], config: Knobs) -> Callable[..., Any]:
-    """A function of a model and a batch, compiled with the model in it; as it is, unless that is the mode."""
+    """Compiles a function of a model and a batch, if the mode is ``loss``; else returns it unchanged."""
     if config.compile_mode != "loss":
         return loss
     make = _compiled_loss if isinstance(loss, Hashable) else _compiled_loss.__wrapped__
@@ -68,7 +68,7 @@ def compile_loss(loss: Callable[..., Any], config: Knobs) -> Callable[..., Any]:
 def compiled_mode(model: nn.Module) -> str | None:
     """The mode in which a model's call, or a block's, is compiled; ``eager`` where neither is.
 
-    None where a model has no blocks, so that compiling them would change nothing.
+    None where a model has no blocks: compiling them would change nothing.
     """
     for part in model.modules():
         if mode := getattr(vars(part).get("_compiled_call_impl"), _MODE, None):
@@ -81,7 +81,7 @@ def _compiled_loss(loss: Callable[..., Any], _key: tuple[Any, ...]) -> Callable[
     import torch
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return loss(*args, **kwargs)  # an object that is called, or a partial one, cannot be compiled itself
+        return loss(*args, **kwargs)  # callable objects and partials cannot be compiled themselves
 
     call.__code__ = call.__code__.replace(co_name="call_loss")
     return torch.compile(call, **_understood(isolate_recompiles=True))
@@ -92,7 +92,7 @@ def _key(config: Knobs) -> tuple[Any, ...]:
 
 
 def _whole(model: nn.Module, mode: str) -> list[tuple[nn.Module, Any]]:
-    # In the loss the model is compiled as a part of it, and by itself wherever else it is called.
+    # Mode "loss" compiles the model as a part of the loss, and by itself where it is called elsewhere.
     own: dict[str, dict[str, Any]] = {"cudagraphs": {"backend": "cudagraphs"}, "loss": {}}
     how = own.get(mode, {"mode": mode}) | _understood(isolate_recompiles=True)
     return [(model, _compiled_call(model, _CALL.replace(co_name="call"), **how))]
@@ -102,7 +102,7 @@ def _blocks(model: nn.Module) -> list[tuple[nn.Module, Any]]:
     calls = []
     for number, group in enumerate(repeated_blocks(model)):
         code = _CALL.replace(co_name=f"call_block_{number}")
-        # Room to compile each block of a group on its own, should torch tell them apart.
+        # Room to compile each block of a group on its own, should torch distinguish them.
         limit = _understood(recompile_limit=max(_RECOMPILES, 2 * len(group)))
         calls += [(block, _compiled_call(block, code, **limit)) for block in group]
     return calls
@@ -119,12 +119,12 @@ _CALL = _call_of(None).__code__  # type: ignore[arg-type]
 
 
 def _compiled_call(model: nn.Module, code: types.CodeType, **how: Any) -> Callable[..., Any]:
-    """What stands for a module's call once it is compiled.
+    """The function that replaces a module's call.
 
-    This is ``nn.Module.compile`` but for the function in between: torch does not trace functions of its own files, so a
-    model whose class is torch's (``nn.Sequential``) would silently run eagerly. Its compiled code belongs to the
-    function's code: blocks of another kind are no reason to compile for sizes that vary. What `torch.jit.trace`
-    records, for an export say, is the model's own call: it refuses compiled code.
+    Like ``nn.Module.compile``, with a function in between: torch does not trace functions of its own files, so a model
+    whose class is torch's (``nn.Sequential``) would silently run eagerly. Compiled code belongs to the function's code
+    object, so blocks of another kind do not trigger dynamic shapes. `torch.jit.trace`, in an export say, refuses
+    compiled code, so it records the model's own call.
     """
     import torch
 
@@ -139,9 +139,9 @@ def _compiled_call(model: nn.Module, code: types.CodeType, **how: Any) -> Callab
 
 
 def _forget_sizes(kept: dict[Any, Any], key: tuple[Any, ...]) -> Undo:
-    """Has dynamo remember for each config by itself what sizes its functions have seen, those behind a break as well.
+    """Makes dynamo remember the sizes that its functions have seen separately for each config, also after graph breaks.
 
-    It remembers them by a function's name and place for the whole process (`torch._dynamo.pgo`, since 2.6; older
+    Dynamo remembers them by a function's name and line for the whole process (`torch._dynamo.pgo`, since 2.6; older
     versions by its code).
     """
     try:
@@ -152,14 +152,14 @@ def _forget_sizes(kept: dict[Any, Any], key: tuple[Any, ...]) -> Undo:
 
 
 def _understood(**arguments: Any) -> dict[str, Any]:
-    """Those arguments that this version of `torch.compile` takes."""
+    """The arguments that this version of `torch.compile` takes."""
     import torch
 
     return {name: value for name, value in arguments.items() if name in inspect.signature(torch.compile).parameters}
 
 
 def keep_gradients(model: nn.Module, config: Knobs) -> Undo:
-    """Lets a model's gradients live through the micro-batches of a step, where a CUDA graph is replayed for each."""
+    """Keeps a model's gradients through the micro-batches of a step, each of which replays a CUDA graph."""
     if config.compile_mode not in GRAPHED or config.accumulation_steps == 1:
         return nothing
     weights = [weight for weight in model.parameters() if weight.requires_grad]

@@ -1,9 +1,9 @@
-"""Copies of a script's batches to the device that nobody waits for.
+"""Non-blocking copies of a script's batches to the device.
 
-A script says ``batch.to(device)``; that copy is made as ``batch.to(device, non_blocking=True)`` where it comes out of
-the page-locked memory of a batch that the loader has just handed over. Nothing else is touched: a copy back to the host
-would be read before it is there, and page-locked memory of the script's own may be written to again meanwhile. The
-loader's is not: torch's allocator of such memory keeps a block until the copies out of it have ended.
+A script calls ``batch.to(device)``. The copy becomes ``batch.to(device, non_blocking=True)`` if its source is the
+page-locked memory of a batch that the loader has just handed over. Other copies stay as they are: a copy back to the
+host would be read before it arrives, and the script may write to its own page-locked memory meanwhile. The loader's
+memory is safe: torch's allocator of such memory keeps a block until the copies out of it have ended.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import torch
 
 RECENT = 4
-"""Batches whose tensors are known: frameworks draw one or two ahead of the one that they copy. Chosen."""
+"""Batches whose tensors are remembered: frameworks draw one or two ahead of the one that they copy. Not tuned."""
 
 
 class Copies:
-    """Makes copies that do not wait of those that may.
+    """Makes copies non-blocking where that is safe.
 
     Attributes:
         overlapped: Copies that were changed so far.
@@ -35,18 +35,18 @@ class Copies:
         self._recent: deque[set[int]] = deque(maxlen=RECENT)
 
     def install(self) -> Undo:
-        """From here on ``Tensor.to`` and ``Tensor.cuda`` are asked first."""
+        """Patches ``Tensor.to`` and ``Tensor.cuda``."""
         import torch
 
         ways = [(name, self._asking(getattr(torch.Tensor, name))) for name in ("to", "cuda")]
         return in_reverse([put(torch.Tensor, name, asking) for name, asking in ways])
 
     def drawn(self, batch: Any) -> None:
-        """A batch was handed over: what of it lies in page-locked memory may be copied without waiting."""
+        """Notes a batch that was handed over: its page-locked tensors may be copied without waiting."""
         self._recent.append({place_of(tensor) for tensor in tensors_in(batch) if is_pinned(tensor)})
 
     def may_overlap(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is of a batch, or a part of one, that was handed over lately, in page-locked memory."""
+        """Whether a tensor is page-locked and belongs to a batch that was handed over lately."""
         if tensor.device.type != "cpu" or not any(self._recent):
             return False
         place = place_of(tensor)
@@ -65,12 +65,12 @@ class Copies:
 
 
 def says_itself(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call of ``to`` or ``cuda`` says by itself whether it waits: by name, or by its place."""
+    """Whether a call of ``to`` or ``cuda`` sets ``non_blocking`` itself, by name or by position."""
     return "non_blocking" in kwargs or any(isinstance(argument, bool) for argument in args)
 
 
 def place_of(tensor: torch.Tensor) -> int:
-    """Where the memory begins that a tensor lies in; the same for all its parts. 0 where it has none."""
+    """The address of a tensor's storage, the same for all its views; 0 where it has none."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):  # sparse tensors, and those without memory
@@ -78,7 +78,7 @@ def place_of(tensor: torch.Tensor) -> int:
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """Whether it lies in page-locked memory of the host."""
+    """Whether a tensor lies in page-locked memory of the host."""
     return tensor.device.type == "cpu" and tensor.layout is _strided() and tensor.is_pinned()
 
 

@@ -1,8 +1,7 @@
-"""A loader whose passes draw random numbers in this process as the script's own loader would: when, and how many.
+"""A loader that draws as many random numbers in this process, and at the same moments, as the script's own would.
 
-A shuffle is drawn from the generator that training draws its dropout from, or from one of the script's own. With other
-workers torch would draw at other moments, call a sampler once more, and leave out a draw: then all that comes later is
-another training.
+A shuffle uses the generator that dropout uses, or one of the script's own. With another number of workers torch would
+draw at other moments, call a sampler once more, and skip a draw: all later random numbers would differ.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from .batches import Batches, Watched
 from .naming import class_of
 
 READS_DRAW = (
-    "reading the data draws random numbers, in workers from generators of their own: augmentation, shuffles and "
-    "dropout are drawn as under another seed"
+    "workers draw the random numbers of reading data from their own generators: augmentation, shuffles and dropout "
+    "differ, as with another seed"
 )
 INDICES_DRAW = (
-    "the sampler draws random numbers from batch to batch, for workers ahead of training: where training draws some, "
-    "too, they come in another order"
+    "the sampler draws random numbers for each batch, and for workers ahead of training: if training draws some too, "
+    "their order changes"
 )
-_told: set[tuple[str, str]] = set()
-"""Sentences that were said, or are looked into, each of a class."""
+_checked: set[tuple[str, str]] = set()
+"""Warnings that were checked for already, each with a class."""
 
 
 class Own(NamedTuple):
@@ -39,7 +38,7 @@ class Own(NamedTuple):
     Attributes:
         workers: Their number.
         prefetch_factor: Batches that each of them prepares; None without workers.
-        persists: Whether they go on from epoch to epoch.
+        persists: Whether they persist from epoch to epoch.
     """
 
     workers: int = 0
@@ -48,12 +47,12 @@ class Own(NamedTuple):
 
     @classmethod
     def of(cls, loader: DataLoader[Any]) -> Own:
-        """Those of a loader."""
+        """The values of a loader."""
         return cls(loader.num_workers, loader.prefetch_factor, loader.persistent_workers)
 
 
 class Drawing(DataLoader[Any]):
-    """A loader that draws as another one would: `read` instead of ``iter()``."""
+    """A loader that draws as another one would. Call `read` instead of ``iter()``."""
 
     _order: _Order | None = None
 
@@ -74,14 +73,14 @@ class Drawing(DataLoader[Any]):
         *,
         goes_on: bool,
     ) -> Watched:
-        """A pass.
+        """Starts a pass.
 
         Args:
-            own: The loader that it draws as.
-            sampler: Draws the indices of its batches; None: its own does.
-            iterate: Makes an iterator of torch's.
-            say: Told what cannot be as it was; a worker may call it.
-            goes_on: Whether it was read before, so that workers that persist are there.
+            own: Describes the loader to draw as.
+            sampler: Draws the indices of batches; None for this loader's own.
+            iterate: Makes one of torch's iterators.
+            say: Receives a warning about draws that differ. A worker may call it.
+            goes_on: Whether it was read before, so that persistent workers exist.
         """
         goes_on &= own.persists
         sampler = super()._index_sampler if sampler is None else sampler
@@ -89,7 +88,7 @@ class Drawing(DataLoader[Any]):
         draws = (not goes_on) + isinstance(self.dataset, IterDataPipe)
         source = begun(sampler, self.generator, draws=draws, starts_workers=bool(own.workers) and not goes_on)
         within = sampler.sampler if type(sampler) is BatchSampler else sampler
-        # This one may draw once more when it is asked for the end, which a script that counts batches never does.
+        # This sampler may draw once more at its end, which a script that counts batches never reaches.
         most = len(sampler) if type(within) is RandomSampler else math.inf
         looks = self.num_workers > own.workers and _is_first(INDICES_DRAW, within)
         indices = _Indices(source, own.workers * (own.prefetch_factor or 0), most, say if looks else None)
@@ -106,7 +105,7 @@ class Drawing(DataLoader[Any]):
         return Watched(start() if own.workers else _Late(start), draws=indices.ask)
 
     def _with(self, changed: dict[str, Any], iterate: Callable[[DataLoader[Any]], Iterator[Any]]) -> Iterator[Any]:
-        """What a function makes of it while some attributes are others."""
+        """Calls a function while some attributes are changed."""
         kept = {name: getattr(self, name) for name in changed}
         try:
             for name, value in changed.items():
@@ -118,7 +117,7 @@ class Drawing(DataLoader[Any]):
 
 
 class _Order:
-    """In the place of a loader's sampler: workers that persist ask the same one in each epoch."""
+    """Replaces a loader's sampler: persistent workers use the same one in each epoch."""
 
     sampler: Any
     indices: _Indices
@@ -131,13 +130,13 @@ class _Order:
 
 
 class _Indices(Iterator[Any]):
-    """The indices of a pass, batch by batch, drawn when the script's own loader would: sooner only for workers.
+    """The indices of a pass, batch by batch, drawn when the script's own loader would draw; sooner only for workers.
 
     Args:
         source: Draws them.
-        ahead: Batches for which the script's own loader draws before one is asked for.
-        most: Batches for which is drawn sooner, at most.
-        say: Told if random numbers are drawn sooner.
+        ahead: Batches whose indices the script's own loader draws before the first request.
+        most: Most batches to draw indices for before they are due.
+        say: Receives a warning if random numbers are drawn before they are due.
     """
 
     def __init__(self, source: Iterator[Any], ahead: int, most: float, say: Callable[[str], None] | None) -> None:
@@ -182,7 +181,7 @@ class _Indices(Iterator[Any]):
 
 
 class _Late(Batches):
-    """An iterator that is made when it is first asked for something: without workers, torch draws no sooner."""
+    """An iterator that is made on first use: without workers, torch draws no sooner."""
 
     def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
         self._make = make
@@ -206,7 +205,7 @@ class _FirstReads:
     Args:
         begin: The script's ``worker_init_fn``.
         collate: The script's ``collate_fn``.
-        say: Told if they were.
+        say: Receives a warning if they were.
     """
 
     def __init__(self, begin: Callable[[int], None] | None, collate: Any, say: Callable[[str], None]) -> None:
@@ -214,7 +213,7 @@ class _FirstReads:
         self._before: Any = None
 
     def begin(self, worker: int) -> None:
-        """A worker begins."""
+        """Begins a worker."""
         if self._begin is not None:
             self._begin(worker)
         self._before = random_states() if worker == 0 else None
@@ -228,20 +227,20 @@ class _FirstReads:
 
 
 def copied(generator: torch.Generator | None) -> torch.Generator:
-    """A generator in the state of another one; None: of torch's own on the CPU."""
+    """Copies a generator; None for torch's default one on the CPU."""
     copy = torch.Generator()
     copy.set_state((torch.default_generator if generator is None else generator).get_state())
     return copy
 
 
 def begun(sampler: Any, generator: torch.Generator | None, *, draws: int, starts_workers: bool) -> Iterator[Any]:
-    """The indices that a sampler draws for a pass, after what torch draws as it begins one.
+    """The indices that a sampler draws for a pass, after torch's own draws at its start.
 
     Args:
-        sampler: Of a loader's indices.
-        generator: Of the loader.
+        sampler: Draws a loader's indices.
+        generator: The loader's generator.
         draws: How many seeds torch draws.
-        starts_workers: Whether it starts workers: then it makes two iterators, of which some shuffle as they are made.
+        starts_workers: Whether torch starts workers. Then it makes two iterators, and some shuffle on creation.
     """
     indices = iter(sampler)
     for _ in range(draws):
@@ -250,7 +249,7 @@ def begun(sampler: Any, generator: torch.Generator | None, *, draws: int, starts
 
 
 def random_states() -> list[Any]:
-    """The states of a process's own generators: torch's on the CPU, Python's, and NumPy's where it is imported."""
+    """The states of a process's global generators: torch's on the CPU, Python's, and NumPy's if it is imported."""
     states: list[Any] = [torch.get_rng_state().tolist(), random.getstate()]
     if (numpy := sys.modules.get("numpy")) is not None:
         with contextlib.suppress(Exception):  # of a bit generator of the script's own
@@ -259,8 +258,8 @@ def random_states() -> list[Any]:
 
 
 def _is_first(sentence: str, thing: object) -> bool:
-    """Whether a thing's class has not been looked at in this respect."""
+    """Whether an object's class has not been checked for this warning."""
     key = sentence, class_of(thing)
-    is_first = key not in _told
-    _told.add(key)
+    is_first = key not in _checked
+    _checked.add(key)
     return is_first

@@ -1,7 +1,7 @@
-"""Whether what was changed in a script came into effect: seen where it acts, in the script's first steps.
+"""Checks in a script's first steps that the changes made to it took effect.
 
-Nothing here computes or changes numbers: the loader's own iterator, the weights, the optimizer's own functions, and the
-graph that the loss hangs on are asked.
+Nothing here computes or changes numbers: it reads the loader's iterator, the weights, the optimizer's functions, and
+the autograd graph of the loss.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ OF_ITERATOR = {
 """Attributes of the iterators of torch's loader, by knob."""
 OF_MODELS = ("precision", "compile_mode", "memory_format", "sdpa_backend")
 MOST_LOSSES, MOST_NODES = 8, 20_000
-"""Losses whose graphs are looked at, some of which may be of other models; and nodes of each, of which a network of a
-thousand layers has fewer."""
+"""Losses whose graphs are read, since the first ones may belong to other models; and nodes of each graph, more than a
+network of a thousand layers has."""
 OTHER_ALLOCATORS = re.compile(r"/lib(jemalloc|tcmalloc\w*|mimalloc)[^/]*\.so")
 _COMPILES = "_compiles_by_autotune"  # attribute of a compiled call, once it has compiled something
 _KERNELS = {"flash_attention": "Flash", "efficient_attention": "Efficient", "cudnn_attention": "Cudnn"}
 """Part of the name of each attention kernel's backward pass."""
 _FORMS = {"fused": "_fused_", "foreach": "_multi_tensor_"}
-"""How the functions of torch.optim begin that compute each form."""
+"""Prefix of the functions of torch.optim that compute each form."""
 
 
 class Effects:
-    """Looks whether the changes of one job came into effect.
+    """Checks whether the changes of one job took effect.
 
     Args:
-        changes: What is to be; nothing of it is applied yet.
-        device: That the script trains on.
+        changes: The changes; none of them is applied yet.
+        device: The device that the script trains on.
     """
 
     def __init__(self, changes: Changes, device: str) -> None:
@@ -66,14 +66,14 @@ class Effects:
         self._is_over = False
 
     def drawn(self, batch: Any) -> None:
-        """A batch is handed to the script."""
+        """Notes a batch that is handed to the script."""
         if self._changes.copies is not None:
             self._changes.copies.drawn(batch)
         if self._pinned is None and "pin_memory" in self._changed and (tensors := list(tensors_in(batch))):
             self._pinned = any(map(is_pinned, tensors))
 
     def before_backward(self, loss: torch.Tensor) -> None:
-        """A loss of the first steps hangs on its graph: what computed it stands in there."""
+        """Reads which operations computed a loss of the first steps from its graph."""
         if self._is_over:
             return
         if self._losses < MOST_LOSSES and not self._changed.keys().isdisjoint({"precision", "sdpa_backend"}):
@@ -83,17 +83,17 @@ class Effects:
             self._dtypes |= dtypes
 
     def before_step(self) -> None:
-        """An optimizer is about to step, which has been changed by now."""
+        """Watches changed optimizers before they step."""
         for known in () if self._is_over else self._changes.switched[len(self._forms) :]:
             optimizer = known()
             if optimizer is not None:
                 self._forms.append((optimizer, FormWatch(optimizer, self._changes.knobs.optimizer_impl)))
 
     def missing(self, stream: Stream | None, *, reads_only: bool) -> dict[str, str]:
-        """The knobs that did not come into effect, each with the reason.
+        """Returns the knobs that did not take effect, each with the reason.
 
         Args:
-            stream: What the script draws from.
+            stream: The stream that the script draws from.
             reads_only: Whether only the loader runs.
         """
         checks: dict[str, Callable[[Any], str | None]] = {
@@ -101,20 +101,22 @@ class Effects:
             "memory_format": self._layout, "sdpa_backend": self._attention, "optimizer_impl": self._optimizer,
             "num_threads": self._threads, "allocator": self._allocator, "cudnn_benchmark": self._search,
         }  # fmt: skip
-        found = of_loader(self._changed, stream, pinned=self._pinned, device=self._device) if stream is not None else {}
+        missing: dict[str, str] = {}
+        if stream is not None:
+            missing = of_loader(self._changed, stream, pinned=self._pinned, device=self._device)
         if reads_only:
-            return found
+            return missing
         for name, value in self._changed.items():
             if name in OF_MODELS and self._changes.wants_models:
-                found[name] = "the model was not found, so that it could not be changed"
+                missing[name] = "the model was not found, so that it could not be changed"
             elif name in self._changes.ddp and not self._changes.wrapped:
-                found[name] = "no DistributedDataParallel was made, so that none could be changed"
+                missing[name] = "no DistributedDataParallel was made, so that none could be changed"
             elif name in checks and (reason := checks[name](value)) is not None:
-                found[name] = reason
-        return found
+                missing[name] = reason
+        return missing
 
     def close(self) -> None:
-        """Looks no longer: what others do in this process is not this config's."""
+        """Stops checking: later work in this process belongs to other configs."""
         self._is_over = True
         while self._forms:
             self._forms.pop()[1].end()
@@ -125,8 +127,8 @@ class Effects:
 
     def _precision(self, precision: str) -> str | None:
         if precision not in HALF:
-            wanted = precision != "tf32" or matmul_precision() in {None, "high", "medium"}
-            return None if wanted else "the script has told torch to multiply in full precision again"
+            multiplies_so = precision != "tf32" or matmul_precision() in {None, "high", "medium"}
+            return None if multiplies_so else "the script itself sets full precision for matrix products"
         # What a compiled graph computes inside cannot be seen from outside.
         if self._is_compiled or not self._dtypes or torch_dtype(precision) in self._dtypes:
             return None
@@ -141,7 +143,7 @@ class Effects:
             for call in calls:
                 setattr(call, _COMPILES, True)
         if compiled_graphs() > self._graphs or any(getattr(call, _COMPILES, False) for call in calls):
-            return None  # of code that another config has compiled before, nothing is compiled
+            return None  # code that another config has compiled before is not compiled again
         return f"torch.compile compiled nothing of the model ({why_not_compiled()})"
 
     def _layout(self, memory_format: str) -> str | None:
@@ -199,39 +201,39 @@ class Effects:
 
 
 def of_loader(changed: dict[str, Any], stream: Stream, *, pinned: bool | None, device: str) -> dict[str, str]:
-    """The knobs of the loader that its iterator does not have, each with the reason.
+    """Returns the loader's knobs that its iterator does not follow, each with the reason.
 
     Args:
-        changed: A value for each knob that is changed.
-        stream: What the script draws from.
-        pinned: Whether a batch had page-locked memory; None where that is not known.
+        changed: A value for each changed knob.
+        stream: The stream that the script draws from.
+        pinned: Whether a batch had page-locked memory; None if unknown.
         device: Kind of the device.
     """
-    iterator, found = stream.running, {}
+    iterator, missing = stream.running, {}
     for name, attribute in OF_ITERATOR.items():
         has = getattr(iterator, attribute, None)
         if name in changed and hasattr(iterator, attribute) and (has or None) != (changed[name] or None):
-            found[name] = f"the loader that was iterated has {name}={has}, not {changed[name]}"
-    if changed.get("pin_memory") and "pin_memory" not in found and pinned is False and device == "cuda":
-        found["pin_memory"] = "no tensor of its batches is page-locked: their class has no pin_memory()"
+            missing[name] = f"the loader that was iterated has {name}={has}, not {changed[name]}"
+    if changed.get("pin_memory") and "pin_memory" not in missing and pinned is False and device == "cuda":
+        missing["pin_memory"] = "no tensor of its batches is page-locked: their class has no pin_memory()"
     if "batch_size" in changed and stream.loader.batch_size not in {None, changed["batch_size"]}:
-        found["batch_size"] = f"the loader that was iterated has batch_size={stream.loader.batch_size}"
+        missing["batch_size"] = f"the loader that was iterated has batch_size={stream.loader.batch_size}"
     workers = getattr(iterator, "_workers", None)
     if "num_workers" in changed and workers is not None and not all(one.is_alive() for one in workers):
-        found["num_workers"] = "a worker of the loader has ended"
-    return found
+        missing["num_workers"] = "a worker of the loader has ended"
+    return missing
 
 
 class FormWatch:
-    """Sees whether an optimizer steps by the functions of torch.optim that compute a form.
+    """Watches whether an optimizer steps by the functions of torch.optim that compute a form.
 
     Args:
-        optimizer: Any of torch's, or of a class that is derived from one.
-        form: ``fused`` or ``foreach``; any other is not watched.
+        optimizer: One of torch's, or of a derived class.
+        form: ``fused`` or ``foreach``; other forms are not watched.
 
     Attributes:
         ran: Whether they were called; true where there is nothing to watch.
-        end: Watches no longer.
+        end: Stops watching.
     """
 
     def __init__(self, optimizer: Optimizer, form: str) -> None:
@@ -239,9 +241,9 @@ class FormWatch:
         modules = [sys.modules[place] for place in places - {"torch.optim.optimizer"} if place in sys.modules]
         start = _FORMS.get(form)
         named = [(one, name) for one in modules for name in vars(one) if start is not None and name.startswith(start)]
-        found = [(one, name) for one, name in named if callable(getattr(one, name))]
-        self.ran = not found
-        undos = [put(module, name, self._watched(getattr(module, name))) for module, name in found]
+        functions = [(one, name) for one, name in named if callable(getattr(one, name))]
+        self.ran = not functions
+        undos = [put(module, name, self._watched(getattr(module, name))) for module, name in functions]
         self.end = in_reverse(undos)
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -254,15 +256,15 @@ class FormWatch:
 
 
 def _compiled_call_of(model: nn.Module) -> Any:
-    """The compiled call of a model or of its first block that has one; None where nothing is to be compiled."""
+    """The compiled call of a model, or of its first block that has one; None if neither has."""
     calls = (vars(part).get("_compiled_call_impl") for part in model.modules())
     return next((call for call in calls if call is not None), None)
 
 
 def graph_of(loss: torch.Tensor) -> tuple[set[str], set[Any]]:
-    """Names of the operations that a loss was computed by, and the types of floating point of what they returned.
+    """Returns the names of the operations that computed a loss, and the floating-point types of their results.
 
-    The graph alone is read: what it has saved is not asked for, since a checkpoint would be computed again for it.
+    It does not read saved tensors, since that would recompute a checkpoint.
     """
     names: set[str] = set()
     dtypes: set[Any] = set()
@@ -274,7 +276,7 @@ def graph_of(loss: torch.Tensor) -> tuple[set[str], set[Any]]:
             continue
         seen.add(node)
         names.add(node.name())
-        with contextlib.suppress(AttributeError, RuntimeError):  # torch before 2.1 does not tell
+        with contextlib.suppress(AttributeError, RuntimeError):  # missing before torch 2.1
             dtypes |= {one.dtype for one in node._input_metadata if one.dtype.is_floating_point}
         pending += [following for following, _ in node.next_functions]
     return names, dtypes
@@ -287,22 +289,22 @@ def compiled_graphs() -> int:
 
 
 def why_not_compiled() -> str:
-    """What dynamo says of what it did not take, in a few words."""
+    """Dynamo's reason for not compiling, in a few words."""
     utils = sys.modules.get("torch._dynamo.utils")
-    told = [*utils.counters["unimplemented"], *utils.counters["graph_break"]] if utils is not None else []
-    return " ".join(str(told[0]).split())[:200] if told else "it was not called as a module"
+    reasons = [*utils.counters["unimplemented"], *utils.counters["graph_break"]] if utils is not None else []
+    return " ".join(str(reasons[0]).split())[:200] if reasons else "it was not called as a module"
 
 
 def other_allocator() -> str | None:
-    """Why glibc's settings mean nothing here; None where they do."""
-    with contextlib.suppress(OSError), open("/proc/self/maps") as told:
-        if (found := OTHER_ALLOCATORS.search(told.read())) is not None:
-            return f"memory comes from {found[1]}, which glibc's settings do not reach"
+    """Why glibc's settings have no effect here; None where they have."""
+    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
+        if (library := OTHER_ALLOCATORS.search(maps.read())) is not None:
+            return f"memory comes from {library[1]}, which glibc's settings do not reach"
     return None
 
 
 def expandable_reason() -> str | None:
-    """Why segments of CUDA's allocator do not grow; None where they do, or where it does not tell."""
+    """Why segments of CUDA's allocator do not grow; None where they do, or where the settings cannot be read."""
     import torch
 
     if (backend := torch.cuda.get_allocator_backend()) != "native":
@@ -315,7 +317,7 @@ def expandable_reason() -> str | None:
 
 
 def compiling() -> Callable[[], bool]:
-    """A function that is true only inside the code that torch.compile compiles."""
+    """Returns a function that is true only inside code that torch.compile compiles."""
     import torch
 
     return getattr(torch.compiler, "is_dynamo_compiling", lambda: False)

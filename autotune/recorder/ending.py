@@ -1,4 +1,4 @@
-"""How a burst of a script ends: by an exception that no ``except Exception`` stops, and then for good."""
+"""Ending a burst of a script: by an exception that ``except Exception`` does not stop, then by leaving the process."""
 
 from __future__ import annotations
 
@@ -22,63 +22,63 @@ if TYPE_CHECKING:
     from .wire import Wire
 
 FIRST = 1000
-"""Above the priorities with which `multiprocessing` ends its own things."""
+"""Priority of our exit handler, above those of `multiprocessing`'s own."""
 GRACE_SECONDS = 3.0
-"""For what a script does in its ``finally``. Chosen."""
+"""Time for a script's ``finally`` blocks. Not tuned."""
 FIRST_STEPS, TRAINING, BEYOND_EPOCH = "taking its first steps", "training", "training beyond an epoch"
-"""What a script does: the last where it has drawn more than an epoch of its own holds, which it cannot know."""
+"""What a script is doing. The last: it has drawn more than its own epoch holds, which it cannot know."""
 _NOT_FINITE = re.compile(r"\b(nan|inf)\b|finite", re.IGNORECASE)
-"""In what a script says that watches its loss. Chosen."""
+"""Matches the error of a script that checks its loss."""
 
 
 class BurstEnded(BaseException):
-    """The burst is over; not for the script to catch."""
+    """Ends the burst. The script must not catch it."""
 
 
 _ended = [False]
 _resting: list[Wire] = []
 _statuses: list[Any] = [0]
 _caught: list[BaseException] = []
-"""What the script had caught when it left by `sys.exit` or `exit`, as who prints errors by itself does, like Hydra."""
+"""The error that the script had caught when it left by `sys.exit` or `exit`: Hydra, say, prints errors itself."""
 
 
 def has_ended() -> bool:
-    """Whether the burst is over, though the script goes on: it has caught what was not for it to catch."""
+    """Whether the burst is over while the script still runs: it has caught `BurstEnded`."""
     return _ended[0]
 
 
 def rest_in_the_end(wire: Wire) -> None:
-    """From here on this process does not end by itself: what has started it would take the script for trained.
+    """Keeps this process from ending by itself: its launcher would believe that training has finished.
 
     Args:
-        wire: To the parent, which kills it.
+        wire: To the parent, which kills this process.
     """
     _resting[:] = [wire]
 
 
 def leave() -> NoReturn:
-    """Ends this process, or has it wait for its parent to do so."""
+    """Ends this process, or waits until the parent ends it."""
     if _resting:
         _resting[0].rest()
     os._exit(0)
 
 
 def give_up(wire: Wire, error: BaseException) -> NoReturn:
-    """Ends the script where the recorder itself fails, in an ``except``: it would train for real, and unprotected.
+    """Ends the script when the recorder itself fails: it would train for real, and unprotected. Call it in ``except``.
 
     Args:
         wire: To the parent.
-        error: What the recorder failed by.
+        error: The recorder's error.
     """
     traceback.print_exc()
-    told = f"autotune's recorder failed, and not the script: {sentence_of(error)}"
-    wire.send("ended", error=told, steps=0, forwards=0, draws=0, loaders=0, seen=None)
+    message = f"autotune's recorder failed, and not the script: {sentence_of(error)}"
+    wire.send("ended", error=message, steps=0, forwards=0, draws=0, loaders=0, seen=None)
     sys.stderr.flush()
     os._exit(1)
 
 
 def end_burst() -> NoReturn:
-    """Leaves the script, whose ``finally`` still runs; it has a moment, unless it caught the first word of it.
+    """Leaves the script. Its ``finally`` blocks have a moment to run, unless it has caught the first exception.
 
     Raises:
         BurstEnded: Always.
@@ -92,12 +92,12 @@ def end_burst() -> NoReturn:
     raise BurstEnded
 
 
-def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
-    """Tells the parent when the script ends by itself: by an error, or by having nothing more to do.
+def report_end(wire: Wire, doing: list[str]) -> None:
+    """Reports to the parent when the script ends by itself: by an error, or because it has finished.
 
     Args:
         wire: To the parent.
-        doing: What the script is doing, in its last item.
+        doing: Its last item says what the script is doing.
     """
     former = sys.excepthook
 
@@ -122,7 +122,7 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
         error, status = last_error(), _statuses[-1]
         if has_ended():
             pass
-        elif error is not None:  # another hook than ours was told of it, or nobody
+        elif error is not None:  # another hook replaced ours, or no hook was called
             failed(error)
         elif status in {None, 0} and doing[-1] in {FIRST_STEPS, TRAINING, BEYOND_EPOCH}:
             wire.send("trained")
@@ -137,9 +137,9 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
 
 
 def note_exits() -> None:
-    """From here on it is noted with which status the script calls `sys.exit`, and which error it has caught then.
+    """Notes the status with which the script calls `sys.exit`, `exit` or `quit`, and the error that it has caught then.
 
-    Or `exit`, or `quit`. Of a plain ``raise SystemExit(1)`` Python keeps nothing.
+    A plain ``raise SystemExit(1)`` leaves no trace in Python.
     """
     original, own_call = sys.exit, _sitebuiltins.Quitter.__call__
 
@@ -163,9 +163,10 @@ def note_exits() -> None:
 
 
 def last_error() -> BaseException | None:
-    """What ends the script, or a process of it, should it be an error: Python keeps it before it calls any hook.
+    """The error that ends the script, or one of its processes; None if it ends without one.
 
-    Or what the script had caught when it left with a status of failure.
+    Python keeps it before it calls any hook. It may also be the error that the script had caught when it left with a
+    failure status.
     """
     error = sys.exc_info()[1] or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     error = error or next(iter(_caught), None)
@@ -176,7 +177,7 @@ def last_error() -> BaseException | None:
 
 
 def at_exit(then: Callable[[], None]) -> None:
-    """Calls a function at the end of this process, be it one that `multiprocessing` has started."""
+    """Calls a function at the end of this process, also in one that `multiprocessing` has started."""
     atexit.register(then)
     if multiprocessing.parent_process() is not None:
         util.Finalize(None, then, exitpriority=FIRST)
@@ -190,10 +191,10 @@ def _device() -> str:
 
 
 def may_be_of_length(error: BaseException) -> bool:
-    """Whether an error may be that of a script whose epoch does not end, as of whatever is sized by an epoch.
+    """Whether an error may come from drawing beyond the script's own epoch.
 
-    A schedule has no step left, an array no place, another iterator no batch. It is not what torch raises as a
-    RuntimeError, of devices, workers and other ranks, nor what a script says of a loss that is no number.
+    A schedule has no step left, an array no room, another iterator no batch. Excluded are torch's RuntimeErrors about
+    devices, workers and other ranks, and a script's own check for a loss that is not finite.
     """
     if isinstance(error, StopIteration) or isinstance(error.__cause__, StopIteration):  # a generator's RuntimeError
         return True
@@ -206,7 +207,7 @@ def may_be_of_length(error: BaseException) -> bool:
 
 
 def _is_caused_by_end(error: BaseException) -> bool:
-    """Whether the script raised an error only because the burst was being ended."""
+    """Whether the script raised an error only because the burst was ending."""
     seen = error.__context__
     for _ in range(20):
         if seen is None or isinstance(seen, BurstEnded):

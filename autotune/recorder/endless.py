@@ -1,6 +1,6 @@
-"""Batches without end, epoch after epoch, each with its number of samples; and what waiting for them costs.
+"""Endless batches, epoch after epoch, each with its number of samples; and the cost of waiting for them.
 
-Samples are counted where they are collated, so that a batch may have any structure.
+Samples are counted when they are collated, so a batch may have any structure.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 CACHED_BATCHES = 4
-"""Batches that come over and over where nothing is loaded. Chosen; no trial of other numbers is known."""
+"""Batches that repeat where nothing is loaded. Not tuned."""
 
 
 class NoBatchError(Exception):
-    """The loader yields nothing."""
+    """The loader yields no batch."""
 
 
 class Counted:
-    """Collates samples to ``(how many, batch)``; a class, so that workers that are spawned can unpickle it.
+    """Collates samples to ``(count, batch)``; a class, so that spawned workers can unpickle it.
 
     Args:
         collate: The user's own.
-        batched: Whether it gets a list of samples, or columns where a data set fetches by the batch. Otherwise the data
-            set yields batches itself.
+        batched: Whether it gets a list of samples, or columns of a batch. Otherwise the data set yields batches.
     """
 
     def __init__(self, collate: Callable[[Any], Any], *, batched: bool = True) -> None:
@@ -54,25 +53,25 @@ class Endless:
 
     Args:
         seed: Seed of the order of samples.
-        start: Place in the stream of samples where the first batch lies.
-        ranks: Processes that train together. Each draws its share, and the samples of all are counted.
+        start: Position of the first batch in the stream of samples.
+        ranks: Processes that train together. Each draws its share; the samples of all are counted.
         clock: Marks waits; the host's clock by default.
 
     Attributes:
         seed: Seed of the order of samples. Each restart takes the next one: after the same number of restarts all
             players draw the same samples.
-        position: Samples of the stream that were passed, including those of an incomplete last batch that was dropped.
-            Two configs that read the same stream have this place in common.
+        position: Samples of the stream that were passed, including those of a dropped incomplete last batch. It is
+            comparable between configs that read the same stream.
         ranks: Processes that train together.
         clock: Marks waits.
-        loader: The loader that is drawn from.
+        loader: The loader to draw from.
         running: Torch's own iterator of this epoch; None before the first.
         drawn: Batches that this rank has drawn.
         samples: Samples that all ranks have drawn.
         last_samples: Samples of the last batch, of all ranks.
-        length: Samples that the sampler hands out in an epoch, to all ranks together; None where that is not known.
-        epoch_samples: Samples of an epoch, of all ranks; None where that is not known.
-        usual_samples: Samples of an ordinary batch. The place moves on by them where each rank has its own data.
+        length: Samples that the sampler hands out in an epoch, to all ranks together; None if unknown.
+        epoch_samples: Samples of an epoch, of all ranks; None if unknown.
+        usual_samples: Samples of an ordinary batch. The position advances by them where each rank has its own data.
         waits: Marks of the clock before and after each wait for a batch, without the starts of the loader.
         starts: Each start of the loader.
     """
@@ -96,7 +95,7 @@ class Endless:
         self._whole_from: int | None = None  # samples before this epoch, if it began with its first one
 
     def _made(self, start: int) -> DataLoader[Any]:
-        """A loader that begins at a place in the stream of samples, and counts them as it collates."""
+        """Makes a loader that begins at a position in the stream, and counts samples as it collates."""
         raise NotImplementedError
 
     def _iterated(self) -> Iterator[Any]:
@@ -109,7 +108,7 @@ class Endless:
         return self
 
     def __next__(self) -> tuple[int, Any]:
-        """The next batch, of the next epoch perhaps."""
+        """The next batch, perhaps of the next epoch."""
         samples, batch = self._cache[self.drawn % len(self._cache)] if self._cache else self._drawn()
         self.drawn += 1
         self.last_samples = samples * self.ranks
@@ -135,7 +134,7 @@ class Endless:
         return item
 
     def _first_drawn(self) -> tuple[int, Any] | None:
-        """The first batch of a start of the loader, if there is one."""
+        """Starts the loader, and returns its first batch, if there is one."""
         self._whole_from = None if self.length and self.position % self.length else self.samples
         began = perf_counter()
         self.running = self._iterated()
@@ -147,13 +146,13 @@ class Endless:
         return item
 
     def _end_epoch(self, seconds: float) -> None:
-        """An epoch has ended; it took some seconds to see that."""
+        """Ends an epoch; noticing its end took some seconds."""
         if self.length:
             self.position += -self.position % self.length  # an incomplete last batch was dropped
         self._end_seconds, self._after_epoch = seconds, True
 
     def _first_batches(self) -> list[tuple[int, Any]]:
-        """The batches that come over and over where nothing is loaded; fewer, where an epoch has no more."""
+        """The batches that repeat where nothing is loaded; fewer if an epoch has no more."""
         self.running = self._iterated()
         # The end of an epoch would end its workers, and `of_loader` looks at them.
         most = min(CACHED_BATCHES, length_of(self.loader) or CACHED_BATCHES)
@@ -163,16 +162,16 @@ class Endless:
 
     @property
     def is_between_epochs(self) -> bool:
-        """Whether the next batch is the first of an epoch, as far as that is known."""
+        """Whether the next batch is known to be the first of an epoch."""
         if not self.length or self._cache:
             return False
         return -self.position % self.length < (self.last_samples if self.loader.drop_last else 1)
 
     def restart(self, position: int) -> None:
-        """Drops what the workers have prepared, and goes on at another place, with an empty queue.
+        """Drops what the workers have prepared, and continues at another position with an empty queue.
 
         Args:
-            position: Place in the stream of samples, in the middle of an epoch perhaps.
+            position: Position in the stream of samples, perhaps in the middle of an epoch.
         """
         self.close()
         self.position = position
@@ -190,11 +189,11 @@ class Endless:
         return getattr(self.running, "_workers", [])
 
     def hold_workers(self) -> None:
-        """Stops the workers until `release_workers`, so that nothing is read while nothing is timed."""
+        """Stops the workers until `release_workers`, so that they read only while training is timed."""
         self._signal_workers("SIGSTOP")
 
     def release_workers(self) -> None:
-        """Lets the workers go on."""
+        """Resumes the workers."""
         self._signal_workers("SIGCONT")
 
     def _signal_workers(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What an error of the user's code stands for: which resource ran out, if one did, and one line that names it."""
+"""Classifies errors of the user's code: which resource ran out, if any, and one line that describes the error."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ DEVICE_OUT_OF_MEMORY_TEXTS = (
     "unable to find an engine to execute", "backend out of memory", "hipErrorOutOfMemory", "cudaErrorMemoryAllocation",
     "Failed to CUDA calloc", "Failed to CUDA host alloc", "out of memory on device",
 )  # fmt: skip
-"""Of what a GPU's libraries say when its memory has run out under them: only torch's own allocator says it by a type.
-cuBLAS cannot make its handle then; cuDNN finds no engine whose workspace fits; NCCL's buffers are "calloc"."""
+"""Texts of a GPU's libraries when its memory runs out: only torch's own allocator has an error type for that. cuBLAS
+cannot make its handle then, cuDNN finds no engine whose workspace fits, and NCCL calls its buffers "calloc"."""
 SHARED_MEMORY_TEXTS = ("unable to allocate shared memory", "unable to write to file </torch_", "unable to mmap")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux keeps it, not a place for files of ours
 _FULL_BYTES = 2**20
 _COMPILER_MODULES = ("torch._dynamo", "torch._inductor")
 _MOST_CAUSES = 20
 _LONGEST_LINE = 500
-_TELLING_LENGTH = 12
-"""Characters: a shorter first line, such as "Failed" or "CUDA error", says next to nothing. Chosen."""
+_SHORT_LENGTH = 12
+"""Characters. A shorter first line, such as "Failed" or "CUDA error", says too little. Not tuned."""
 
 
 class PlayerError(Exception):
-    """What a player does wrong, as this process sees it by itself."""
+    """A player's failure that this process detects itself."""
 
     outcome = "crashed"
 
 
 class NotSavedError(EOFError):
-    """A script reads a checkpoint that it has saved, which bursts leave out."""
+    """A script reads a checkpoint that it has saved; bursts do not write checkpoints."""
 
 
 def outcome_of(
     error: BaseException, device: str, *, compiled: bool = True, unsupported: tuple[type[BaseException], ...] = ()
 ) -> tuple[str, str]:
-    """The outcome that an error stands for, in the parent's words, and a sentence that names it.
+    """Returns the outcome of an error, in the parent's words, and a sentence that describes it.
 
     Args:
-        error: What ended a player.
-        device: The device kind; host memory that runs out under a GPU is ``host_oom``.
-        compiled: Whether the config compiles, so that a failure in the compiler is the config's.
+        error: The error that ended a player.
+        device: The device kind. If it is a GPU, host memory that runs out is ``host_oom``.
+        compiled: Whether the config compiles: then it is responsible for failures in the compiler.
         unsupported: Further errors of a config that cannot work here.
     """
     causes = causes_of(error)
@@ -57,11 +57,11 @@ def outcome_of(
 def exhausted(error: BaseException, device: str) -> str | None:
     """Which resource ran out, as an outcome: ``oom``, ``host_oom``, ``shm_exhausted``; None if none did.
 
-    torch raises most failures as plain RuntimeErrors, so for those there is only the text to go by.
+    torch raises most failures as plain RuntimeErrors, which differ only by their text.
 
     Args:
         error: One error, without its causes.
-        device: The device kind; host memory that runs out under a GPU is ``host_oom``.
+        device: The device kind. If it is a GPU, host memory that runs out is ``host_oom``.
     """
     import torch
 
@@ -84,32 +84,32 @@ def is_of_compiler(error: BaseException) -> bool:
 
 def causes_of(error: BaseException | None) -> list[BaseException]:
     """The error and what caused it."""
-    found: list[BaseException] = []
-    while error is not None and len(found) < _MOST_CAUSES:
-        found.append(error)
+    causes: list[BaseException] = []
+    while error is not None and len(causes) < _MOST_CAUSES:
+        causes.append(error)
         error = error.__cause__ or error.__context__
-    return found
+    return causes
 
 
 def sentence_of(error: BaseException) -> str:
-    """The error's type and one line of its text: the first, but of a worker's traceback the last.
+    """The error's type and the first line of its text; of a worker's traceback, the last line.
 
-    With those that follow, as long as what is told only announces them: it ends with a colon, or says next to nothing.
-    So torch before 2.9 tells what the compiler raised, and torchvision which of its mirrors could not be reached.
+    Further lines follow while the sentence is very short or ends with a colon. So torch before 2.9 shows what the
+    compiler raised, and torchvision shows which of its mirrors could not be reached.
     """
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()] or ["no message"]
     if any(line.startswith("Original Traceback") for line in lines):
         lines = lines[-1:]
-    told = lines[0]
+    sentence = lines[0]
     for line in lines[1:]:
-        if not told.endswith(":") and len(told) >= _TELLING_LENGTH:
+        if not sentence.endswith(":") and len(sentence) >= _SHORT_LENGTH:
             break
-        told += f" {line}" if told.endswith((":", ".", "!", "?", ",", ";")) else f": {line}"
-    return f"{type(error).__name__}: {told}"[: _LONGEST_LINE - 1].rstrip(": ")
+        sentence += f" {line}" if sentence.endswith((":", ".", "!", "?", ",", ";")) else f": {line}"
+    return f"{type(error).__name__}: {sentence}"[: _LONGEST_LINE - 1].rstrip(": ")
 
 
 def text_of(error: BaseException) -> str:
-    """What the error says; nothing when even that raises."""
+    """The error's message; empty if even reading it raises."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - the user's own class of error
@@ -117,7 +117,7 @@ def text_of(error: BaseException) -> str:
 
 
 def _shared_memory_is_full() -> bool:
-    """Whether that is where no space is left, rather than on a disk that the user's code writes to."""
+    """Whether shared memory is full, rather than a disk that the user's code writes to."""
     try:
         there = os.statvfs(_SHARED_MEMORY)
     except OSError:

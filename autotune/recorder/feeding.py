@@ -1,4 +1,4 @@
-"""Which of a script's loaders feed training, draw by draw: in a burst, those draw from sources, and others do not."""
+"""Decides draw by draw which of a script's loaders feed training: in a burst only those draw from sources."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ Maker = Callable[["DataLoader[Any]", str], "Source"]
 
 
 class Reader(Batches):
-    """A pass of the script's through a loader that may feed training: its batches are a source's where they do.
+    """A pass of the script through a loader that may feed training.
 
-    Where they do not, they come from an iterator of that very loader, made as soon as it is needed.
+    If it does, its batches come from a source. If not, they come from an iterator of the loader, made on first use.
 
     Args:
-        loader: The script's.
-        key: Of the loader in the loop.
+        loader: The script's loader.
+        key: The loader's key in the loop.
         iterate: Torch's own ``DataLoader.__iter__``.
-        feeding: Tells the source.
-        draws_aside: Called before each batch is drawn that does not feed training.
+        feeding: Assigns the source.
+        draws_aside: Called before each draw of a batch that does not feed training.
 
     Attributes:
-        loader: The script's.
-        key: Of the loader in the loop.
+        loader: The script's loader.
+        key: The loader's key in the loop.
         is_evaluated: Whether it began while the models evaluate.
-        trains: Whether the script trains on its batches, though they are no source's.
-        source: That it was given.
+        trains: Whether the script trains on its batches although it has no source.
+        source: The source that was assigned.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Reader(Batches):
 
     @property
     def is_over(self) -> bool:
-        """Whether its own batches are: a source's never are."""
+        """Whether its own batches have ended; a source never ends."""
         return self._aside is not None and self._aside.is_over
 
     @property
@@ -84,13 +84,13 @@ class Reader(Batches):
 class Feeding:
     """Hands sources to the passes that feed training.
 
-    A script may make its loader again, and evaluate with one that is like it. So a source goes on to another loader
-    once nobody is left who reads it, or once the script has trained on that one's batches.
+    A script may recreate its loader, and evaluate with a similar one. So a source moves to another loader once no pass
+    reads from it, or once the script has trained on the other loader's batches.
 
     Args:
-        keys: Of the loaders of the loop; as often as there are such.
+        keys: Keys of the loop's loaders, one for each loader.
         evaluates: Whether the models are in a mode in which this script does not train.
-        make: Makes a source of a loader, known by a key.
+        make: Makes a source from a loader and its key.
     """
 
     def __init__(self, keys: list[str], evaluates: Callable[[], bool], make: Maker) -> None:
@@ -99,11 +99,11 @@ class Feeding:
         self._make = make
         self._sources: dict[str, list[Source]] = {}
         self._readers: dict[int, list[weakref.ref[Reader]]] = {}  # by the id of their source
-        self._known: dict[int, tuple[Any, Source]] = {}  # the loader too, so that no other one gets its id
-        self._aside: weakref.ref[Reader] | None = None  # who drew last, if that was no source's
+        self._known: dict[int, tuple[Any, Source]] = {}  # keeps the loader, so that no other one gets its id
+        self._aside: weakref.ref[Reader] | None = None  # the reader that drew last, if without a source
 
     def source_of(self, reader: Reader) -> Source | None:
-        """What a pass draws from next, with gradients wanted; None: from its own loader."""
+        """The source that a pass draws from next, with gradients enabled; None for its own loader."""
         if reader.source is None and (source := self._found(reader)) is not None:
             reader.source = source
             self._readers.setdefault(id(source), []).append(weakref.ref(reader))
@@ -113,7 +113,7 @@ class Feeding:
         return reader.source
 
     def trains(self) -> None:
-        """The script trains on what was drawn last."""
+        """Notes that the script trains on the last batch."""
         reader = self._aside() if self._aside is not None else None
         if reader is not None and not reader.is_over:
             reader.trains = True
@@ -121,13 +121,13 @@ class Feeding:
     def _found(self, reader: Reader) -> Source | None:
         if reader.is_evaluated and self._evaluates():
             return None
-        known = self._known.get(id(reader.loader))
-        if known is None and (source := self._free(reader)) is not None:
-            known = self._known[id(reader.loader)] = (reader.loader, source)
-        return known[1] if known is not None else None
+        entry = self._known.get(id(reader.loader))
+        if entry is None and (source := self._free(reader)) is not None:
+            entry = self._known[id(reader.loader)] = (reader.loader, source)
+        return entry[1] if entry is not None else None
 
     def _free(self, reader: Reader) -> Source | None:
-        """A source for a loader that has none: a new one, or one that another loader had."""
+        """A source for a loader without one: a new one, or one that another loader had."""
         sources = self._sources.setdefault(reader.key, [])
         if len(sources) < self._keys.count(reader.key):
             sources.append(self._make(reader.loader, reader.key))

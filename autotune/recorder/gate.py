@@ -1,7 +1,7 @@
 """The gate of a training loop: it opens for a block of one player at a time.
 
-A loop comes to it after each micro-batch. There a config is exchanged for another, and what the parent asks for is
-answered. Whatever a player does wrong is its own outcome: its loaders end, and the others go on.
+A loop reaches it after each micro-batch. There, configs are switched and the parent's commands are answered. A player's
+error is its own outcome: its loaders end, and the other players continue.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ if TYPE_CHECKING:
     from .wire import Reporter
 
 OPENING_SECONDS = 2.0
-"""The first steps stop after a whole one when they take longer, unless they compile. Not tuned."""
+"""The first steps stop after a whole one once they have taken longer, unless they compile. Not tuned."""
 
 PlayerOf = TypeVar("PlayerOf", bound=Player)
 Course = Generator[bool, None, None]
 
 
 class Watch(Protocol):
-    """Watches what this process takes of the machine, and what others take."""
+    """Watches how this process and others use the machine."""
 
     def begin(self) -> None:
-        """A block begins."""
+        """Begins a block."""
 
     def end(self) -> Any:
-        """What was seen since, as fields of a telemetry summary."""
+        """Returns what was seen since, as fields of a telemetry summary."""
 
     def peak_bytes(self) -> int | None:
-        """The most host memory so far; None where the system does not tell."""
+        """Peak host memory so far; None where the system does not report it."""
 
 
 class Gate(Generic[PlayerOf]):
     """Lets a training loop train as far as the parent asks for.
 
-    The loop calls `obey` with a command, and `passed` after each micro-batch, as long as they return true; then comes
-    the next command. Subclasses make players, bring their settings into force, and judge errors.
+    The loop calls `obey` with a command, then `passed` after each micro-batch, as long as they return true. Then it
+    takes the next command. Subclasses make players, apply their settings, and judge errors.
 
     Args:
-        reporter: To the parent.
-        watch: Of this process.
-        device: That it trains on.
-        alone: Whether no other rank trains with it: they would have to see a failure alike.
-        looks: At what it holds; None: another rank looks.
+        reporter: Reports to the parent.
+        watch: Watches this process.
+        device: The device that it trains on.
+        alone: Whether no other rank trains with it. With several, all must see a failure alike.
+        looks: Looks at the resources that are held; None if another rank does.
 
     Attributes:
-        playing: The player that plays, or has played last; there once one has joined.
-        is_shared: Whether a second one has ever joined.
+        playing: The current or last player; set once one has joined.
+        is_shared: Whether a second player has ever joined.
     """
 
     playing: PlayerOf
@@ -79,20 +79,20 @@ class Gate(Generic[PlayerOf]):
         self._samples = 0
 
     def obey(self, command: Command) -> bool:
-        """Begins what is asked for; returns whether there is something to train for it."""
+        """Begins a command; returns whether it needs a micro-batch."""
         self._course = self._obeyed(command)
         return next(self._course, False)
 
     def passed(self, samples: int) -> bool:
-        """A micro-batch of this many samples is trained; returns whether another one should be."""
+        """Notes a trained micro-batch of this many samples; returns whether to train another."""
         self._samples = samples
         return next(self._course, False)
 
     def failed(self, error: BaseException) -> bool:
-        """Training has failed; returns whether something is to be trained all the same.
+        """Handles an error of training; returns whether to train another micro-batch all the same.
 
         Raises:
-            BaseException: The error, where no player can go on.
+            BaseException: The error, if no player can continue.
         """
         try:
             return self._course.throw(error)
@@ -100,48 +100,48 @@ class Gate(Generic[PlayerOf]):
             return False
 
     def end(self) -> None:
-        """Lets the workers of all players go on, so that they can end."""
+        """Resumes the workers of all players, so that they can end."""
         self._reporter.phase("end")
         for player in self._players.values():
             player.check_weights()
             player.release_workers()
 
     def _seated(self, command: Command) -> PlayerOf:
-        """The player that joins."""
+        """Makes the player that joins."""
         raise NotImplementedError
 
     def _enter(self, player: PlayerOf, former: PlayerOf | None) -> None:
-        """Brings a player's settings into force, in the place of another one's."""
+        """Applies a player's settings in place of the former player's."""
         raise NotImplementedError
 
     def _trained(self) -> tuple[Iterable[nn.Module], Iterable[Optimizer]]:
-        """The models and optimizers, which go on training whichever config plays."""
+        """The models and optimizers, which train under every config."""
         raise NotImplementedError
 
     def _named(self, error: BaseException, player: PlayerOf | None) -> BaseException:  # noqa: ARG002
-        """The error, or a better one: torch raises the death of a worker wherever training happens to be."""
+        """The error, or a more precise one: torch raises a worker's death at any point of training."""
         return error
 
     def _judged(self, error: BaseException, player: PlayerOf | None) -> dict[str, Any] | None:
-        """The outcome of the player that an error ends, and its reason; None where the process must end with it."""
+        """The outcome and reason of a player that an error ends; None if the process must end too."""
         raise NotImplementedError
 
     def _left_out(self) -> float:
-        """Seconds since this was last asked that are no part of training."""
+        """Seconds outside training since the last call."""
         return 0.0
 
     def _more_of_block(self) -> dict[str, Any]:
-        """What is told besides a block."""
+        """Further fields of a block's report."""
         return {}
 
     def _obeyed(self, command: Command) -> Course:
-        """Does what it is asked to; yields wherever a micro-batch is to be trained.
+        """Runs a command; yields whenever a micro-batch must be trained.
 
-        A process ends with its only player, and one of several ranks with its first failure: the other ranks wait in a
-        collective operation.
+        A process ends with its only player. One of several ranks ends with its first failure, because the other ranks
+        wait in a collective operation.
         """
         number = command.player
-        if number in self._outs:  # while another one played, or the parent had its first steps repeated
+        if number in self._outs:  # since another one played, or its first steps were repeated
             self._reporter.send("out", player=number, **self._outs[number])
             return
         try:
@@ -163,7 +163,7 @@ class Gate(Generic[PlayerOf]):
             traceback.clear_frames(error.__traceback__)  # they hold the player's tensors
         else:
             return
-        # Of a dead worker its own player fails, and the one that played repeats its command with new loaders.
+        # The player of a dead worker fails; the one that played repeats its command with new loaders.
         guilty = next((one for one, player in self._players.items() if player.has_dead_worker), number)
         self._drop(guilty)
         self._outs[guilty] = out
@@ -177,11 +177,11 @@ class Gate(Generic[PlayerOf]):
         yield from self._obeyed(command)
 
     def _join(self, command: Command) -> Course:
-        """A new player takes its first steps."""
+        """Lets a new player take its first steps."""
         self.is_shared |= command.player != FIRST
         if self.is_shared:
             forget_peaks(self._device)
-            self._looks = None  # of what players share, none says what is its own
+            self._looks = None  # players share the memory: no part of it belongs to one
         player = self._players[command.player] = self._seated(command)
         self._reporter.phase("warm up")
         self._play(player)
@@ -192,20 +192,20 @@ class Gate(Generic[PlayerOf]):
         player.check_loss()
         player.check_weights()
         player.is_open = True
-        ready = player.ready()
+        facts = player.ready()
         player.hold_workers()
-        self._reporter.send("ready", player=player.number, **ready)
+        self._reporter.send("ready", player=player.number, **facts)
 
     def _first_steps(self, player: PlayerOf) -> Course:
-        """They compile and allocate: a whole step of the optimizer, and as a rule a micro-batch, an ordinary one."""
+        """Takes a whole optimizer step, which compiles and allocates, and usually an ordinary micro-batch."""
         began, lead = perf_counter(), player.clock.lead
         taken, passes = 0, player.step_passes
         least = max(passes + player.extra_passes, COMPILED_BATCHES if player.is_compiled else 0)
         while taken < least:
             lap = yield from self._lap(player, lead, passes)
             taken, passes = taken + lead + passes, 1
-            began += lap.left_out  # as if that had come before
-            # Ranks must decide alike, or some would wait for ever.
+            began += lap.left_out  # as if that had come earlier
+            # Ranks must decide alike, or some would wait forever.
             (late,) = player.slowest(float(perf_counter() >= began + OPENING_SECONDS))
             if late and not player.is_patient:
                 break
@@ -216,43 +216,43 @@ class Gate(Generic[PlayerOf]):
         }
 
     def _train(self, player: PlayerOf, command: Command) -> Course:
-        """A player trains a block; where several play, a micro-batch leads in, untimed, unless it is long."""
+        """Trains a block. Where several play, an untimed micro-batch leads in, unless micro-batches are long."""
         self._reporter.phase("train")
         self._play(player)
         if command.start is not None:
             player.restart(command.start)
         self._watch.begin()
-        # Another player has used the process since. Not into an epoch, whose start must be timed.
+        # Another player has used the process since. No lead into an epoch: its start must be timed.
         leads = self.is_shared and not command.straight and not player.starts_loader
         lap = yield from self._lap(player, max(player.clock.lead, int(leads)), 1, command.until or 0)
         seen = dict(self._watch.end())
-        if self.is_shared:  # of an allocator that players share, it says nothing about the config of one of them
+        if self.is_shared:  # players share the allocator, so this is not specific to one config
             seen.pop("allocator_retries", None)
         player.check_loss()
-        player.hold_workers()  # until its next block: what they read meanwhile would flatter it
+        player.hold_workers()  # until its next block: batches read meanwhile would flatter it
         if self._looks is not None:
             whole = lap.with_lead()
             clock = seen.get("sm_clock_mhz")
             self._looks.after(whole.samples, whole.seconds, leads_in=command.leads_in, clock_mhz=clock)
-        told = {"lap": vars(lap), "seen": seen, "leads_in": command.leads_in, "drained": player.drained}
-        told |= {"starts": player.new_starts, "epoch_samples": player.epoch_samples, **self._more_of_block()}
-        self._reporter.send("block", player=player.number, **told)
+        fields = {"lap": vars(lap), "seen": seen, "leads_in": command.leads_in, "drained": player.drained}
+        fields |= {"starts": player.new_starts, "epoch_samples": player.epoch_samples, **self._more_of_block()}
+        self._reporter.send("block", player=player.number, **fields)
 
     def _lap(self, player: PlayerOf, lead: int, passes: int, until: int = 0) -> Generator[bool, None, Lap]:
-        """A timed lap.
+        """Trains a timed lap.
 
         Args:
-            player: The one that plays.
-            lead: Micro-batches that lead in, untimed.
-            passes: Micro-batches of the lap, at least.
-            until: Place in the stream of samples that it reaches.
+            player: The player.
+            lead: Untimed micro-batches before it.
+            passes: Fewest micro-batches of the lap.
+            until: Position in the stream of samples that it must reach.
         """
         player.clock.synchronize()
         led = 0
         for _ in range(lead):
             yield True
             led += self._samples
-        if not player.clock.lead:  # else a queue that was waited for would be empty, as it never is in training
+        if not player.clock.lead:  # else waiting would empty the queue, which is never empty in training
             player.clock.synchronize()
         self._left_out()
         player.begin_lap(led)
@@ -262,10 +262,10 @@ class Gate(Generic[PlayerOf]):
         return player.end_lap(self._left_out())
 
     def _report(self, player: PlayerOf, *, leaves: bool) -> None:
-        """Tells what is known of a player besides its blocks.
+        """Reports a player's other results.
 
-        Where others play, its host memory is not known apart, and the device's peak may be theirs: what this one took
-        is what its first steps did, and those on the largest samples.
+        Where others play, its share of host memory is unknown, and the device's peak may be theirs. So only peaks of
+        its first steps, and of steps on the largest samples, count.
         """
         if player.wants_worst:
             self._play(player)
@@ -283,7 +283,7 @@ class Gate(Generic[PlayerOf]):
             "host_memory_bytes": host, "final_loss": player.loss, "looks": looks
         }  # fmt: skip
         if self._device.type != "cpu":
-            reserved, allocated = player.slowest(*player.peaks)  # of one device each
+            reserved, allocated = player.slowest(*player.peaks)  # each rank has one device
             value |= {"device_memory_bytes": int(reserved), "device_allocated_bytes": int(allocated)}
         value |= player.figures()
         if leaves:
@@ -291,7 +291,7 @@ class Gate(Generic[PlayerOf]):
         self._reporter.send("report", player=player.number, value=value, drained=player.drained)
 
     def _play(self, player: PlayerOf) -> None:
-        """Lets one play."""
+        """Switches to a player."""
         former = getattr(self, "playing", None)
         self._enter(player, former)
         self.playing = player
@@ -302,7 +302,7 @@ class Gate(Generic[PlayerOf]):
         player.peaks = max(player.peaks[0], reserved), max(player.peaks[1], allocated)
 
     def _drop(self, number: int) -> None:
-        """A player leaves; what it holds is freed."""
+        """Removes a player, and frees what it holds."""
         if number in self._players:
             self._players.pop(number).close()
         free_memory()

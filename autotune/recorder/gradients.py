@@ -1,4 +1,4 @@
-"""What a config computes in a script's first steps: losses, and the gradient of the first step."""
+"""Records the losses of a script's first steps, and the gradient of the first one."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     import torch
 
 MOST_ELEMENTS = 20_000_000
-"""Of a gradient, that are compared; a larger one is sampled evenly. 80 MB."""
+"""Most elements of a gradient that are compared (80 MB); a larger one is sampled evenly."""
 
 
 class Gradients:
     """Collects the losses of some optimizer steps, and compares the first one's gradient with another run's.
 
     Args:
-        wanted: ``steps``: how many; ``file``: where the first run leaves its gradient, for the others to compare with;
-            None: losses alone are wanted. Ranks exchange their gradients, so that the first one's are compared.
+        request: ``steps`` is their number. ``file`` is where the first run leaves its gradient, for later runs to
+            compare with; None for losses only. Ranks exchange their gradients, so only the first rank compares.
     """
 
-    def __init__(self, wanted: dict[str, Any]) -> None:
+    def __init__(self, request: dict[str, Any]) -> None:
         self.losses: list[torch.Tensor] = []
-        self._wanted = wanted
+        self._request = request
         self._steps = 0
         self._is_compared = False
         self._norm, self._cosine = 0.0, 1.0
 
     def before_step(self, weights: Iterable[torch.Tensor]) -> None:
-        """The gradient of these weights is complete; the first one is compared."""
-        if self._is_compared or self._wanted["file"] is None or this_rank():
+        """Compares the complete gradient of these weights, in the first step."""
+        if self._is_compared or self._request["file"] is None or this_rank():
             return
         import torch
 
@@ -44,7 +44,7 @@ class Gradients:
         stride = max(1, math.ceil(sum(one.numel() for one in gradients) / MOST_ELEMENTS))
         flat = torch.cat([one.detach().float().cpu().contiguous().reshape(-1)[::stride] for one in gradients])
         self._norm = math.sqrt(sum(float(one.detach().double().pow(2).sum()) for one in gradients))
-        file = self._wanted["file"]
+        file = self._request["file"]
         if not os.path.exists(file):
             torch.from_file(file, shared=True, size=flat.numel(), dtype=torch.float32).copy_(flat)
             return
@@ -55,17 +55,17 @@ class Gradients:
             self._cosine = float(mine @ theirs) / lengths if lengths else float(not mine.any() and not theirs.any())
 
     def after_step(self) -> bool:
-        """Counts a step; returns whether there were enough."""
+        """Counts a step; returns whether it was the last one needed."""
         self._steps += 1
-        return self._steps >= int(self._wanted["steps"])
+        return self._steps >= int(self._request["steps"])
 
     def trace(self) -> dict[str, Any]:
-        """What was seen."""
+        """The losses and the comparison."""
         losses = [float(loss.double().mean()) for loss in self.losses]  # to the last bit
         return {"losses": losses, "gradient_norm": self._norm, "cosine": self._cosine}
 
 
 def _own_part(gradient: torch.Tensor) -> torch.Tensor:
-    """Of a gradient that is split among ranks, what this one has: to ask for all of it, all ranks would have to."""
+    """This rank's part of a gradient. To gather all of it, all ranks would have to take part."""
     own: torch.Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
     return own

@@ -1,4 +1,4 @@
-"""What watches a real training must never fail in it."""
+"""Keeps code that watches a real training from failing in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def harmless(method: Method) -> Method:
-    """Where the method fails, its object gives up by ``give_up(why)``, and the training goes on."""
+    """Wraps a method: if it fails, it calls its object's ``give_up(reason)``, and training continues."""
 
     @functools.wraps(method)
     def tried(self: Any, *args: Any) -> Any:

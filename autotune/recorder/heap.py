@@ -1,9 +1,9 @@
-"""The state in which evaluation leaves glibc's malloc: bursts never evaluate, so they bring it about themselves.
+"""Recreates the state in which evaluation leaves glibc's malloc: bursts never evaluate.
 
-glibc serves what is larger than a threshold by a fresh mmap, and gives memory back when more than twice that lies free
-at the end of its heap; both cost a fault for each page that is touched again. Whenever a chunk that came by mmap is
-freed, the threshold rises to its size (mallopt(3), M_MMAP_THRESHOLD). Evaluation mostly takes larger batches, so that
-training is faster after the first epoch than before: of a small CNN, 3,450 samples/s for 2,700.
+glibc serves allocations above a threshold by a fresh mmap, and returns memory when more than twice that is free at the
+end of its heap. Both cost a fault for each page that is touched again. Whenever a chunk from mmap is freed, the
+threshold rises to its size (mallopt(3), M_MMAP_THRESHOLD). Evaluation mostly uses larger batches, so training is faster
+after the first epoch than before: 3,450 samples/s instead of 2,700 for a small CNN.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 LARGEST_THRESHOLD_BYTES = 4 * 1024 * 1024 * ctypes.sizeof(ctypes.c_long)
-"""The threshold rises no higher: glibc's DEFAULT_MMAP_THRESHOLD_MAX."""
+"""Upper limit of the threshold: glibc's DEFAULT_MMAP_THRESHOLD_MAX."""
 
 
 class Activations:
-    """Sizes of what the modules of a script return in training on a CPU."""
+    """Sizes of the tensors that a script's modules return in training on a CPU."""
 
     def __init__(self) -> None:
         self._bytes: set[int] = set()
 
     def note(self, returned: Any) -> None:
-        """A module has returned."""
+        """Notes what a module has returned."""
         import torch
 
         # While tracing, sizes are tensors, which would be part of the script's graph.
         is_tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         if is_tracing or not torch.is_grad_enabled():
             return
-        with contextlib.suppress(Exception):  # whatever a class of the script's makes of being looked into
+        with contextlib.suppress(Exception):  # a class of the script's may raise
             for tensor in tensors_in(returned):
                 if tensor.device.type == "cpu":
                     self._bytes.add(tensor.numel() * tensor.element_size())
@@ -49,14 +49,14 @@ class Activations:
         made: Iterable[DataLoader[Any]],
         evaluates: Callable[[], bool],
     ) -> int:
-        """The largest chunk that evaluation frees and that the threshold follows; 0 where training's are as large.
+        """The largest chunk that evaluation frees and that raises the threshold; 0 if training's are as large.
 
         Args:
-            batch_samples: Of a batch in training.
-            training: Loaders that feed it.
-            made: All loaders that the script has made; those that do not feed training are there to evaluate.
-            evaluates: Whether it evaluates; asked where it trains from loaders and has no other one: taken to be on so
-                many samples at once that the threshold rises as far as it can.
+            batch_samples: Samples of a batch in training.
+            training: Loaders that feed training.
+            made: All loaders that the script has made; the others are assumed to feed evaluation.
+            evaluates: Whether the script evaluates. Called if it has no loader besides those that feed training. Then
+                evaluation is assumed to use enough samples to raise the threshold to its limit.
         """
         if not self._bytes:
             return 0
@@ -70,7 +70,7 @@ class Activations:
 
 
 def free_chunk(size: int) -> None:
-    """Allocates and frees so many bytes, none of which is touched, as evaluation does."""
+    """Allocates and frees a chunk, as evaluation does, without touching its pages."""
     if size and sys.platform == "linux":
         library = ctypes.CDLL(None)
         library.malloc.restype = ctypes.c_void_p
@@ -80,10 +80,10 @@ def free_chunk(size: int) -> None:
 
 
 def _batch_sizes(loaders: Iterable[DataLoader[Any]]) -> list[int]:
-    """The batch sizes of loaders, as far as they have one: no larger than their data sets."""
+    """The batch sizes of the loaders that have one, limited to the length of their data sets."""
     sizes = []
     for loader in loaders:
-        with contextlib.suppress(Exception):  # whatever a class of the script's makes of being looked into
+        with contextlib.suppress(Exception):  # a class of the script's may raise
             size = None if is_own_batch_sampler(loader) else batches_of(loader)[1]
             if size:
                 sizes.append(min(size, length_of(loader.dataset) or size))

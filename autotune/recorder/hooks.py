@@ -1,8 +1,7 @@
-"""Where torch lets others watch a training loop: loaders, losses, models, optimizers.
+"""Hooks into torch that watch a training loop: loaders, losses, models, optimizers.
 
-Each function returns another one, which ends the watching: it drops the functions that were to be called, and puts
-torch's own function back, or removes the hook, where that is possible. What stays does nothing: it takes about a
-microsecond for each step of an optimizer.
+Each function returns another one that stops watching: it drops the callbacks, and restores torch's own function or
+removes the hook where possible. A hook that stays does nothing, and takes about a microsecond per optimizer step.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 Iterate = Callable[["DataLoader[Any]"], Iterator[Any]]
 MOST_CALLS = 100
-"""Of models in training, among which the ones that were tuned are looked for. Chosen."""
+"""Calls of models in training after which the search for the tuned ones ends. Not tuned."""
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -31,16 +30,16 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def on_iterate(then: Callable[[DataLoader[Any], Iterate], Iterator[Any]]) -> Undo:
-    """Calls ``then(loader, iterate)`` in the place of each ``iter(loader)``, but for those within workers."""
+    """Calls ``then(loader, iterate)`` in place of each ``iter(loader)``, except within workers."""
     from torch.utils.data import DataLoader, get_worker_info
 
-    original, wanted = DataLoader.__iter__, [then]
+    original, callbacks = DataLoader.__iter__, [then]
 
     @functools.wraps(original)
     def iterate(self: DataLoader[Any]) -> Iterator[Any]:
-        return wanted[0](self, original) if wanted and get_worker_info() is None else original(self)
+        return callbacks[0](self, original) if callbacks and get_worker_info() is None else original(self)
 
-    return in_reverse([replace(DataLoader, "__iter__", iterate), wanted.clear])
+    return in_reverse([replace(DataLoader, "__iter__", iterate), callbacks.clear])
 
 
 def on_step(before: Callable[[Optimizer], None] = _nothing, after: Callable[[Optimizer], None] = _nothing) -> Undo:
@@ -60,7 +59,7 @@ def on_step(before: Callable[[Optimizer], None] = _nothing, after: Callable[[Opt
 
 
 def on_mode(then: Callable[[Any, bool], None]) -> Undo:
-    """Calls ``then(module, training)`` before each switch of a module to training, or to evaluation."""
+    """Calls ``then(module, training)`` before each switch of a module to training or evaluation."""
     from torch import nn
 
     return _around(nn.Module, "train", lambda module, mode=True: then(module, mode))
@@ -81,7 +80,7 @@ def on_autocast(then: Callable[[str], None]) -> Undo:
 
 
 def on_gradients_again(then: Callable[[], None]) -> Undo:
-    """Calls ``then()`` after each exit from a context without gradients, where they are wanted again."""
+    """Calls ``then()`` after each exit from a context without gradients that enables them again."""
     import torch
 
     def left(*_: Any) -> None:
@@ -104,7 +103,7 @@ def on_group(then: Callable[[], None]) -> Undo:
 def on_attention(then: Callable[[], None]) -> Undo:
     """Calls ``then()`` before each call of torch's attention.
 
-    Compiled code calls it too, as part of its graph: let it do no more than set an attribute.
+    Compiled code calls it too, as part of its graph, so it must only set an attribute.
     """
     import torch
 
@@ -112,19 +111,19 @@ def on_attention(then: Callable[[], None]) -> Undo:
 
 
 def replace(owner: Any, name: str, function: Any) -> Undo:
-    """Sets a function of torch's; its undo leaves alone what others have put in its place since."""
+    """Replaces a function of torch. The undo does nothing if other code has replaced it since."""
     return unless_changed(lambda: vars(owner).get(name), put(owner, name, function))
 
 
 def _unless_compiled(undo: Undo) -> Undo:
-    """Takes a change back unless torch.compile has compiled with it: to take it back would compile all again."""
+    """An undo that does nothing once torch.compile has compiled anything: undoing would recompile all."""
     return lambda: None if compiled_graphs() else undo()
 
 
 def _around(
     owner: Any, name: str, before: Callable[..., None] = _nothing, after: Callable[..., None] = _nothing
 ) -> Undo:
-    """Calls functions around each call of one of torch's, with its arguments."""
+    """Calls functions before and after each call of a torch function, with its arguments."""
     original: Any = getattr(owner, name)
 
     @functools.wraps(original)
@@ -152,16 +151,16 @@ def on_outermost_forward(
     """Calls a function before each call of a module that no other module calls.
 
     Args:
-        before: Told the module, and what it is called with.
-        inside: Told what each module within is called with.
-        after: Told what each module has returned; None where it has failed.
+        before: Receives the module and its arguments.
+        inside: Receives the arguments of each module within.
+        after: Receives the result of each module; None if it failed.
     """
     import torch
     from torch.nn.modules import module as modules
 
-    # Torch warns of global hooks where a compiled model is called: the script has not registered them.
+    # Torch warns about global hooks when a compiled model is called, but the script has not registered them.
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
-    # Known to torch.compile, which leaves out what comes after it: the script's graphs are the same as ever.
+    # torch.compile knows this and leaves out the code after it: the script's graphs stay the same.
     is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
     depth = 0
 
@@ -197,12 +196,12 @@ def on_outermost_forward(
 
 
 def when_called(keys: Sequence[str], then: Callable[[list[Any]], None], most_calls: int | None = MOST_CALLS) -> None:
-    """Calls ``then(models)`` once, before the first call in training of a model of these names, or of what holds one.
+    """Calls ``then(models)`` once, before the first training call of a model with one of these keys, or of its holder.
 
     Args:
-        keys: As `naming.model_key` makes them.
-        then: Told all models of these names.
-        most_calls: In training, after which nobody is waited for any longer; None: waits for ever.
+        keys: Keys as `naming.model_key` makes them.
+        then: Receives all models with these keys.
+        most_calls: Calls in training after which it stops waiting; None for no limit.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Waits until a module is imported: torch, which the recorder needs, or what is to be changed before others take it."""
+"""Waits until a module is imported: torch, which the recorder needs, or a module that must be changed right after."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 
 def after_import(name: str, then: Callable[[], None]) -> None:
-    """Calls a function as soon as a module has been imported: at once where it is there already.
+    """Calls a function as soon as a module has been imported: at once if it already is.
 
-    What the function raises is only printed: an import is no place to fail in.
+    Errors of the function are only printed, so that the import does not fail.
     """
 
     def safely() -> None:
@@ -31,13 +31,13 @@ def after_import(name: str, then: Callable[[], None]) -> None:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Finds a module as ever, with a loader that calls a function once the module is imported.
+    """Finds a module as usual, with a loader that calls a function once the module is imported.
 
-    It stays until then: many libraries only look whether a module is there, by ``importlib.util.find_spec``.
+    It stays until then: many libraries only check for a module with ``importlib.util.find_spec``.
 
     Args:
-        name: Of the module.
-        then: What to call.
+        name: Name of the module.
+        then: The function to call.
     """
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None = None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module's own spec, with another loader in the place of its own."""
+        """The module's own spec, with another loader."""
         if fullname != self._name or self._is_asking:
             return None
         self._is_asking = True
@@ -60,7 +60,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         finally:
             self._is_asking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Telling(spec.loader, self._imported)
+            spec.loader = _NotifyingLoader(spec.loader, self._imported)
         return spec
 
     def _imported(self) -> None:
@@ -69,12 +69,12 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             self._then()
 
 
-class _Telling(importlib.abc.Loader):
-    """A loader that tells when it has loaded; whatever else it is asked for, the module's own answers.
+class _NotifyingLoader(importlib.abc.Loader):
+    """A loader that calls a function after loading; other attributes come from the module's own loader.
 
     Args:
-        loader: The module's own.
-        then: What to call.
+        loader: The module's own loader.
+        then: The function to call.
     """
 
     def __init__(self, loader: Any, then: Callable[[], None]) -> None:
@@ -87,11 +87,11 @@ class _Telling(importlib.abc.Loader):
         return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """As the module's own does."""
+        """Does what the module's own loader does."""
         return self._loader.create_module(spec)  # type: ignore[no-any-return]
 
     def exec_module(self, module: ModuleType) -> None:
-        """As the module's own does; then whoever waits is called."""
+        """Does what the module's own loader does, then calls the function."""
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader

@@ -1,4 +1,4 @@
-"""Weights and optimizer state, copied so that they can be put back when a player has spoilt them."""
+"""Copies of weights and optimizer state, to restore them after a player has spoilt them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 KEPT_SHARE = 0.125
-"""Of the memory that is available, for a copy of weights and optimizer state. Chosen: where they are larger, a loss
-that is not finite ends the host, which starts again without the player."""
+"""Largest share of available memory for a copy of weights and optimizer state. If they are larger, a loss that is not
+finite ends the host, which starts again without the player. Not tuned."""
 
 
 class Keeping:
@@ -24,7 +24,7 @@ class Keeping:
         self._kept: list[torch.Tensor] | None = None
 
     def keep(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
-        """Copies them, so that `restore` can put them back; not where memory is short."""
+        """Copies them for `restore`, unless memory is short."""
         tensors = list(_tensors(models, optimizers))
         available = available_bytes()
         if available is not None and sum(tensor.nbytes for tensor in tensors) > KEPT_SHARE * available:
@@ -36,7 +36,7 @@ class Keeping:
             self._kept = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
 
     def restore(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> bool:
-        """Puts back what was kept, and drops gradients; returns whether there was something."""
+        """Restores the copies, and drops gradients; returns whether there was a copy."""
         import torch
 
         optimizers = list(optimizers)
@@ -52,7 +52,7 @@ class Keeping:
 
 
 def _tensors(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:
-    """Weights, each once, then buffers and the state of optimizers."""
+    """Yields weights, each once, then buffers and the state of optimizers."""
     import torch
 
     models, optimizers = list(models), list(optimizers)

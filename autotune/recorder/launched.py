@@ -1,6 +1,6 @@
-"""A whole training with a result's settings: changes are applied as the script comes to them, and nothing is timed.
+"""A whole training with a result's settings: changes apply as the script reaches them, and nothing is timed.
 
-A launch reaches every interpreter below it, such as a script that evaluates, or trains another model first.
+A launch reaches every child interpreter, such as a script that evaluates, or trains another model first.
 """
 
 from __future__ import annotations
@@ -29,22 +29,26 @@ if TYPE_CHECKING:
 
 
 MADE = "_made_by_autotune"
-"""Attribute of a script's loader: what stands in for it."""
+"""Attribute of a script's loader: its stand-in."""
 
 
 def begin(orders: dict[str, Any]) -> None:
-    """Applies what the orders say; a script that calls `autotune.apply` does the same."""
+    """Applies the orders, like a script that calls `autotune.apply`."""
     Launched(orders)
 
 
 class Launched:
-    """Applies the changes where what was measured is trained; what else trains is left as it is.
+    """Applies the changes to the training that was measured; other training stays as it is.
 
     Args:
-        orders: ``changes``; ``loop``: the description from the look at the script that was tuned; ``strict``: whether
-            the script ends where it trains in another place. ``left_out``: a sentence for each setting that is not
-            applied; ``shared``: each process that trains writes a file there; without it, the process says so itself;
-            ``realised``: what is noted of the training; without it, nothing is.
+        orders: The orders, by these keys:
+
+            - ``changes``: description of the changes, see `Changes`
+            - ``loop``: the description from the look at the tuned script
+            - ``strict``: whether the script ends if it trains in another place
+            - ``left_out``: a sentence for each setting that is not applied
+            - ``shared``: folder in which each process that trains writes a file; without it, the process prints
+            - ``realised``: what to note about the training; without it, nothing
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -55,8 +59,8 @@ class Launched:
         self._left_out: list[str] = orders.get("left_out", [])
         self._shared: str | None = orders.get("shared")
         self._match = Match(self._loop)
-        self._is_measured: bool | None = None  # not known before an optimizer is there
-        self._trains = False  # what was measured
+        self._is_measured: bool | None = None  # unknown until an optimizer exists
+        self._trains = False  # whether it trains what was measured
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._stand_ins: dict[str, StandIn] = {}
         self._starts_anew = False
@@ -66,10 +70,10 @@ class Launched:
         noted = orders.get("realised")
         self._notes = Notes(noted, self._device) if noted is not None else None
         self._changes = Changes(orders["changes"])
-        self._changes.exchange(self._match.is_model)  # before a process shows what it trains
+        self._changes.exchange(self._match.is_model)  # before it is clear what a process trains
         self._enter_process()
         hooks.on_step(self._on_step)
-        atexit.register(self._tell)
+        atexit.register(self._report)
         hooks.on_iterate(self._on_iterate)
         if self._changes.wants_models:
             hooks.when_called(self._loop["models"], self._on_called)
@@ -81,7 +85,7 @@ class Launched:
         self._changes.on_copies()
 
     def _count_batches(self, size: int) -> None:
-        """Has ``len(loader)`` tell how many batches of another size there are: schedules are made by it."""
+        """Makes ``len(loader)`` count batches of another size, since schedules use it."""
         from torch.utils.data import DataLoader, IterableDataset
 
         original = DataLoader.__len__
@@ -98,7 +102,7 @@ class Launched:
         DataLoader.__len__ = length  # type: ignore[method-assign]
 
     def _feeds(self, loader: DataLoader[Any]) -> bool:
-        """Whether a loader is like those that were tuned, and nothing is evaluated."""
+        """Whether a loader is like the tuned ones, and gradients are enabled."""
         import torch
 
         if not torch.is_grad_enabled():
@@ -106,7 +110,7 @@ class Launched:
         return loader_kind(loader_key(loader)) in self._kinds and self._may_be_measured()
 
     def _may_be_measured(self) -> bool:
-        """Whether this process trains what was measured, or does not show yet what it trains."""
+        """Whether this process trains what was measured, or may still do so."""
         if self._is_measured is None:
             possible = self._match.is_possible()
             self._is_measured = possible or None
@@ -128,7 +132,7 @@ class Launched:
         return self._notes.reads(loader, lambda: self._batches(loader, iterate), batch_size)
 
     def _batches(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
-        """A pass through a loader that feeds training, changed where it can be."""
+        """Starts a pass through a loader that feeds training, changed where possible."""
         if has_own_iterator(loader):
             return iterate(loader)
         if self._changes.wants_models:
@@ -147,25 +151,25 @@ class Launched:
             self._changes.on_models(models)
 
     def _stand_in(self, loader: DataLoader[Any]) -> StandIn:
-        """What is read in the place of a loader: what stood in for it before, or for one like it, if that is free."""
+        """The stand-in that is read in place of a loader: its former one, or a free one of a similar loader."""
         arguments, key = self._changes.arguments(loader), loader_key(loader)
-        found: StandIn | None = getattr(loader, MADE, self._stand_ins.get(key))
-        if found is None or not found.takes_over(arguments):
-            self._starts_anew |= found is not None and not found.is_read and arguments["persistent_workers"]
-            found = StandIn(arguments, _say_once, persists_anyway=loader.persistent_workers)
-        setattr(loader, MADE, found)
+        stand_in: StandIn | None = getattr(loader, MADE, self._stand_ins.get(key))
+        if stand_in is None or not stand_in.takes_over(arguments):
+            self._starts_anew |= stand_in is not None and not stand_in.is_read and arguments["persistent_workers"]
+            stand_in = StandIn(arguments, _say_once, persists_anyway=loader.persistent_workers)
+        setattr(loader, MADE, stand_in)
         self._stand_ins.pop(key, None)
-        self._stand_ins[key] = found
-        while len(self._stand_ins) > len(self._loop["loaders"]):  # of data that are trained on no more
+        self._stand_ins[key] = stand_in
+        while len(self._stand_ins) > len(self._loop["loaders"]):  # drops those of data no longer trained on
             self._stand_ins.pop(next(iter(self._stand_ins)))
-        return found
+        return stand_in
 
     def _handed_on(self, batches: Iterator[Any]) -> Iterator[Any]:
         copies = self._changes.copies
         return batches if copies is None else Watched(batches, copies.drawn)
 
     def _on_step(self, optimizer: Optimizer) -> None:
-        """An optimizer steps; for the first time where its script has set itself up, or trains another model now."""
+        """Applies the changes at the first step of each optimizer: by then the script has set itself up."""
         if optimizer in self._known:
             if self._notes is not None and self._trains:
                 self._notes.stepped()
@@ -183,36 +187,36 @@ class Launched:
             self._notes.stepped()
         note(self._shared, matches=True)
         self._changes.on_optimizer(optimizer)
-        self._enter_process()  # what the script has told torch meanwhile, a burst has overruled too
+        self._enter_process()  # overrides what the script has set meanwhile, as bursts do
         if self._changes.changes_models and not (self._changes.wants_models or self._changes.covers(optimizer)):
             self._changes.on_models(models_of(optimizer, self._loop["models"]))
 
     def _leave_as_it_is(self) -> None:
-        """This process trains something else."""
+        """Leaves a process that trains something else unchanged."""
         self._is_measured = False
         self._changes.leave_process()
         note(self._shared, matches=False)
 
     def _compare(self) -> None:
-        """Tells what is not as it was where the script was tuned, or ends it; before its first step all is known."""
-        found = differences(self._loop.get("place", {}))
-        if not found:
+        """Warns if this place differs from where the script was tuned, or ends the script."""
+        place_differences = differences(self._loop.get("place", {}))
+        if not place_differences:
             return
-        elsewhere = f"the result was measured elsewhere ({'; '.join(found)})"
+        elsewhere = f"the result was measured elsewhere ({'; '.join(place_differences)})"
         if self._is_strict:
             raise SystemExit(f"autotune: {elsewhere}; tune here, or leave out --strict")
         if this_rank() == 0:
             _say(f"{elsewhere}: expect a different speed")
 
-    def _tell(self) -> None:
-        """In the end: what was found for the script and never came into effect in a process that has trained."""
+    def _report(self) -> None:
+        """Reports at exit which settings never took effect in a process that has trained."""
         if self._trains:
             for sentence in self._left_out:
                 _say(sentence)
             if missing := self._missing():
                 _say(f"{' and '.join(missing)}: this training is not the one that was measured")
         elif self._is_measured is False and self._shared is None:
-            _say("neither the data nor the model that was tuned was seen together: this process trained as it is")
+            _say("the tuned model and its data were not seen together: this process trained as it is")
 
     def _missing(self) -> list[str]:
         import torch
@@ -228,7 +232,7 @@ class Launched:
             missing.append("the model that was tuned was not seen")
         threads = self._changes.changed.get("num_threads")
         if threads is not None and torch.get_num_threads() != threads:
-            missing.append(f"the script sets {torch.get_num_threads()} threads over and over")
+            missing.append(f"the script keeps setting {torch.get_num_threads()} threads")
         return missing
 
 

@@ -1,7 +1,7 @@
-"""How weights lie in memory, and what must lie alike: gradients, and the state of the optimizers that step them.
+"""Memory layout of weights, their gradients, and the state of their optimizers, which must all agree.
 
-A fused optimizer pairs the elements of a weight, its gradient and its moments by address, on trust: where one of them
-has other strides, it trains another model, and raises nothing. So what an optimizer saves lies as in a training without
+A fused optimizer pairs the elements of a weight, its gradient and its moments by address, unchecked: if one of them has
+other strides, it silently trains another model. So an optimizer saves its state in the layout of a training without
 the change, which may resume from it.
 """
 
@@ -25,7 +25,7 @@ _followed: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 
 def lay_out(model: nn.Module, config: Knobs) -> Undo:
-    """Lays out tensors of four dimensions as channels-last; gradients and the state of optimizers follow.
+    """Makes tensors of four dimensions channels-last, with their gradients and optimizer state.
 
     ``model.to(memory_format=…)`` would refuse a model with tensors of five dimensions.
     """
@@ -55,9 +55,9 @@ def lay_out(model: nn.Module, config: Knobs) -> Undo:
 
 
 def layout_of(model: nn.Module) -> str | None:
-    """``channels_last`` where all weights of four dimensions lie so, else ``contiguous``; None where none shows it.
+    """``channels_last`` if all weights of four dimensions are, else ``contiguous``; None if none is conclusive.
 
-    A tensor of one channel, or of one pixel, lies both ways at once.
+    A tensor of one channel, or of one pixel, has both layouts at once.
     """
     import torch
     from torch.nn.parameter import is_lazy
@@ -70,14 +70,14 @@ def layout_of(model: nn.Module) -> str | None:
 
 
 def _lie(tensor: torch.Tensor, strides: tuple[int, ...]) -> None:
-    """Gives a tensor and its gradient strides."""
+    """Gives a tensor and its gradient these strides."""
     tensor.data = _with_strides(tensor.data, strides)
     if tensor.grad is not None:
         tensor.grad = _with_strides(tensor.grad, strides)
 
 
 def _with_strides(data: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The tensor itself, or a copy that lies so."""
+    """The tensor itself, or a copy with these strides."""
     import torch
 
     if data.stride() == strides:
@@ -87,7 +87,7 @@ def _with_strides(data: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 @functools.cache
 def _lay_before() -> Any:
-    """The strides of each tensor before it was laid out otherwise."""
+    """The strides of each tensor before its layout was changed."""
     from torch.utils.weak import WeakIdKeyDictionary
 
     return WeakIdKeyDictionary()
@@ -100,9 +100,9 @@ def _lay_out_states() -> None:
 
 @functools.cache
 def follow_weights() -> None:
-    """From here on the state of each optimizer has its weights' strides: at its first step, and after each load.
+    """Gives the state of each optimizer its weights' strides: at its first step, and after each load.
 
-    What it saves has the strides that they had.
+    Saved state has the original strides.
     """
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -118,7 +118,7 @@ def _follow(optimizer: Optimizer, *_: Any) -> None:
 
 
 def lay_out_state(optimizer: Optimizer) -> None:
-    """Gives what an optimizer knows of each weight, such as its moments, the strides of that weight."""
+    """Gives an optimizer's state of each weight, such as moments, the strides of that weight."""
     import torch
 
     for weight, state in optimizer.state.items():
@@ -131,7 +131,7 @@ def lay_out_state(optimizer: Optimizer) -> None:
 
 
 def _as_it_lay(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    """What an optimizer saves, the state of each weight with the strides that the weight had."""
+    """An optimizer's saved state, with the original strides of each weight."""
     import torch
 
     if not _lay_before():

@@ -1,8 +1,8 @@
-"""What a script's libraries do not do in bursts: one table of modules, their functions, and what happens instead.
+"""Library calls that bursts leave out: one table of modules, their functions, and the replacements.
 
-Trackers, bars and event writers are silenced because they start threads, which cannot be forked, and are timed.
-Uploads and deletions at object stores are left out because the network is open until the first optimizer step, and a
-checkpoint of a burst is empty. A function is replaced as soon as its module has been imported.
+Trackers, progress bars and event writers are silenced because they take time, and start threads, which cannot be
+forked. Uploads to object stores and deletions there are left out because the network is open until the first optimizer
+step, and a burst's checkpoints are empty. A function is replaced as soon as its module has been imported.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..sandbox.redirect import writes
 from .importing import after_import
 
 Action = Callable[[Any], Any]
-"""Takes what a module has, and returns what replaces it."""
+"""Takes an attribute of a module, and returns its replacement."""
 
 
 def leave_out() -> None:
-    """From here on each library in the table is changed when it is imported."""
+    """Changes each library in the table when it is imported."""
     for module in dict.fromkeys(module for module, _, _ in TABLE):
         after_import(module, functools.partial(_change, module))
 
@@ -58,14 +58,14 @@ def _nothing(original: Any) -> Any:
 
 
 def _finished() -> Future[None]:
-    """A future that has its result."""
+    """A finished future."""
     future: Future[None] = Future()
     future.set_result(None)
     return future
 
 
 def _disabled(original: Any) -> Any:
-    """A mode in the environment (``WANDB_MODE``) is overruled by a script that names the mode itself."""
+    """Passes the mode as an argument: a script's own argument would override the environment (``WANDB_MODE``)."""
 
     @functools.wraps(original)
     def init(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +75,7 @@ def _disabled(original: Any) -> Any:
 
 
 class _NoRun:
-    """A run of a tracker that has no mode in which nothing is sent: it forgets what it gets."""
+    """A run of a tracker that has no offline mode: it discards everything."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.config: dict[str, Any] = {}
@@ -90,7 +90,7 @@ class _NoRun:
 
 
 class _NoThread:
-    """The thread of a library which writes or draws: a process that runs one cannot be forked."""
+    """A library's thread that writes or draws. It does nothing: a process with threads cannot be forked."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -102,7 +102,7 @@ class _NoThread:
 
 
 def _in_temporary_folder(original: Any) -> Any:
-    """MLflow cannot be disabled: it logs into the run's temporary folder, whichever server the script names."""
+    """Makes MLflow, which cannot be disabled, log into the run's temporary folder instead of the script's server."""
     original(_place())
     return functools.wraps(original)(lambda *_, **__: original(_place()))
 
@@ -123,7 +123,7 @@ def _place() -> str:
 
 
 def _unsent(original: Any) -> Any:
-    """A method of the Hub that would change a repository."""
+    """Replaces a method of the Hub that would change a repository."""
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -140,13 +140,13 @@ def _unsent(original: Any) -> Any:
 
 
 def _of_default_client(original: Any) -> Any:
-    """A function of the Hub's module is a method of one client, bound before the class was changed."""
+    """Rebinds a function of the Hub's module, which is a method of one client, after the class was changed."""
     hub: Any = sys.modules["huggingface_hub.hf_api"]
     return getattr(hub.api, original.__name__)
 
 
 def _s3(original: Any) -> Any:
-    """All operations of boto3 come here."""
+    """Answers writes; all operations of boto3 pass through here."""
 
     @functools.wraps(original)
     def call(self: Any, operation: str, arguments: Any) -> Any:
@@ -160,13 +160,13 @@ def _s3(original: Any) -> Any:
 
 
 def _remote_files(original: Any) -> Any:
-    """Some file systems of fsspec give each object methods of its own, so each object is changed."""
+    """Changes each fsspec object, since some file systems give each object methods of its own."""
 
     @functools.wraps(original)
     def make(kind: Any, *args: Any, **kwargs: Any) -> Any:
         made = original(kind, *args, **kwargs)
         protocols = {made.protocol} if isinstance(made.protocol, str) else {*made.protocol}
-        if not protocols & _NOT_REMOTE and not hasattr(made.open, "_is_left_out"):  # the same object may come again
+        if not protocols & _NOT_REMOTE and not hasattr(made.open, "_is_left_out"):  # fsspec may return it again
             for name in _FSSPEC_WRITES:
                 if hasattr(made, name):
                     setattr(made, name, _nothing(getattr(made, name)))
@@ -177,7 +177,7 @@ def _remote_files(original: Any) -> Any:
 
 
 def _read_only(original: Any) -> Any:
-    """A remote file that is opened to be written is one in memory, which is forgotten."""
+    """Opens a remote file for writing in memory, and discards it."""
 
     @functools.wraps(original)
     def opened(path: Any, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
@@ -201,7 +201,7 @@ _S3_WRITES = {
 _NOT_REMOTE = {
     "file", "local", "memory", "dir", "filecache", "blockcache", "simplecache", "cached", "zip", "tar", "reference",
 }  # fmt: skip
-"""Protocols of fsspec whose files are on this machine, or which pass on to another file system, which is changed."""
+"""Protocols of fsspec whose files are on this machine, or that wrap another file system, which is changed."""
 _FSSPEC_WRITES = (
     "put", "put_file", "upload", "copy", "cp", "cp_file", "mv", "mv_file", "move", "rename", "pipe", "pipe_file",
     "touch", "write_text", "write_bytes", "rm", "rm_file", "rmdir", "delete", "mkdir", "makedir", "makedirs", "mkdirs",

@@ -1,4 +1,4 @@
-"""A look at a script: it trains a few steps as it is, reports to the parent which loop was seen, and ends."""
+"""A look at a script: it trains a few steps unchanged, reports its loop to the parent, and ends."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 LATE_SHARE = 0.5
-"""Share of the time that a look has, after which fewer steps are enough: one more may take as long again. Not tuned."""
+"""Share of a look's time limit after which fewer steps are enough: one more may take as long again. Not tuned."""
 
 
 def begin(orders: dict[str, Any]) -> None:
-    """Looks on while the script trains, and tells the parent; its end, too, should it never train."""
+    """Observes the script while it trains, and reports to the parent; also its end, if it never trains."""
     Look(orders)
 
 
 class Look:
-    """A thorough observer, in a script that is seeded, leaves out its checkpoints, and ends when enough is seen.
+    """A thorough observer in a seeded script, which saves no checkpoints, and ends when enough is seen.
 
     Args:
-        orders: ``socket``: the parent's; ``port``: where ranks may meet; ``seconds``: that the look may take;
+        orders: ``socket``: the parent's; ``port``: where ranks may meet; ``seconds``: time limit of the look;
             ``sandbox``, ``shared``: see `arrival`.
     """
 
@@ -58,13 +58,13 @@ class Look:
             is_thorough=True,
             late_seconds=LATE_SHARE * orders["seconds"],
         )
-        self._tell_of_end()
+        self._report_end()
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
         return Watched(iterate(loader), self._on_draw)
 
     def _on_draw(self, _: Any) -> None:
-        """A script that has caught its end is ended when it draws on."""
+        """Ends a script again that has caught its end and continues to draw."""
         import torch
 
         if self._is_over and torch.is_grad_enabled():
@@ -78,19 +78,19 @@ class Look:
         self._wire.send("training", pid=os.getpid(), steps=steps)
 
     def _begin_training(self) -> None:
-        """The parent keeps what start-up has made; connections are restricted from here on."""
+        """Reports that start-up is over; connections are restricted from here on."""
         self._wire.send("begins")
         begin_training(self._shared, any_network=self._any_network)
 
     def _finish(self, seen: dict[str, Any]) -> None:
-        """Enough was seen: reports it, and leaves the script."""
+        """Reports what was seen, and leaves the script."""
         self._is_over = True
         rest_in_the_end(self._wire)
         self._wire.send("result", value=seen)
         end_burst()
 
-    def _tell_of_end(self) -> None:
-        """Should the script end before it has trained, the parent hears what was seen."""
+    def _report_end(self) -> None:
+        """Reports to the parent if the script ends before it has trained."""
         former = sys.excepthook
 
         def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -103,9 +103,9 @@ class Look:
         def ended() -> None:
             if self._is_over:
                 leave()
-            error = last_error()  # where another hook than ours was told of it, or nobody
-            told = sentence_of(error) if error is not None else None
-            self._wire.send("ended", error=told, **self._outline())
+            error = last_error()  # another hook replaced ours, or no hook was called
+            message = sentence_of(error) if error is not None else None
+            self._wire.send("ended", error=message, **self._outline())
 
         note_exits()
         sys.excepthook = hook
@@ -113,6 +113,6 @@ class Look:
 
     def _outline(self) -> dict[str, Any]:
         counts, seen = self._observer.counts, None
-        with contextlib.suppress(Exception):  # the script's own end is to be told, whatever comes of it
+        with contextlib.suppress(Exception):  # the script's own end is reported in any case
             seen = self._observer.seen()
         return {**counts, "seen": seen}

@@ -1,4 +1,4 @@
-"""What the observer makes of what it has seen: loaders, optimizers, models, and processes that train beside."""
+"""Describes what the observer has seen: loaders, optimizers, models, and processes that train in parallel."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 SAMPLE_SECONDS, MOST_SAMPLES = 0.3, 16
 UNKNOWN_READING = (1e-4, 1.0)
-"""What `reading` returns of a data set that it cannot read, or may not."""
+"""What `reading` returns for a data set that it cannot or must not read."""
 SMALL_OPERATOR_MICROSECONDS = 20.0
-"""Below, an operator is mostly what calling it costs."""
+"""Below this, most of an operator's time is call overhead."""
 
 
 def merged(draws: list[tuple[int, int]], keys: dict[int, str]) -> list[tuple[int, int]]:
-    """Draws, those of a loader that was made again told as those of the first one.
+    """Draws in which a recreated loader has the id of its first version.
 
-    A loader is made again where one like it is drawn from for the first time when the other has been drawn from for
-    the last time; two that are alike and drawn from in turn stay two.
+    A loader counts as recreated if its first draw follows the last draw of one with the same key. Two loaders with the
+    same key that are drawn from in turn stay two.
 
     Args:
-        draws: Of which loader, how many samples; in order.
-        keys: What each loader is known by.
+        draws: Loader id and number of samples of each draw, in order.
+        keys: Key of each loader.
     """
     spans: dict[int, list[int]] = {}
     for place, (loader, _) in enumerate(draws):
@@ -46,12 +46,12 @@ def merged(draws: list[tuple[int, int]], keys: dict[int, str]) -> list[tuple[int
 
 
 def usual(counts: list[int]) -> int:
-    """The count in the middle; 0 where there is none. A mean would be moved by a single step that was left out."""
+    """The median count; 0 for an empty list. A single skipped step would shift the mean."""
     return sorted(counts)[(len(counts) - 1) // 2] if counts else 0
 
 
 def described(loader: Any) -> dict[str, Any]:
-    """A script's loader, in the words of DataLoader."""
+    """Describes a script's loader by DataLoader's arguments."""
     from torch.utils.data import IterableDataset
 
     dataset = loader.dataset
@@ -75,10 +75,10 @@ def described(loader: Any) -> dict[str, Any]:
 
 
 def reads_batches(dataset: Any) -> bool:
-    """Whether a worker may read a whole batch of a data set in one go, rather than sample by sample."""
+    """Whether a worker may read a whole batch of a data set at once, rather than sample by sample."""
     from torch.utils.data import IterableDataset, Subset
 
-    while isinstance(dataset, Subset):  # a subset has the method in any case, and calls its data set's if that has it
+    while isinstance(dataset, Subset):  # a subset always has the method, and calls its data set's if that has one
         dataset = dataset.dataset
     return isinstance(dataset, IterableDataset) or hasattr(dataset, "__getitems__")
 
@@ -94,24 +94,24 @@ def reading(loader: Any) -> tuple[float, float]:
         while read < min(length, MOST_SAMPLES) and perf_counter() - began < SAMPLE_SECONDS:
             dataset.__getitem__((read * 7919) % length)
             read += 1
-    except Exception:  # noqa: BLE001 - a data set that is read by lists of indices, say
+    except Exception:  # noqa: BLE001 - such as a data set that is indexed by lists
         return UNKNOWN_READING
     seconds = max(perf_counter() - began, 1e-9)
     return seconds / max(1, read), min(1.0, max(0.0, 1 - (process_time() - worked) / seconds))
 
 
 def small_fraction(times: list[float]) -> float:
-    """The share of the operators' time, in microseconds each, that goes to small ones."""
+    """The share of time spent in small operators, from each operator's microseconds."""
     small = sum(time for time in times if time < SMALL_OPERATOR_MICROSECONDS)
     return small / sum(times) if small else 0.0
 
 
 class StepProfile:
-    """Of one step, the third: which operators it is made of.
+    """A profile of the operators in the third step.
 
     Attributes:
-        small_operators: The share of the operators' time that goes to small ones; 0 where that is not known.
-        runs: Whether it is being made.
+        small_operators: The share of time spent in small operators; 0 if unknown.
+        runs: Whether profiling runs.
     """
 
     def __init__(self) -> None:
@@ -120,11 +120,11 @@ class StepProfile:
 
     @property
     def runs(self) -> bool:
-        """Whether it is being made."""
+        """Whether profiling runs."""
         return self._profile is not None
 
     def turn(self, steps: int) -> None:
-        """Something is drawn or called, after so many steps: begins it, or ends it."""
+        """Starts or ends profiling at a draw or call, depending on the steps so far."""
         if self.runs:
             self.end()
         elif steps == 2:
@@ -135,7 +135,7 @@ class StepProfile:
                 self._profile.__enter__()
 
     def end(self) -> None:
-        """Takes in what it has seen, if it was being made."""
+        """Ends profiling, if it runs, and evaluates it."""
         if not self.runs:
             return
         profile, self._profile = self._profile, None
@@ -145,7 +145,7 @@ class StepProfile:
 
 
 def rows_of(arguments: Any) -> int | None:
-    """How many samples a model is called with; None where that does not show. A vector of its own is one."""
+    """The number of samples in a model's arguments; None if unknown. A vector counts as one sample."""
     tensor = next((one for one in tensors_in(arguments) if one.dim()), None)
     if tensor is None:
         return None
@@ -153,48 +153,48 @@ def rows_of(arguments: Any) -> int | None:
 
 
 def chosen_by(optimizer: Optimizer | None, models: Sequence[nn.Module]) -> dict[str, Any]:
-    """What the script has told torch by itself, by knob."""
+    """The settings that the script has made itself, by knob."""
     import torch
 
-    told: dict[str, Any] = {}
+    settings_made: dict[str, Any] = {}
     images = [weight for model in models for weight in model.parameters() if weight.dim() == 4]
-    laid_out = [weight for weight in images if not weight.is_contiguous()]  # those of 1 x 1 are both
+    laid_out = [weight for weight in images if not weight.is_contiguous()]  # weights of 1 x 1 have both layouts
     if laid_out and all(weight.is_contiguous(memory_format=torch.channels_last) for weight in images):
-        told["memory_format"] = "channels_last"
+        settings_made["memory_format"] = "channels_last"
     settings = optimizer.param_groups[0] if optimizer is not None else {}
     if form := next((form for form in ("fused", "foreach") if settings.get(form)), None):
-        told["optimizer_impl"] = form
+        settings_made["optimizer_impl"] = form
     if torch.backends.cudnn.benchmark:
-        told["cudnn_benchmark"] = True
+        settings_made["cudnn_benchmark"] = True
     if matmul_precision() in {"high", "medium"}:
-        told["precision"] = "tf32"
-    return told
+        settings_made["precision"] = "tf32"
+    return settings_made
 
 
 def has_sparse_gradients(optimizer: Optimizer) -> bool:
-    """Whether some of what an optimizer is about to step by are sparse, as those of large embeddings."""
+    """Whether any gradient of an optimizer is sparse, as for large embeddings."""
     weights = (weight for group in optimizer.param_groups for weight in group["params"])
     return any(weight.grad is not None and weight.grad.is_sparse for weight in weights)
 
 
 def implementations(optimizer: Optimizer | None) -> list[str]:
-    """Forms that an optimizer accepts, as it was made."""
+    """The forms that an optimizer accepts with its arguments."""
     import torch
 
     if optimizer is None:
         return []
-    found: list[str] = [form for form in ("foreach", "fused") if form in optimizer.defaults]
+    forms: list[str] = [form for form in ("foreach", "fused") if form in optimizer.defaults]
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     unfit = optimizer.defaults.get("differentiable") or not all(torch.is_floating_point(weight) for weight in weights)
     if any(
         isinstance(group.get("lr"), torch.Tensor) and not group.get("capturable") for group in optimizer.param_groups
     ):
-        found = [form for form in found if form != "foreach"]  # torch refuses a rate that is a tensor there
-    return [] if unfit else found
+        forms = [form for form in forms if form != "foreach"]  # torch refuses a tensor as its learning rate
+    return [] if unfit else forms
 
 
 def holders_of(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
-    """The outermost models that hold what optimizers step, called or not: nobody sees a call in compiled code."""
+    """The outermost models that hold optimizers' weights, called or not: calls in compiled code are invisible."""
     from torch import nn
 
     stepped = {id(weight) for each in optimizers for group in each.param_groups for weight in group["params"]}
@@ -203,7 +203,7 @@ def holders_of(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
 
 
 def outermost(models: Iterable[nn.Module]) -> list[nn.Module]:
-    """Those that are no part of another one."""
+    """The models that are not part of another one."""
     models = list(models)
     within = {id(part) for one in models for part in one.modules() if part is not one}
     return [one for one in models if id(one) not in within]
@@ -225,7 +225,7 @@ def is_in_backward() -> bool:
     """Whether this thread computes gradients."""
     import torch
 
-    task = getattr(torch._C, "_current_graph_task_id", None)  # torch's own, and not promised to stay
+    task = getattr(torch._C, "_current_graph_task_id", None)  # private to torch, so it may disappear
     return task is not None and task() != -1
 
 
@@ -238,7 +238,7 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def sums_of(models: Iterable[nn.Module]) -> list[float]:
-    """The sum of each weight: another one when it has been changed."""
+    """The sum of each weight, which shows whether it has changed."""
     import torch
 
     sums = []
@@ -251,7 +251,7 @@ def sums_of(models: Iterable[nn.Module]) -> list[float]:
 
 
 def trained_beside() -> int:
-    """Other processes that the one which has started this one has started too, where torch or Python does that."""
+    """Number of sibling processes, if this one was started by `multiprocessing`."""
     import multiprocessing
 
     parent = multiprocessing.parent_process()
@@ -267,7 +267,7 @@ def trained_beside() -> int:
 
 
 def _is_tracker(process: int) -> bool:
-    """Whether it is the process in which Python keeps account of what is shared."""
-    with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as told:
-        return b"resource_tracker" in told.read()
+    """Whether a process is Python's resource tracker."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as command_line:
+        return b"resource_tracker" in command_line.read()
     return True

@@ -1,4 +1,4 @@
-"""Decides whether a process trains the loop that was measured: a look has described its data and its models."""
+"""Decides whether a process trains the measured loop, by the data and models that a look has described."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 TRAINED = "trained-{}"
-"""A file in the shared folder of a launch, by the id of a process that trains: its name, and whether it matches."""
+"""File in a launch's shared folder, by the id of a process that trains: its name, and whether it matches."""
 
 
 class Match:
     """The evidence so far.
 
     Args:
-        loop: The description from the look at the script that was tuned.
+        loop: The description from the look at the tuned script.
 
     Attributes:
-        draws: Whether training draws from data of a class that was measured, or the script needs no loader.
+        draws: Whether training draws from data of a measured class, or the script needs no loader.
     """
 
     def __init__(self, loop: dict[str, Any]) -> None:
@@ -39,11 +39,11 @@ class Match:
         self.draws = not self._data
 
     def drawn_from(self, loader: DataLoader[Any]) -> None:
-        """Training begins a loader."""
+        """Notes a loader that training draws from."""
         self.draws = self.draws or class_of(loader.dataset) in self._data
 
     def knows(self, models: Iterable[nn.Module]) -> None:
-        """These are models that were measured, by their names."""
+        """Notes models that were measured, by their keys."""
         alive = [reference for reference in self._models if reference() is not None]
         self._models = alive + [weakref.ref(model) for model in models]
 
@@ -52,7 +52,7 @@ class Match:
         return self.draws and self._is_of_model(_weights_of(optimizer))
 
     def is_possible(self) -> bool | None:
-        """Whether any optimizer of this process steps a measured model; None where there is no optimizer yet."""
+        """Whether any optimizer of this process steps a measured model; None if there is no optimizer yet."""
         from torch.optim import Optimizer
 
         optimizers = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
@@ -66,7 +66,7 @@ class Match:
             return True
         from torch import nn
 
-        # By shapes alone: on several ranks a model is wrapped in another class.
+        # Compares only shapes: on several ranks a model is wrapped in another class.
         modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
         holders = [one for one in modules if any(id(weight) in stepped for weight in one.parameters())]
         measured = [one for one in holders if shapes_hash(one) in self._shapes]
@@ -74,12 +74,12 @@ class Match:
         return bool(measured)
 
     def is_model(self, model: nn.Module) -> bool:
-        """Whether a model, of any class, has the shapes of one that was measured."""
+        """Whether a model of any class has the shapes of a measured one."""
         return not self._shapes or shapes_hash(model) in self._shapes
 
 
 def note(shared: str | None, *, matches: bool) -> None:
-    """Leaves word that this process trains, for who launched it."""
+    """Writes a file that reports to the launcher that this process trains."""
     if shared is not None:
         name = os.path.basename(sys.argv[0]) if sys.argv[0] not in {"", "-c"} else "python -c"
         with contextlib.suppress(OSError), open(os.path.join(shared, TRAINED.format(os.getpid())), "w") as file:
@@ -87,5 +87,5 @@ def note(shared: str | None, *, matches: bool) -> None:
 
 
 def _weights_of(optimizer: Optimizer) -> set[int]:
-    groups = optimizer.__dict__.get("param_groups", ())  # not of an optimizer that a framework has wrapped
+    groups = optimizer.__dict__.get("param_groups", ())  # wrappers of frameworks have none
     return {id(weight) for group in groups for weight in group["params"]}

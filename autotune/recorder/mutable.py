@@ -1,7 +1,7 @@
-"""Whether a script seems to change its data sets between epochs, which workers that persist would never see.
+"""Whether a script seems to change its data sets between epochs, which persistent workers would not see.
 
-An epoch's end is not reached in a look; so its source is read: methods that set something, of own classes of whatever a
-data set holds, and loops of the script's that set an attribute of that, or an item of one.
+A look does not reach an epoch's end, so this reads the source. It looks for methods that set something, in the script's
+classes of anything that a data set holds, and for loops that set an attribute of such an object, or an item of one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _CHANGES = {"append", "extend", "insert", "clear", "update", "shuffle", "sort", 
 
 
 def may_change(datasets: Iterable[Any], is_own: Callable[[type], bool], files: Iterable[str]) -> bool:
-    """Whether anything speaks for it.
+    """Whether the source shows that data sets may change.
 
     Args:
-        datasets: That training draws from.
+        datasets: The data sets that training draws from.
         is_own: Whether a class is the script's, not a library's.
-        files: The script's.
+        files: The script's files.
     """
     parts = list(held_by(*datasets))
     kinds = {kind for part in parts for kind in type(part).__mro__ if is_own(kind)}
@@ -37,7 +37,7 @@ def may_change(datasets: Iterable[Any], is_own: Callable[[type], bool], files: I
 
 
 def _has_setter(kind: type) -> bool:
-    """Whether a public method sets something: others are mostly called from the constructor."""
+    """Whether a public method sets something; private ones are mostly called from the constructor."""
     public = [value for name, value in vars(kind).items() if not name.startswith("_")]
     setters = [value.fset if isinstance(value, property) else value for value in public]
     return any(_sets(inspect.unwrap(one).__code__) for one in setters if isinstance(one, FunctionType))
@@ -50,7 +50,7 @@ def _sets(code: CodeType) -> bool:
 
 
 def _set_in_loops(file: str) -> Iterator[str]:
-    """Attributes that a file sets again and again, or something within them, of whatever is not a method's object."""
+    """Yields attributes that a file sets repeatedly, or whose contents it sets, except those of ``self``."""
     tree = ast.Module([], [])
     with contextlib.suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         tree = ast.parse(Path(file).read_bytes())
@@ -63,7 +63,7 @@ def _set_in_loops(file: str) -> Iterator[str]:
 
 
 def _repeated(tree: ast.Module) -> Iterator[ast.AST]:
-    """What stands in loops, in functions of the file that are called there, and in those that frameworks call."""
+    """Yields nodes in loops, in functions of the file that loops call, and in those that frameworks call."""
     functions: dict[str, list[ast.AST]] = {}
     waiting: list[ast.AST] = []
     for node in ast.walk(tree):
@@ -84,7 +84,7 @@ def _repeated(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _path(node: ast.AST) -> Iterator[str]:
-    """The attributes in an expression such as ``a.b[0].c``, without those of a method's own object."""
+    """Yields the attributes in an expression such as ``a.b[0].c``, except those of ``self``."""
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
         if isinstance(node, ast.Attribute) and not _is_self(node.value):
             yield node.attr

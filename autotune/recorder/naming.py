@@ -1,4 +1,4 @@
-"""What a script's loaders and models are known by, from one run of it to the next."""
+"""Keys that identify a script's loaders and models across its runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def loader_key(loader: Any) -> str:
-    """A loader, by its data set and how it draws from it."""
+    """Identifies a loader by its data set and how it draws from it."""
     dataset = loader.dataset
     if is_own_batch_sampler(loader):
         parts: tuple[Any, ...] = (type(loader.batch_sampler).__qualname__,)
@@ -33,16 +33,16 @@ def is_own_batch_sampler(loader: Any) -> bool:
 
 
 def has_own_iterator(loader: Any) -> bool:
-    """Whether its class makes the iterator itself, as PyG's loaders do: what it hands out, no plain loader would."""
+    """Whether a loader's class makes its own iterator, as in PyG: no plain loader could make its batches."""
     from torch.utils.data import DataLoader
 
     return type(loader)._get_iterator is not DataLoader._get_iterator
 
 
 def loader_kind(key: str) -> tuple[str, str]:
-    """What is alike of a loader where its batch size or its data set's length is another: classes of both its parts.
+    """The part of a key that does not depend on batch size or length: the classes of data set and sampler.
 
-    Under several ranks each draws its share of what one alone shuffles.
+    A distributed sampler counts as random: each of several ranks draws a share of one shuffled order.
     """
     parts = key.split()
     sampler = parts[3] if len(parts) > 3 else parts[-1]
@@ -50,19 +50,19 @@ def loader_kind(key: str) -> tuple[str, str]:
 
 
 def without_length(key: str) -> list[str]:
-    """What is alike of a loader where only its data set's length is another: data may be split at random."""
+    """A key without the data set's length, which varies where data are split at random."""
     parts = key.split()
     return [*parts[:1], *parts[2:]]
 
 
 def batches_of(loader: Any) -> tuple[Any, int | None, bool]:
-    """Sampler, batch size and whether an incomplete batch is dropped, also where they were given as a batch sampler."""
+    """Sampler, batch size, and whether an incomplete batch is dropped; also if they came as a batch sampler."""
     source = loader.batch_sampler if loader.batch_sampler is not None and loader.batch_size is None else loader
     return source.sampler, source.batch_size, source.drop_last
 
 
 def model_key(model: nn.Module) -> str:
-    """A model, by its class and the shapes of its weights."""
+    """Identifies a model by its class and the shapes of its weights."""
     return f"{class_of(model)} {shapes_hash(model)}"
 
 
@@ -75,15 +75,15 @@ def shapes_hash(*models: nn.Module) -> str:
 def _shape_of(weight: torch.Tensor) -> str:
     try:
         return str(tuple(weight.shape))
-    except RuntimeError:  # of a lazy module that has not been called yet
+    except RuntimeError:  # a lazy module that has not been called yet
         return "not known yet"
 
 
 def find_models(keys: list[str]) -> list[nn.Module]:
-    """The models of these names that live in this process, one for each; empty unless all are there.
+    """The models in this process with these keys, one for each; empty unless all exist.
 
-    Of several that are alike, such as a model and an average of its weights, those come first that an optimizer has.
-    By the type of each object alone: asking the object itself might run code of the script's.
+    Among models with the same key, such as a model and an average of its weights, one with an optimizer comes first.
+    Objects are selected by type alone: touching them might run code of the script.
     """
     from torch import nn
     from torch.optim import Optimizer
@@ -98,23 +98,23 @@ def find_models(keys: list[str]) -> list[nn.Module]:
         elif issubclass(kind, Optimizer):
             groups = one.__dict__.get("param_groups", ())
             stepped |= {id(weight) for group in groups for weight in group["params"]}
-    found: list[nn.Module] = []
+    chosen: list[nn.Module] = []
     for key in keys:
-        free = [one for one in alike.get(key, ()) if not any(one is other for other in found)]
+        free = [one for one in alike.get(key, ()) if not any(one is other for other in chosen)]
         if not free:
             return []
-        found.append(next((one for one in free if any(id(weight) in stepped for weight in one.parameters())), free[0]))
-    return found
+        chosen.append(next((one for one in free if any(id(weight) in stepped for weight in one.parameters())), free[0]))
+    return chosen
 
 
 def class_of(thing: object) -> str:
-    """Its class, with its module's name; a script's own module has another name in a worker."""
+    """An object's class with its module; ``__main__`` also for the script's module in a worker."""
     kind = type(thing)
     return f"{kind.__module__}.{kind.__qualname__}".replace("__mp_main__", "__main__")
 
 
 def length_of(sized: Any) -> int | None:
-    """``len()`` of it; None for what has none."""
+    """``len()`` of an object; None if it has none."""
     try:
         return len(sized)
     except (TypeError, NotImplementedError):
@@ -122,7 +122,7 @@ def length_of(sized: Any) -> int | None:
 
 
 def tensors_in(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """All tensors in a batch of mappings, sequences, and objects with attributes."""
+    """Yields all tensors in a batch of mappings, sequences, and objects with attributes."""
     import torch
 
     if isinstance(batch, torch.Tensor):
@@ -141,12 +141,12 @@ def tensors_in(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 
 def count_of(batch: Any) -> int:
-    """Samples of a batch, by the first dimension of its first tensor that has any; 1 where there is none."""
+    """Number of samples in a batch: the first dimension of its first tensor with dimensions; 1 if there is none."""
     return next((int(tensor.shape[0]) for tensor in tensors_in(batch) if tensor.dim()), 1)
 
 
 def models_of(optimizer: Optimizer, keys: list[str]) -> list[nn.Module]:
-    """The models of these names whose weights an optimizer steps."""
+    """The models with these keys whose weights an optimizer steps."""
     from torch import nn
 
     named = {key.split(" ", 1)[0] for key in keys}
@@ -158,9 +158,9 @@ def models_of(optimizer: Optimizer, keys: list[str]) -> list[nn.Module]:
 
 
 def wrapped_in(model: nn.Module) -> list[nn.Module]:
-    """A model, and what it only wraps, as DistributedDataParallel and compiled modules do."""
-    found = [model]
-    for one in found:  # grows as it goes
+    """A model, and the models that it only wraps, as DistributedDataParallel and compiled modules do."""
+    chain = [model]
+    for one in chain:  # grows as it goes
         inner = (getattr(one, name, None) for name in ("module", "_orig_mod"))
-        found += [part for part in inner if part is not None and part not in found]
-    return found
+        chain += [part for part in inner if part is not None and part not in chain]
+    return chain

@@ -1,37 +1,42 @@
-"""The observer: what is seen of a training loop while the script trains, until enough has been seen.
+"""The observer: watches a training loop while the script trains, until it has seen enough.
 
 Both a look (`look`) and a real training use it. Make one as soon as torch is imported::
 
     observer = Observer(enough, failed)
 
-It installs hooks. After about `STEPS` steps it removes them and calls ``enough(seen)``, once, within the draw, the step
-or the backward pass that it was in. `scripts.seen.SeenScript.of` reads ``seen``. Where the script ends earlier,
-`Observer.seen` returns what was seen by then.
+It installs hooks. After about `STEPS` steps it removes them and calls ``enough(seen)`` once, within the current draw,
+step or backward pass. `scripts.seen.SeenScript.of` reads ``seen``. If the script ends earlier, `Observer.seen` returns
+what was seen by then.
 
-The script computes the same to the last bit with it and without it: the observer draws no random numbers, reads no
-samples, writes to no tensor, and changes no setting of torch.
+The script computes bitwise the same with and without it: the observer draws no random numbers, reads no samples, writes
+to no tensor, and changes no setting of torch.
 
-What it costs a real training, measured on a CPU in a process of 290,000 objects and 2,000 modules:
+Its cost in a real training, measured on a CPU in a process of 290,000 objects and 2,000 modules:
 
 - Until enough is seen: 4 microseconds for each call of a module, and microseconds for each batch and step.
-- The first two batches: it counts their padding. 0.7 ms for 32 rows of 512 tokens, 0.15 s for 64 rows of 2048.
-- The first batch of each loader: it counts the items in the lists of the data set, at most a million a list.
-- The first step: 0.03 to 0.08 s. It asks Python which objects refer to the loaders' iterators, to find an
-  ``itertools.cycle``. That reads all objects and writes to none: memory shared with forked workers stays shared.
-- Once, when enough is seen: 0.15 s, most of it to find the script's own files among the modules. A data set of many
-  parts adds up to some tenths of a second. Where no call of a model was seen (``model.compile()``, ``model.forward()``)
-  it searches all objects for the models: 0.06 s more.
-- Where the script has made no optimizer of torch: each backward pass sums all weights (2 ms for 5 million), and waits
-  for the GPU to do so.
-- Afterwards: 0.5 microseconds for each batch of a pass that had begun, and about one for each step. Where torch.compile
-  has compiled something, the hooks on modules stay, since torch would compile it again without them: 4 microseconds for
-  each call of a module outside compiled code.
+- For the first two batches: counting their padding takes 0.7 ms for 32 rows of 512 tokens, 0.15 s for 64 rows of 2048.
+- For the first batch of each loader: it counts the items in the data set's lists, at most a million per list.
+- For the first step: 0.03 to 0.08 s. It asks Python which objects refer to the loaders' iterators, to find an
+  ``itertools.cycle``. That reads all objects and writes to none, so memory shared with forked workers stays shared.
+- Once, when enough is seen: 0.15 s, mostly to find the script's own files among the modules. A data set of many parts
+  adds up to some tenths of a second. If no call of a model was seen (``model.compile()``, ``model.forward()``), it
+  searches all objects for the models: 0.06 s more.
+- If the script has made no optimizer of torch: each backward pass sums all weights (2 ms for 5 million), and waits for
+  the GPU to do so.
+- Afterwards: 0.5 microseconds for each batch of a running pass, and about one for each step. If torch.compile has
+  compiled something, the hooks on modules stay, since torch would recompile without them: 4 microseconds for each call
+  of a module outside compiled code.
 
-Only a thorough observer, which a look has, does the following: it profiles the operators of the third step, reads up to
-16 samples by itself (0.3 s at most; this may draw random numbers), sums the weights at each backward pass before the
-first step even if there is an optimizer, counts the padding of every batch, and asks the system for other processes
-that train. A real training knows the reading time of its own draws, where there are no workers, and leaves the share of
-small operators unknown.
+Only a thorough observer, which a look uses, does the following:
+
+- It profiles the operators of the third step.
+- It reads up to 16 samples itself (0.3 s at most; this may draw random numbers).
+- It sums the weights at each backward pass before the first step, even if there is an optimizer.
+- It counts the padding of every batch.
+- It asks the system for other processes that train.
+
+A real training knows the reading time of its own draws, if there are no workers. The share of small operators stays
+unknown.
 """
 
 from __future__ import annotations
@@ -85,13 +90,13 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 STEPS, SECONDS, FEWEST_STEPS = 6, 4.0, 3
-"""Steps of the optimizer that steps first; after these seconds, the fewest steps are enough. Not tuned."""
+"""Steps of the first optimizer to observe; after these seconds, the fewest steps are enough. Not tuned."""
 FEWEST_LATE_STEPS = 2
 """Steps that are enough after ``late_seconds``."""
 STEPS_OF_A_BATCH = 24
-"""Steps on one batch, after which the loop is taken to draw no further one. Not tuned."""
+"""Steps on one batch after which the loop is assumed to draw no more. Not tuned."""
 MOST_DRAWS = 5_000
-"""Draws without a step, after which an observer of a real training ends. Not tuned."""
+"""Draws without a step after which an observer of a real training ends. Not tuned."""
 PADDING_BATCHES = 2
 """Batches whose padding is counted in a real training. Not tuned."""
 
@@ -103,20 +108,20 @@ class Attention:
         self.was_called = False
 
     def note(self) -> None:
-        """It is called."""
+        """Notes a call."""
         self.was_called = True
 
 
 class Observer:
-    """What was seen so far of a training loop.
+    """Watches a training loop.
 
     Args:
-        enough: Is called once with what was seen, after the observer has ended.
-        failed: Is called once, within an ``except``, where the observer or one of the other functions raises an
-            exception. The observer has ended by then, and the script goes on.
-        stepped: Is called after each step with the number of steps, until enough is seen.
-        is_thorough: Whether the observer may also do what takes time and random numbers (see above), because the
-            script ends afterwards.
+        enough: Called once with the findings, after the observer has ended.
+        failed: Called once, within an ``except``, if the observer or one of the other functions raises an exception.
+            The observer has ended by then, and the script continues.
+        stepped: Called after each step with the number of steps, until enough is seen.
+        is_thorough: Whether the observer may also take time and draw random numbers (see above), because the script
+            ends afterwards.
         late_seconds: Time from now on, after which `FEWEST_LATE_STEPS` steps are enough.
     """
 
@@ -134,30 +139,30 @@ class Observer:
         self._default_threads = torch.get_num_threads()
         self._enough, self._failed, self._stepped = enough, failed, stepped
         self._is_thorough = is_thorough
-        self._began, self._first_argv = time(), [*sys.argv]  # scripts change it
+        self._began, self._first_argv = time(), [*sys.argv]  # scripts may change it
         self._late = perf_counter() + late_seconds
         self._loaders: dict[int, Any] = {}
         self._passes = Passes()
-        self._draws: list[tuple[int, int]] = []  # of which loader, how many samples; from the start
+        self._draws: list[tuple[int, int]] = []  # loader id and samples of each draw
         self._batches: list[list[tuple[int, ...]]] = []
         self._growth = Growth()
         self._padding: list[Padding] = []
         self._models: dict[int, Any] = {}
         self._optimizers: dict[int, Any] = {}
         self._steps: list[int] = []
-        self._marks: list[int] = []  # draws at each step of the optimizer that steps first
-        self._drawn_when: list[set[int]] = [set()]  # draws at the backward passes of each step, the one under way last
+        self._marks: list[int] = []  # draws at each step of the first optimizer
+        self._drawn_when: list[set[int]] = [set()]  # draws at the backward passes of each step; the last is current
         self._first_step = 0.0
         self._steps_now = False
-        self._first: Optimizer | None = None  # that has begun a step, which may compute gradients many times
+        self._first: Optimizer | None = None  # the first to begin a step, which may compute gradients many times
         self._has_sparse = False
-        self._rows: int | None = None  # that the model was called with last
+        self._rows: int | None = None  # of the model's last call
         self._row_counts: list[int] = []  # the same, before each backward pass
-        self._sums: list[float] = []  # of the weights; where they change without an optimizer, the script changes them
+        self._sums: list[float] = []  # of the weights: if they change without an optimizer, the script changes them
         self._updates_itself = False
         self._threads: dict[str, set[str]] = {"draw": set(), "train": set()}
-        self._calls: Counter[int] = Counter()  # of each model, and under 0 backward passes; since the first step
-        self._called: list[int] = []  # calls of models by each mark
+        self._calls: Counter[int] = Counter()  # by model, and backward passes under 0; since the first step
+        self._called: list[int] = []  # calls of models until each mark
         self._facts: dict[str, Any] = {"precision": None, "fork_unsafe_reason": None}
         self._profile = StepProfile()
         self._sites = Sites()
@@ -178,7 +183,7 @@ class Observer:
                 hooks.on_outermost_forward(
                     safely(self._on_forward), safely(self._on_inner_forward), self._activations.note
                 ),
-                # torch.jit cannot compile the function that stands in for torch's, nor can pickle find it again.
+                # torch.jit cannot compile our replacement of torch's function, and pickle cannot find it.
                 hooks.on_attention(self._attention.note) if is_thorough else nothing,
                 hooks.on_autocast(safely(self._on_autocast)),
             ]
@@ -186,7 +191,7 @@ class Observer:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many steps, calls of models, draws of batches, and loaders there were until now."""
+        """The numbers of steps, model calls, draws of batches, and loaders so far."""
         return {
             "steps": len(self._steps) or len(self._marks),
             "forwards": self._forwards,
@@ -195,7 +200,7 @@ class Observer:
         }
 
     def seen(self) -> dict[str, Any] | None:
-        """What was seen so far, as plain values; None before the second step, and once the observer has ended."""
+        """Returns what was seen so far, as plain values; None before the second step, and after the end."""
         return self._seen() if len(self._marks) >= 2 and not self._is_over else None
 
     def end(self) -> None:
@@ -210,14 +215,14 @@ class Observer:
             kept.clear()
 
     def _safely(self, observe: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps what the script's calls run: an error in it ends the observer, and never reaches the script."""
+        """Wraps a hook: an error in it ends the observer, and never reaches the script."""
 
         def observed(*args: Any) -> Any:
-            if self._is_over:  # a hook of this very call may have ended it
+            if self._is_over:  # a hook of the same call may have ended it
                 return None
             try:
                 return observe(*args)
-            except Exception as error:  # noqa: BLE001 - of whatever kind: the script is not to blame
+            except Exception as error:  # noqa: BLE001 - the script is not to blame
                 self.end()
                 self._failed(error)
                 return None
@@ -254,7 +259,7 @@ class Observer:
         self._batches.append([tuple(tensor.shape) for tensor in tensors])
         self._draws.append((id(begun.loader), samples))
         if len(self._draws) > MOST_DRAWS and not self._marks and not self._is_thorough:
-            self.end()  # nothing trains here, and the observer holds loaders and models
+            self.end()  # nothing trains here, and the observer keeps loaders and models alive
             return
         looks_for_padding = self._is_thorough or len(self._draws) <= PADDING_BATCHES
         if looks_for_padding and (padding := padding_of(batch)) is not None:
@@ -267,7 +272,7 @@ class Observer:
         import torch
 
         self._forwards += 1
-        if is_in_backward():  # there, checkpointing computes parts again
+        if is_in_backward():  # checkpointing recomputes parts
             return
         trains = torch.is_grad_enabled()
         if next(model.parameters(), None) is not None:
@@ -288,13 +293,13 @@ class Observer:
         self._on_inner_forward(arguments)
 
     def _on_inner_forward(self, arguments: tuple[Any, ...]) -> None:
-        """What a module within is called with: frameworks choose a precision there."""
+        """Notes the arguments of an inner module: frameworks set a precision there."""
         import torch
 
-        if not torch.is_grad_enabled():  # a rollout, say, or an evaluation
+        if not torch.is_grad_enabled():  # such as a rollout or an evaluation
             return
         if "step_samples" not in self._facts and (rows := rows_of(arguments)) is not None:
-            self._facts["step_samples"] = rows  # where a compiled model is not seen to be called
+            self._facts["step_samples"] = rows  # for compiled models, whose calls are invisible
         if (casts_to := autocast_dtype(self._facts.get("device", "cpu"))) is not None:
             self._facts["precision"] = casts_to
 
@@ -312,7 +317,7 @@ class Observer:
             self._mark()
 
     def _before_backward(self, _: Any) -> None:
-        """Where no optimizer of torch steps: the script may change its weights by itself."""
+        """Notes a backward pass. If no optimizer of torch steps, the script may change its weights itself."""
         if self._marks and not self._steps_now:
             self._calls[0] += 1
         self._passes.are_used(trains=True)
@@ -327,7 +332,7 @@ class Observer:
         self._sums = sums
 
     def _mark(self) -> None:
-        """A step was taken."""
+        """Notes a step."""
         self._passes.are_used(trains=True)
         if not self._marks:
             self._passes.look_for_cycles()
@@ -338,7 +343,7 @@ class Observer:
         self._stepped(len(self._marks))
         self._drawn_when.append(set())
         if self._draws_no_more:
-            if self._draws_feed:  # what is replayed is not drawn again
+            if self._draws_feed:  # replayed batches are not drawn again
                 self._profile.end()
             if self._is_enough():
                 self._finish()
@@ -366,14 +371,14 @@ class Observer:
         return not self._profile.runs and (count >= STEPS or (slow and count >= FEWEST_STEPS))
 
     def _on_autocast(self, device: str) -> None:
-        """Where a compiled model runs under it, no call of a module is seen."""
+        """Notes the precision of autocast, also for compiled models, whose calls are invisible."""
         import torch
 
         if torch.is_grad_enabled() and (casts_to := autocast_dtype(self._facts.get("device", device))) is not None:
             self._facts["precision"] = casts_to
 
     def _finish(self) -> None:
-        """Enough was seen."""
+        """Reports what was seen, and ends."""
         self._profile.end()
         seen = self._seen()
         self.end()
@@ -383,13 +388,13 @@ class Observer:
         import torch
 
         evaluated = self._passes.evaluating(self._marks)
-        count = len(self._draws)  # a thread of the script may go on drawing
+        count = len(self._draws)  # a thread of the script may continue to draw
         places = [place for place in range(count) if place not in evaluated]
         marks = [bisect_left(places, mark) for mark in self._marks]
         drawn_from = [self._draws[place] for place in places]
         drawn = merged(drawn_from, {one: loader_key(loader) for one, loader in self._loaders.items()})
         between = drawn[marks[0] : marks[-1]] if marks else []
-        told_as = {own: told for (own, _), (told, _) in zip(drawn_from, drawn, strict=True)}
+        merged_ids = {own: merged_id for (own, _), (merged_id, _) in zip(drawn_from, drawn, strict=True)}
         rounds = max(1, len(self._marks) - 1)
         loaders = [self._loaders[one] for one, _ in Counter(loader for loader, _ in between).most_common()]
         main = loaders[0] if loaders else None
@@ -438,7 +443,7 @@ class Observer:
             ),
             "loaders": [
                 described(loader)
-                | self._passes.described(id(loader), told_as, self._marks[0], evaluated)
+                | self._passes.described(id(loader), merged_ids, self._marks[0], evaluated)
                 | {"keeps_samples": self._growth.is_seen(loader)}
                 for loader in loaders
             ],
@@ -459,7 +464,7 @@ class Observer:
             "thread": min(apart, default=None),
             "threads": torch.get_num_threads(),
             "default_threads": self._default_threads,
-            "source": self._sites.told(loaders, [self._optimizers[one] for one in per_optimizer]),
+            "source": self._sites.described(loaders, [self._optimizers[one] for one in per_optimizer]),
             "frameworks": [name for name in ("lightning", "transformers", "accelerate") if name in sys.modules],
             "torchao": importlib.util.find_spec("torchao") is not None,
             "cuda_opened": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
@@ -467,5 +472,5 @@ class Observer:
 
     @property
     def _calls_between(self) -> int:
-        """Micro-batches since the first step, in a loop without a loader: what every model and each backward shares."""
+        """Micro-batches since the first step in a loop without a loader: the fewest calls of any model or backward."""
         return min(self._calls.values(), default=0)

@@ -1,9 +1,9 @@
-"""The moment before a script first touches CUDA: the last one at which it can be forked.
+"""Hooks the moment before a script first uses CUDA, the last one at which it can be forked.
 
-Whatever opens CUDA in torch comes to ``torch._C._cuda_init``, by way of ``torch.cuda._lazy_init``: a tensor that is
-moved there, a stream, a question for the device's properties. Whether there is a device at all is asked of NVML in
-bursts (``PYTORCH_NVML_BASED_CUDA_CHECK``), which opens nothing. A process that has opened CUDA cannot be forked, nor
-can one that has only asked the driver by other ways; the latter is tried out.
+Everything that opens CUDA in torch calls ``torch._C._cuda_init`` through ``torch.cuda._lazy_init``: a tensor that is
+moved there, a stream, a query of the device's properties. In bursts, torch asks NVML whether a device exists
+(``PYTORCH_NVML_BASED_CUDA_CHECK``), which does not open CUDA. A process that has opened CUDA cannot be forked. Nor can
+one that has queried the driver in another way; this is tested.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Opener = Callable[[], Any]
 
 
 def before_cuda(then: Callable[[Opener], None]) -> None:
-    """Calls a function before CUDA is opened in this process: torch's own opener is called when it returns.
+    """Calls a function before CUDA is opened in this process, then torch's own opener.
 
-    In a process that is forked meanwhile, the script goes on from here, and opens CUDA there.
+    If the function forks the process, the script continues in the child, and opens CUDA there.
 
     Args:
-        then: Is given torch's own opener.
+        then: Receives torch's own opener.
     """
     import torch
 
@@ -37,16 +37,16 @@ def before_cuda(then: Callable[[Opener], None]) -> None:
 
 
 def open_in_fork(own: Opener) -> None:
-    """Opens CUDA in a process that was forked while `before_cuda` was called, and computes there.
+    """Opens CUDA in a process that was forked within `before_cuda`, and computes there.
 
     Raises:
-        RuntimeError: It cannot be opened here.
+        RuntimeError: CUDA cannot be opened here.
     """
     import torch
 
     if torch.cuda._is_in_bad_fork():
         raise RuntimeError("the driver was asked before the fork")
-    torch.cuda._tls.is_initializing = True  # its lock is held by who was forked, who is in the middle of this
+    torch.cuda._tls.is_initializing = True  # the forked parent holds its lock, within this call
     own()
     if torch.cuda.is_available():
         float(torch.ones(8, device="cuda").sum())

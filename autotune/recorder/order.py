@@ -1,7 +1,7 @@
-"""The order of samples: it depends on the seed and the epoch alone, never on the config.
+"""The order of samples, which depends only on the seed and the epoch, never on the config.
 
 So two configs that are compared train on the same samples: ``batch_size`` 4 × 8 and 16 × 2 read the same 32 for the
-same optimizer step, and where lengths vary both meet the same long batch.
+same optimizer step. Where lengths vary, both get the same long samples.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from .importing import after_import
 from .naming import length_of
 
 MOST_LISTED = 5_000_000
-"""A user's sampler that draws more indices an epoch is drawn as it goes, by the process's own random numbers: a list
-of so many takes 40 MB."""
+"""Most indices per epoch that are listed, which takes 40 MB. A larger sampler of the user is drawn step by step, with
+the process's own random numbers."""
 
 DRAWN_TOGETHER = 256
-"""Of a script's own batches of indices. Chosen: seeding, which takes 0.2 ms, adds less than a microsecond to each."""
+"""Batches of indices that are drawn under one seed: seeding takes 0.2 ms, less than a microsecond per batch."""
 
 
 class EpochOrder(Sampler[int]):
-    """All indices in an order that each epoch shuffles again.
+    """Draws all indices in an order that is shuffled for each epoch.
 
     Args:
-        length: Of the data set.
-        seed: Of the orders.
-        start: Place in the stream of all epochs' samples where it begins.
+        length: Length of the data set.
+        seed: Seed of the orders.
+        start: First position in the stream of all epochs' samples.
     """
 
     def __init__(self, length: int, seed: int, start: int = 0) -> None:
@@ -52,12 +52,12 @@ class EpochOrder(Sampler[int]):
 
 
 class SeededSampler(Sampler[Any]):
-    """The user's own sampler, drawn under random numbers that depend on the seed and the epoch alone.
+    """The user's own sampler, with random numbers that depend only on the seed and the epoch.
 
     Args:
-        sampler: The user's.
-        seed: Of the orders.
-        start: Place in the stream of all epochs' samples where it begins.
+        sampler: The user's sampler.
+        seed: Seed of the orders.
+        start: First position in the stream of all epochs' samples.
     """
 
     def __init__(self, sampler: Any, seed: int, start: int = 0) -> None:
@@ -74,22 +74,22 @@ class SeededSampler(Sampler[Any]):
             return iter(self._sampler)
         self._epoch += 1
         skipped, self._skipped = self._skipped, 0
-        if (own := getattr(self._sampler, "generator", None)) is not None:  # which other players draw from, too
+        if (own := getattr(self._sampler, "generator", None)) is not None:  # other players draw from it, too
             own.manual_seed(epoch_seed(self._seed, self._epoch))
         with random_numbers(epoch_seed(self._seed, self._epoch)):
-            # Some samplers have no end, but a length.
+            # Some samplers never end, but have a length.
             return iter(list(itertools.islice(self._sampler, len(self._sampler)))[skipped:])
 
 
 class SeededBatches(Sampler[Any]):
-    """A script's own batches of indices, drawn under random numbers that depend on the seed and the epoch alone.
+    """A script's own batches of indices, with random numbers that depend only on the seed and the epoch.
 
-    They are drawn a few at a time: of some samplers there is no end, though they may have a length.
+    They are drawn a few at a time: some samplers never end, though they may have a length.
 
     Args:
-        batches: The script's.
-        seed: Of the orders.
-        start: Samples of the stream of all epochs to pass over at first.
+        batches: The script's batch sampler.
+        seed: Seed of the orders.
+        start: Samples to skip in the stream of all epochs.
     """
 
     def __init__(self, batches: Any, seed: int, start: int = 0) -> None:
@@ -106,9 +106,9 @@ class SeededBatches(Sampler[Any]):
         return self._next_epoch() if rest is None else rest
 
     def _after(self, start: int) -> Iterator[Any]:
-        """The rest of the epoch in which a sample lies; what is passed over is drawn, as whoever trained on it did."""
+        """The rest of the epoch that contains a sample. Skipped batches are drawn, as in training on them."""
         before, position = -1, 0
-        while before < position:  # an epoch without samples leads nowhere
+        while before < position:  # ends at an epoch without samples
             before = position
             epoch = self._next_epoch()
             for batch in epoch:
@@ -135,11 +135,11 @@ class SeededBatches(Sampler[Any]):
 
 
 class Beginning(Sampler[Any]):
-    """The first indices or batches of each epoch of a sampler, where the script never draws more.
+    """Yields only the first indices or batches of each epoch, for a script that never draws more.
 
     Args:
-        sampler: The script's.
-        count: How many.
+        sampler: The script's sampler.
+        count: Number of indices or batches.
     """
 
     def __init__(self, sampler: Any, count: int) -> None:
@@ -156,7 +156,7 @@ class Beginning(Sampler[Any]):
 
 @contextlib.contextmanager
 def random_numbers(seed: int) -> Iterator[None]:
-    """While open, random numbers on the CPU (torch, Python, NumPy) start from a seed; then they go on as before."""
+    """Seeds random numbers on the CPU (torch, Python, NumPy) within its block, and restores their state afterwards."""
     python, numpy = random.getstate(), sys.modules.get("numpy")
     state = numpy.random.get_state() if numpy is not None else None
     with torch.random.fork_rng(devices=[]):
@@ -170,7 +170,7 @@ def random_numbers(seed: int) -> Iterator[None]:
 
 
 def seed_all(seed: int) -> None:
-    """What augmentation, mixing, dropout and samplers draw from: torch, Python, and NumPy where it is there."""
+    """Seeds torch, Python, and NumPy if it is imported: the sources of augmentation, dropout and samplers."""
     torch.manual_seed(seed)
     random.seed(seed)
     if "numpy" in sys.modules:
@@ -178,11 +178,11 @@ def seed_all(seed: int) -> None:
 
 
 def seed_start() -> None:
-    """Seeds what a script begins with, NumPy as soon as it is imported: how it splits its data may depend on that."""
+    """Seeds a script's start, which may split its data at random; NumPy as soon as it is imported."""
     seed_all(0)
     after_import("numpy", lambda: sys.modules["numpy"].random.seed(0))
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """A seed of its own for each epoch."""
+    """Derives a seed for each epoch."""
     return (seed * 1_000_003 + epoch) % 2**63

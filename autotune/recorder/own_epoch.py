@@ -1,4 +1,4 @@
-"""An epoch of a loader whose class makes its own iterator, which no loader with changes could make."""
+"""An epoch of a loader whose class makes its own iterator, so that the loader cannot be recreated."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class OwnEpoch(Batches):
-    """Its batches, each with its number of samples, in an order that depends on a seed as far as torch's samplers do.
+    """Yields batches with their numbers of samples. Their order depends on a seed as far as torch's samplers do.
 
     Args:
         iterate: Torch's own ``DataLoader.__iter__``.
-        loader: The script's.
-        seed: Of this epoch.
+        loader: The script's loader.
+        seed: Seed of this epoch.
     """
 
     def __init__(self, iterate: Callable[[Any], Iterator[Any]], loader: DataLoader[Any], seed: int) -> None:
@@ -34,7 +34,7 @@ class OwnEpoch(Batches):
             self._batches = iterate(loader)
 
     def __next__(self) -> tuple[int, Any]:
-        # Without workers, a sampler draws its order only as the first batch is asked for.
+        # Without workers, a sampler draws its order only with the first batch.
         with contextlib.nullcontext() if self._is_begun else random_numbers(self._seed):
             batch = next(self._batches)
         self._is_begun = True
@@ -44,7 +44,7 @@ class OwnEpoch(Batches):
         return self._batches
 
     def _samples_of(self, batch: Any) -> int:
-        """As many as the sampler drew: its first tensor may hold the neighbours of what was drawn."""
+        """The number of samples that the sampler drew: the batch's first tensor may also hold their neighbours."""
         if self._size is None:
             return count_of(batch)
         samples = self._size if self._rest is None else min(self._size, max(1, self._rest))

@@ -1,4 +1,4 @@
-"""The share of a batch's tokens that are padding, as far as the batch itself shows it beyond doubt."""
+"""The share of padding among a batch's tokens, where the batch itself clearly shows it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     import torch
 
 _MASKS = ("attention_mask", "padding_mask", "pad_mask")
-"""What ends so, or contains the second or third, masks padding: others mask what is to be predicted, or a prompt."""
+"""Names that contain one of these are padding masks: others mask prediction targets, or a prompt."""
 LEAST_TOKENS, LEAST_KINDS = 4, 8
-"""Of a row, and of ids that are no padding: tables of a few counts are no texts. Not tuned."""
+"""Least tokens of a row, and least distinct ids besides padding: small tables of counts are not text. Not tuned."""
 MOST_ELEMENTS = 2**24
-"""Of a tensor that is looked at: more take longer than a step of most models."""
+"""Largest tensor that is checked: larger ones take longer than a step of most models."""
 
 
 class Padding(NamedTuple):
-    """Tokens of some batches.
+    """Token counts of some batches.
 
     Attributes:
-        padded: That are padding.
-        tokens: In all.
+        padded: Padding tokens.
+        tokens: All tokens.
     """
 
     padded: int
@@ -31,24 +31,24 @@ class Padding(NamedTuple):
 
 
 def padding_of(batch: Any) -> Padding | None:
-    """The padding of a batch of rows of tokens; None where the batch does not show whether it has any.
+    """Counts the padding of a batch of rows of tokens; None if the batch does not show it.
 
-    By its attention or padding mask, else by its tokens: a tensor of whole numbers whose rows end (or begin) with one
-    id, which occurs nowhere else, and as often as no other row's.
+    Uses its attention or padding mask, else its tokens: an integer tensor whose rows end (or begin) with runs of one
+    id, which occurs nowhere else, and whose runs differ in length.
     """
     for mask in _masks(batch):
-        if (found := _of_mask(mask)) is not None:
-            return found
+        if (padding := _of_mask(mask)) is not None:
+            return padding
     for tensor in tensors_in(batch):
         if _is_table(tensor) and not tensor.is_floating_point() and str(tensor.dtype) != "torch.bool":
             for rows in (tensor, tensor.flip(1)):
-                if (found := _of_tokens(rows)) is not None:
-                    return found
+                if (padding := _of_tokens(rows)) is not None:
+                    return padding
     return None
 
 
 def _masks(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """What its mappings call a mask of padding."""
+    """Yields the padding masks in a batch's mappings, by name."""
     parts = batch if isinstance(batch, Mapping) else getattr(batch, "data", None)  # a BatchEncoding keeps a dict there
     if isinstance(batch, (list, tuple)) and depth == 0:
         for part in batch:
@@ -60,7 +60,7 @@ def _masks(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 
 def _is_table(value: Any) -> bool:
-    """Whether it is a tensor of several rows of several tokens."""
+    """Whether a value is a tensor of several rows of several tokens."""
     if getattr(value, "ndim", None) != 2 or not hasattr(value, "dtype"):
         return False
     rows, tokens = value.shape
@@ -68,7 +68,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _of_mask(mask: torch.Tensor) -> Padding | None:
-    """Whichever of its two values marks padding: rows are of one piece, at the left in all or at the right in all."""
+    """Counts padding in a mask: each row has one run of tokens, in all rows at the left or in all at the right."""
     values = mask.unique()  # type: ignore[no-untyped-call]
     if len(values) == 1:
         return Padding(0, mask.numel())
@@ -82,7 +82,7 @@ def _of_mask(mask: torch.Tensor) -> Padding | None:
 
 
 def _of_tokens(rows: torch.Tensor) -> Padding | None:
-    """Padding at the right."""
+    """Counts padding at the right."""
     tokens = rows.shape[1]
     ends = rows[:, -1:]
     runs = (rows == ends).flip(1).cummin(1).values.sum(1)
@@ -91,10 +91,10 @@ def _of_tokens(rows: torch.Tensor) -> Padding | None:
     runs = is_padding.flip(1).cummin(1).values.sum(1)
     lengths = runs.unique()  # type: ignore[no-untyped-call]
     padded, padded_rows = int(runs.sum()), int((runs > 0).sum())
-    chance = padded < len(runs) + LEAST_TOKENS or 2 * padded_rows < len(runs)  # the rows may just happen to end so
+    chance = padded < len(runs) + LEAST_TOKENS or 2 * padded_rows < len(runs)  # may be coincidence
     if len(lengths) < 2 or padded != int(is_padding.sum()) or chance:
         return None
     if len(rows[~is_padding].unique()) < LEAST_KINDS:  # type: ignore[no-untyped-call]
         return None
-    ended_by_it = int(runs.min()) > 0  # where the end of a text has the same id, one of each row is none
+    ended_by_it = int(runs.min()) > 0  # if the end-of-text id is the same, one token of each row is no padding
     return Padding(padded - ended_by_it * len(runs), tokens * len(runs))

@@ -1,4 +1,4 @@
-"""The passes that a script makes through its loaders, as the observer sees them: an ``iter()``, and its batches."""
+"""A script's passes through its loaders, as the observer sees them: an ``iter()`` and its batches."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 _AROUND = (GeneratorType, enumerate, map, zip)
-"""What hands on an iterator's items, such as a progress bar."""
+"""Types that wrap an iterator and hand on its items, like a progress bar."""
 _MOST_AROUND = 3
-"""Of them around one another, between a loader and what replays its batches. Chosen."""
+"""Most nested wrappers between a loader and the `itertools.cycle` that replays its batches. Not tuned."""
 
 
 class Pass:
     """One pass through a loader.
 
     Args:
-        loader: The script's.
-        alike_before: Passes in training, through loaders like it, that began before.
+        loader: The script's loader.
+        alike_before: Earlier passes in training through loaders with the same key.
 
     Attributes:
-        places: Of its batches, among all that were drawn.
-        samples: In them.
-        seconds: That drawing them took.
+        places: Indices of its batches among all draws.
+        samples: Samples in them.
+        seconds: Time that drawing them took.
         busy_seconds: Processor time of this process meanwhile.
-        trains: Whether a model in training was called with what was drawn, as far as can be told, or a step taken.
-        evaluates: Whether a model was called with it otherwise.
-        is_over: Whether it was told that there are no more.
-        is_cycled: Whether its batches are replayed by an `itertools.cycle`.
+        trains: Whether its batches seem to be trained on: a model in training was called, or a step taken.
+        evaluates: Whether a model was called with its batches otherwise.
+        is_over: Whether the iterator has ended.
+        is_cycled: Whether an `itertools.cycle` replays its batches.
     """
 
     def __init__(self, loader: DataLoader[Any], alike_before: int) -> None:
@@ -53,34 +53,35 @@ class Pass:
 
     @property
     def only_evaluates(self) -> bool:
-        """Whether nothing was trained on."""
+        """Whether its batches only served evaluation."""
         return self.evaluates and not self.trains
 
     @property
     def is_whole(self) -> bool:
-        """Whether all was drawn; who zips loaders does not ask the second one for its end."""
+        """Whether all batches were drawn; ``zip`` does not reach the end of a second loader."""
         return self.is_over or len(self.places) >= (length_of(self.loader) or len(self.places) + 1)
 
     @property
     def goes_on(self) -> bool:
-        """Whether more may be drawn."""
+        """Whether more batches may be drawn."""
         return self.iterator is not None and not self.is_over
 
     def may_be_used(self, *, trains: bool) -> bool:
-        """Whether what is computed now may be with its batches, which were drawn last.
+        """Whether the current computation may use its batches, if they were drawn last.
 
-        Of a pass that does not go on: if nothing was computed with them yet, or the same. Else it is over, and a batch
-        from before is gone on with: ``next(iter(loader))`` is left off at once, and then its batch is used.
+        A pass that does not continue qualifies if its batches have served nothing yet, or the same purpose. Otherwise
+        it is over, and an earlier batch is used again. ``next(iter(loader))`` is a pass that ends before its batch is
+        used.
         """
         return self.goes_on or (self.trains if trains else self.evaluates) or not (self.trains or self.evaluates)
 
     @property
     def iterator(self) -> Watched | None:
-        """What the script draws from; None once it has let go of it."""
+        """The iterator that the script draws from; None once the script has dropped it."""
         return self._iterator()
 
     def through(self, batches: Iterator[Any], drawn: Callable[[Any], None]) -> Iterator[Any]:
-        """The loader's iterator, each of whose batches is told."""
+        """Wraps the loader's iterator to report each batch."""
         began = (0.0, 0.0)
 
         def draws() -> None:
@@ -93,20 +94,20 @@ class Pass:
             drawn(batch)
 
         watched = Watched(batches, timed, draws, self._end)
-        self._iterator = weakref.ref(watched)  # its workers end when the script drops it
+        self._iterator = weakref.ref(watched)  # workers must end when the script drops it
         return watched
 
     def _end(self) -> None:
         self.is_over = True
 
     def note(self, place: int, samples: int) -> None:
-        """A batch was drawn."""
+        """Notes a batch that was drawn."""
         self.places.append(place)
         self.samples += samples
 
 
 class Passes:
-    """All passes, in the order in which they began."""
+    """All passes, in the order of their starts."""
 
     def __init__(self) -> None:
         self._all: list[Pass] = []
@@ -114,7 +115,7 @@ class Passes:
         self._begun: Counter[str] = Counter()
 
     def begin(self, loader: DataLoader[Any], *, trains: bool) -> Pass:
-        """Another pass; `trains` tells whether gradients are wanted there."""
+        """Begins a pass; `trains` is whether gradients are enabled."""
         key = loader_key(loader)
         self._all.append(Pass(loader, self._begun[key]))
         self._begun[key] += trains
@@ -122,10 +123,10 @@ class Passes:
         return self._all[-1]
 
     def are_used(self, *, trains: bool) -> None:
-        """Something is computed: with what was drawn last, as a rule.
+        """Notes a computation, which usually uses the last batch.
 
         Args:
-            trains: Whether it is training: evaluation has models in another mode, or wants no gradients.
+            trains: Whether it is training: evaluation switches the models' mode, or disables gradients.
         """
         latest = _drawn_last(self._going_on)
         self._going_on = [one for one in self._going_on if one.goes_on or one is latest]
@@ -136,10 +137,10 @@ class Passes:
             latest.evaluates |= not trains
 
     def evaluating(self, marks: Sequence[int]) -> set[int]:
-        """Places of batches that models were called with, though never to train; none where no others fed training.
+        """Indices of batches that only served evaluation; none if no other batches fed training.
 
         Args:
-            marks: Batches that were drawn before each step.
+            marks: Number of draws before each step.
         """
         between = range(marks[0], marks[-1]) if marks else range(0)
         feeding = [one for one in self._all if any(place in between for place in one.places)]
@@ -148,7 +149,7 @@ class Passes:
         return {place for one in self._all if one.only_evaluates for place in one.places}
 
     def reading(self, loader: DataLoader[Any] | None) -> tuple[float, float]:
-        """As `loop.reading`, of what the script itself has drawn from a loader; workers do not show it."""
+        """Returns the same as `loop.reading`, from the script's own draws; unknown for loaders with workers."""
         own = [one for one in self._all if one.loader is loader and one.samples and not one.loader.num_workers]
         if not own:
             return UNKNOWN_READING
@@ -157,13 +158,13 @@ class Passes:
         return seconds / sum(one.samples for one in own), min(1.0, max(0.0, waiting))
 
     def look_for_cycles(self) -> None:
-        """Notes which passes are replayed, before they end: there a cycle lets go of its iterator."""
+        """Notes which passes are replayed, before they end: at the end a cycle drops its iterator."""
         for one in self._all:
             iterator = one.iterator
             one.is_cycled |= iterator is not None and _is_cycled(iterator)
 
     def look_away(self) -> None:
-        """Notes nothing any more, and keeps nothing of what the script draws from."""
+        """Stops noting, and drops all references to the script's iterators."""
         for one in self._all:
             if (iterator := one.iterator) is not None:
                 iterator.look_away()
@@ -171,22 +172,22 @@ class Passes:
         self._going_on.clear()
 
     def described(
-        self, loader: int, told_as: Mapping[int, int], first_step: int, evaluated: Collection[int]
+        self, loader: int, merged_ids: Mapping[int, int], first_step: int, evaluated: Collection[int]
     ) -> dict[str, Any]:
-        """How a script goes through a loader that feeds training.
+        """Describes how a script passes through a loader that feeds training.
 
         Args:
-            loader: Its id.
-            told_as: Ids of loaders: of each that was drawn from, the one that it is told as.
-            first_step: Batches that were drawn before the first step was taken.
-            evaluated: Places of batches that were not trained on, as `evaluating` tells them.
+            loader: Id of the loader.
+            merged_ids: Id of the loader that each loader counts as, see `loop.merged`.
+            first_step: Number of draws before the first step.
+            evaluated: Indices of batches that were not trained on, from `evaluating`.
 
         Returns:
-            ``passed``, passes through one like it before the one that training begins in; ``begun_anew``, passes that
-            began between steps when the one before had not come to its end; ``is_cycled``.
+            ``passed``: passes through such a loader before the pass in which training begins. ``begun_anew``: passes
+            that began between steps although the former one had not ended. ``is_cycled``: see `Pass`.
         """
         fed = [one for one in self._all if one.places and one.places[0] not in evaluated]
-        own = [one for one in fed if told_as.get(id(one.loader)) == loader]
+        own = [one for one in fed if merged_ids.get(id(one.loader)) == loader]
         before = [one for one in own if one.places[0] < first_step]
         goes_on = [one for one in before if one.places[-1] >= first_step]
         return {
@@ -199,22 +200,23 @@ class Passes:
 
 
 def _drawn_last(passes: Sequence[Pass]) -> Pass | None:
-    """The pass of the very last batch."""
-    return max((one for one in passes if one.places), key=lambda one: one.places[-1], default=None)
+    """The pass of the last batch."""
+    drawn = [each for each in passes if each.places]
+    return max(drawn, key=lambda candidate: candidate.places[-1], default=None)
 
 
 def _is_cycled(iterator: Any) -> bool:
-    """Whether a cycle draws from an iterator, directly or through what hands on its items.
+    """Whether a cycle draws from an iterator, directly or through wrappers.
 
-    Python is asked for what refers to it: that walks through all objects, but writes to none, so that the memory which
-    workers share with this process stays shared.
+    It asks Python for referrers. That walks through all objects, but writes to none, so that memory shared with workers
+    stays shared.
     """
     around = [iterator]
     for _ in range(_MOST_AROUND + 1):
         referring = gc.get_referrers(*around)
-        if any(type(one) is itertools.cycle for one in referring):
+        if any(type(referrer) is itertools.cycle for referrer in referring):
             return True
-        around = [one for one in referring if issubclass(type(one), _AROUND)]
+        around = [referrer for referrer in referring if issubclass(type(referrer), _AROUND)]
         if not around:
             return False
     return False

@@ -1,4 +1,4 @@
-"""Where a script trains: with which torch, on which GPU, on how many ranks."""
+"""Where a script trains: its torch version, GPU, and number of ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .ranks import count_ranks
 
 
 def here() -> dict[str, Any]:
-    """What is not known before the script trains; ``gpu`` is None where it uses none."""
+    """Facts that are unknown before the script trains; ``gpu`` is None if it uses none."""
     import torch
 
     return {
@@ -20,7 +20,7 @@ def here() -> dict[str, Any]:
 
 
 def differences(measured: Mapping[str, Any]) -> list[str]:
-    """How this training differs from the measured one, a few words each; `here` returned ``measured`` there."""
+    """Differences between this training and the measured one, a few words each; ``measured`` comes from `here`."""
     return [
         f"{name.replace('gpu', 'GPU')} {measured[name] or 'none'} there, {now or 'none'} here"
         for name, now in here().items()

@@ -1,6 +1,6 @@
-"""A player: a config that takes turns with others in one process. It times its laps, and knows its loader's queue.
+"""A player: a config that takes turns with others in one process. It times its laps, and tracks its loader's queue.
 
-The starts of the loader are timed apart. Each lap is charged its share of the optimizer's steps, wherever it ends.
+The starts of the loader are timed separately. Each lap is charged its share of optimizer steps, wherever it ends.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ if TYPE_CHECKING:
     from .endless import Endless
 
 COMPILED_BATCHES = 3
-"""Micro-batches after which compiled code is believed to be complete: for other sizes it may be compiled once more."""
+"""Micro-batches after which code is assumed to be compiled: other sizes may cause one more compilation."""
 FILLS = 2
-"""Workers fill an empty queue in this many times what their share of it takes at the pace of their first batch, start
-included. A player that has trained for that long without waiting has a faster loader, whose queue is usually full in
-training too. Chosen above 1: training and workers share the processors."""
+"""The queue counts as refilled after ``FILLS`` × prefetch factor × first-batch latency (start included). A player that
+has trained that long without waiting has a faster loader, whose queue is usually full in training too. Above 1, because
+training and workers share the processors. Not tuned."""
 WAITED_SHARE = 0.05
-"""A lap with a larger share of waiting for batches has emptied the queue. Chosen above what handing one over takes."""
+"""A lap with a larger share of waiting has emptied the queue. Handing over batches takes less. Not tuned."""
 RESTART_LIMIT_SECONDS = 4.0
-"""A loader that is slower than this is not restarted: torch kills a worker that does not end within five seconds."""
+"""A loader whose first batch takes longer is not restarted: torch kills workers that do not end within five seconds."""
 
 
 class NonFiniteLossError(PlayerError):
-    """The loss became NaN or infinite, or no step could be taken because the gradients did."""
+    """The loss became NaN or infinite, or no step was possible because the gradients did."""
 
     outcome = "invalid"
 
 
 class Player:
-    """What a gate knows of a config; subclasses train it.
+    """A config at a gate; subclasses train it.
 
     Args:
-        number: By which the parent calls it.
+        number: Number that the parent uses for it.
         clock: Clock of the device that trains.
-        accumulation: Micro-batches of a step of the optimizer.
+        accumulation: Micro-batches of an optimizer step.
         compiled: Whether it compiles.
 
     Attributes:
-        number: By which the parent calls it.
+        number: Number that the parent uses for it.
         clock: Clock of the device that trains.
         stream: The stream of batches; None before the first batch, and in a loop without a loader.
-        position: Place in the stream of samples, in a loop without a loader.
-        updates: Marks of the clock before and after each step of the optimizer, since the lap began.
-        streams: What it draws from, of each loader.
-        step_passes: How often it comes to the gate in a step of the optimizer.
-        extra_passes: The same after the first step: an ordinary micro-batch, by which its pace is known.
+        position: Position in the stream of samples, in a loop without a loader.
+        updates: Marks of the clock before and after each optimizer step of the lap.
+        streams: Its stream for each loader.
+        step_passes: How often it reaches the gate in an optimizer step.
+        extra_passes: The same after the first step: an ordinary micro-batch, which shows its pace.
         is_compiled: Whether it compiles.
         is_patient: Whether it takes all of its first steps, however slow they are.
-        is_open: Whether its first steps are taken.
+        is_open: Whether it has taken its first steps.
         restart_limit_seconds: A loader whose first batch takes longer is not restarted.
-        peaks: Of the device's memory, as `usage.peak_bytes` tells them.
-        opening: What its first steps took, and what came before, of the player that a process starts with.
-        wants_worst: Whether it is yet to take as much memory as training may ever take, by `train_on_worst`.
-        last_loss: Of the last backward pass; None where there was none since it was last looked at.
-        loss: The last one that was looked at.
+        peaks: Peaks of the device's memory, as `usage.peak_bytes` returns them.
+        opening: Costs of its first steps; for a process's first player, also of its start.
+        wants_worst: Whether it must still take as much memory as training may ever take, by `train_on_worst`.
+        last_loss: Loss of the last backward pass; None if there was none since the last check.
+        loss: The last loss that was checked.
     """
 
     def __init__(self, number: int, clock: Clock, accumulation: int, *, compiled: bool) -> None:
@@ -78,7 +78,7 @@ class Player:
         self.last_loss: torch.Tensor | None = None
         self.loss: float | None = None
         self.restart_limit_seconds = RESTART_LIMIT_SECONDS
-        self._told_starts = 0
+        self._reported_starts = 0
         self.clock = clock
         self.stream: Endless | None = None
         self.position = 0
@@ -95,11 +95,11 @@ class Player:
 
     @property
     def place(self) -> int:
-        """In the stream of samples."""
+        """Its position in the stream of samples."""
         return self.position if self.stream is None else self.stream.position
 
     def restart(self, position: int) -> None:
-        """Goes on at another place in the stream of samples, with an empty queue; a slow loader just goes on."""
+        """Continues at another position in the stream of samples, with an empty queue; a slow loader just continues."""
         self.position = position
         if self.stream is None:
             return
@@ -110,18 +110,22 @@ class Player:
             self._trained_since_restart = 0.0
         else:
             self.queue_filled()
-            self.stream.position = position  # as if it did: other samples, but as many
+            self.stream.position = position  # as if restarted: as many samples, but others
 
     def queue_filled(self) -> None:
-        """Notes that the loader's queue may hold what it prepared while nothing was timed."""
+        """Notes that the loader's queue may hold batches prepared while nothing was timed."""
         self._drawn_when_filled, self._waited = self.stream.drawn if self.stream is not None else 0, False
         self._trained_since_restart = None
 
     @property
     def drained(self) -> bool:
-        """Whether what the loader had prepared in advance is gone: a batch was waited for, or as many were drawn.
+        """Whether the batches that the loader had prepared in advance are used up.
 
-        Or it was restarted, and could have filled its queue again since: then that is full in training too.
+        One of these conditions is enough:
+
+        - Training has waited for a batch.
+        - As many batches as the queue holds were drawn.
+        - The loader was restarted, and could have refilled its queue since: then it is full in training too.
         """
         if self.stream is None or self._waited:
             return True
@@ -133,15 +137,15 @@ class Player:
 
     @property
     def loader_seconds(self) -> float:
-        """Seconds of the slowest start of the loader, until its first batch."""
+        """Seconds of the loader's slowest start, until its first batch."""
         starts = self.stream.starts if self.stream is not None else []
         return max((start.seconds for start in starts), default=0.0)
 
     def begin_lap(self, lead: int = 0) -> None:
-        """A lap begins; the device was waited for.
+        """Begins a lap, after waiting for the device.
 
         Args:
-            lead: Samples that were trained just before, untimed.
+            lead: Untimed samples that were trained just before.
         """
         self.updates.clear()
         if (stream := self.stream) is not None:
@@ -161,14 +165,14 @@ class Player:
         samples, batches, waits, starts = self.place - self._lap_place, 1, 0.0, list[Start]()
         start_seconds = 0.0
         if stream is not None:
-            drawn, samples_before, known = self._before
-            batches, samples, starts = stream.drawn - drawn, stream.samples - samples_before, stream.starts[known:]
+            drawn, samples_before, first = self._before
+            batches, samples, starts = stream.drawn - drawn, stream.samples - samples_before, stream.starts[first:]
             seconds, waits, start_seconds = self.slowest(
                 seconds + self._missing_updates(batches),
                 sum(self.clock.seconds(asked, came) for asked, came in stream.waits),
                 sum(start.seconds for start in starts),
             )
-            # The first batch of each worker may be waited for, however fast they are: they begin at the same time.
+            # Waiting for the first batch of each worker does not count: they start at the same time.
             fresh = stream.drawn - self._drawn_when_filled <= stream.loader.num_workers
             self._waited |= not fresh and waits > WAITED_SHARE * seconds
             if self._trained_since_restart is not None:
@@ -190,17 +194,17 @@ class Player:
         )
 
     def slowest(self, *seconds: float) -> tuple[float, ...]:
-        """The largest of each value over all ranks, which go as fast as the slowest."""
+        """The largest of each value over all ranks, which are as fast as the slowest."""
         return seconds
 
     def _missing_updates(self, micro_batches: int) -> float:
-        """Seconds of the optimizer's steps that belong to these micro-batches, less those that fell into the lap."""
+        """Seconds of optimizer steps due for these micro-batches, minus those within the lap."""
         return (micro_batches / self._accumulation - len(self.updates)) * self._usual_update()
 
     def _usual_update(self) -> float:
-        """Usual seconds of a step of the optimizer; the steps since the lap began count too."""
+        """Usual seconds of an optimizer step, including the steps of this lap."""
         took = [self.clock.seconds(began, ended) for began, ended in self.updates]
-        if took and self._first_update is None:  # it makes the optimizer's state, and stands for others until one came
+        if took and self._first_update is None:  # it creates the optimizer's state; used until there is another one
             self._first_update = took.pop(0)
         self._updates += len(took)
         self._update_seconds += sum(took)
@@ -213,18 +217,18 @@ class Player:
 
     @property
     def new_starts(self) -> list[Start]:
-        """The starts of its loader since this was last asked."""
+        """The starts of its loader since the last call."""
         starts = self.stream.starts if self.stream is not None else []
-        before, self._told_starts = self._told_starts, len(starts)
+        before, self._reported_starts = self._reported_starts, len(starts)
         return starts[before:]
 
     @property
     def epoch_samples(self) -> int | None:
-        """Samples of an epoch, as far as that is known."""
+        """Samples of an epoch; None if unknown."""
         return self.stream.epoch_samples if self.stream is not None else None
 
     def ready(self) -> dict[str, Any]:
-        """What its first steps say; raises where its settings did not come into effect."""
+        """Returns facts from its first steps; raises if its settings did not take effect."""
         method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
         return {
             **self.opening,
@@ -235,11 +239,11 @@ class Player:
         }
 
     def figures(self) -> dict[str, Any]:
-        """What is known of it besides its blocks, as fields of a measurement or of its telemetry."""
+        """Its results besides blocks, as fields of a measurement or of its telemetry."""
         return {}
 
     def check_loss(self) -> None:
-        """Looks at the last loss.
+        """Checks the last loss.
 
         Raises:
             NonFiniteLossError: It is NaN or infinite.
@@ -249,10 +253,10 @@ class Player:
             self.loss = require_finite(loss, self.stream.drawn if self.stream is not None else None)
 
     def check_weights(self) -> None:
-        """Makes sure that all ranks train the same model, where that is known."""
+        """Checks that all ranks train the same model, where that is known."""
 
     def train_on_worst(self) -> None:
-        """Takes as much memory as training may ever take."""
+        """Takes as much memory as training may ever need."""
 
     def hold_workers(self) -> None:
         """Stops the workers of its loaders until `release_workers`."""
@@ -260,17 +264,17 @@ class Player:
             stream.hold_workers()
 
     def release_workers(self) -> None:
-        """Lets the workers of its loaders go on."""
+        """Resumes the workers of its loaders."""
         for stream in self.streams.values():
             stream.release_workers()
 
     @property
     def has_dead_worker(self) -> bool:
-        """Whether one of its workers was ended, as far as that is known."""
+        """Whether one of its workers is known to have died."""
         return False
 
     def begin_anew(self) -> None:
-        """Goes on with new loaders, from the place in the stream of samples where it is."""
+        """Continues with new loaders from its position in the stream of samples."""
         self.restart(self.place)
 
     def close(self) -> None:
@@ -286,8 +290,8 @@ def require_finite(loss: torch.Tensor | None, batches: int | None) -> float:
     While a GradScaler looks for its scale, gradients overflow, but the loss itself stays finite.
 
     Args:
-        loss: Of the last backward pass.
-        batches: That were drawn so far; None: that is not known.
+        loss: Loss of the last backward pass.
+        batches: Batches drawn so far; None if unknown.
 
     Raises:
         NonFiniteLossError: It is NaN or infinite.

@@ -1,4 +1,4 @@
-"""In how many bits is computed: autocast around what is trained, and TF32 for products of fp32."""
+"""Precision of computation: autocast for training, and TF32 for products of fp32."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     import torch
 
 HALF = ("bf16", "fp16")
-"""Precisions of 16 bits: autocast computes in them."""
+"""16-bit precisions, which use autocast."""
 
 
 def torch_dtype(precision: str) -> torch.dtype:
-    """The type that matrices are multiplied in; tf32 is a way to multiply fp32."""
+    """The type of matrix products; tf32 multiplies fp32 tensors."""
     import torch
 
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
@@ -30,7 +30,7 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
 
 
 def matmul_precision() -> str | None:
-    """What the older interface says; None where torch refuses to, the newer one having been used as well."""
+    """The setting in torch's older interface; None if torch refuses to read it because the newer one was used too."""
     import torch
 
     try:
@@ -40,7 +40,7 @@ def matmul_precision() -> str | None:
 
 
 def convolution_in_tf32() -> bool | None:
-    """What the older interface says of convolutions; None where torch refuses to, as `matmul_precision`."""
+    """The older interface's setting for convolutions; None if torch refuses to read it, see `matmul_precision`."""
     import torch
 
     try:
@@ -50,7 +50,7 @@ def convolution_in_tf32() -> bool | None:
 
 
 def products() -> Undo:
-    """Remembers in which precision products of fp32 are computed; returns what puts that back."""
+    """Saves the precision of fp32 products; returns a function that restores it."""
     import torch
 
     matmul, convolution = matmul_precision(), convolution_in_tf32()
@@ -75,7 +75,7 @@ def products() -> Undo:
 
 @contextlib.contextmanager
 def products_in(precision: str) -> Iterator[None]:
-    """Computes products of fp32 in ``tf32``, or else exactly, for a while, whatever the user's module has set."""
+    """Computes fp32 products in ``tf32``, or else exactly, within its block, whatever the user's module has set."""
     import torch
 
     put_back = products()
@@ -88,12 +88,12 @@ def products_in(precision: str) -> Iterator[None]:
 
 
 def set_tf32(precision: str, device: torch.device) -> Undo:
-    """TF32 for matmul and convolution, or none for matmul; convolutions have it by torch's own default.
+    """Enables TF32 for matmul and convolution, or disables it for matmul; torch enables it for convolution by default.
 
-    Beside half precision, what is left in fp32 computes as the user's module has set it.
+    With half precision, remaining fp32 products keep the user's setting.
 
-    By the older interface on purpose: after the newer one alone (``fp32_precision``), reading the matmul precision, as
-    Inductor does, raises; after this one both can be read, whichever of them the user's code has set before.
+    It uses the older interface on purpose. After the newer one alone (``fp32_precision``), reading the matmul precision
+    raises, which Inductor does. After the older one both can be read, whichever of them the user's code has set.
     """
     import torch
 

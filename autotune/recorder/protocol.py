@@ -1,4 +1,4 @@
-"""What a process that trains is asked for, and the laps that it reports: what a gate and its parent share."""
+"""The protocol between a gate and its parent: commands to a training process, and the laps that it reports."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 FIRST = 0
-"""The player with which a process starts."""
+"""Number of the player that a process starts with."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """What a process does next, for one of its players.
+    """The next command to a process, for one of its players.
 
     Attributes:
-        action: ``join``: a new player takes its first steps · ``train``: a player trains a block · ``report``: what it
-            has measured since its last report · ``leave``: the same, then its loader ends · ``end``: the process ends.
+        action: One of these:
+
+            - ``join``: a new player takes its first steps
+            - ``train``: a player trains a block
+            - ``report``: a player reports its results since its last report
+            - ``leave``: the same, then its loader ends
+            - ``end``: the process ends
         player: The player's number.
-        seat: What a player that joins trains.
-        start: Go to this place in the stream of samples first.
-        until: Train to this place in the stream of samples.
+        seat: Describes the config of a player that joins.
+        start: Go to this position in the stream of samples first.
+        until: Train to this position in the stream of samples.
         leads_in: The block is warm-up, and belongs to no measurement.
-        straight: No micro-batch leads in, untimed, where several players share the process.
+        straight: Skip the untimed micro-batch that leads in where several players share the process.
     """
 
     action: str
@@ -37,9 +42,9 @@ class Start(NamedTuple):
     """One start of the loader.
 
     Attributes:
-        create_seconds: Seconds to see the end of the epoch before, and to start the workers.
+        create_seconds: Seconds to reach the end of the former epoch, and to start the workers.
         wait_seconds: Seconds until the first batch.
-        after_epoch: Whether an epoch had ended, as in training; otherwise the burst began or restarted the loader.
+        after_epoch: Whether an epoch had ended, as in training; otherwise the burst started or restarted the loader.
     """
 
     create_seconds: float
@@ -54,27 +59,27 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True)
 class Lap:
-    """A timed run of micro-batches, starts of the loader and all."""
+    """A timed run of micro-batches, including starts of the loader."""
 
     samples: int  # that taught the model something
     consumed: int  # all samples, those of skipped steps included
     seconds: float  # from synchronisation to synchronisation
-    wait_seconds: float  # waiting for batches, starts of the loader left out
+    wait_seconds: float  # waiting for batches, without starts of the loader
     batches: int  # drawn
     starts: int  # of the loader
-    start_seconds: float  # what the starts took the host
-    restarts: int = 0  # of the starts, those that no epoch's end brought about
-    restart_seconds: float = 0.0  # what they took the host
-    compiled: bool = False  # whether something was compiled meanwhile, which is done once
-    joules: float | None = None  # that the device took, where it tells
-    lead: int = 0  # samples that were trained just before, untimed
-    left_out: float = 0.0  # seconds of evaluation that lay in it, and are not among its own
+    start_seconds: float  # time of the starts on the host
+    restarts: int = 0  # starts that did not follow the end of an epoch
+    restart_seconds: float = 0.0  # their time on the host
+    compiled: bool = False  # whether a graph was compiled meanwhile, which happens once
+    joules: float | None = None  # energy of the device; None if it is not reported
+    lead: int = 0  # untimed samples that were trained just before
+    left_out: float = 0.0  # seconds of evaluation meanwhile, not included
 
     def with_lead(self) -> Lap:
-        """The same, as if what led in had been timed too, at this lap's own pace.
+        """The lap, as if the lead had been timed too, at the lap's own pace.
 
-        Partners whose micro-batches differ then count the same samples, and samples are counted for which the device
-        took energy. What the starts took belongs to them, and not to a sample.
+        Then partners with different micro-batches count the same samples, and all samples that took energy count. The
+        time of starts is not extrapolated.
         """
         if not self.lead or not self.consumed:
             return self

@@ -1,4 +1,4 @@
-"""The ranks of a script, processes that train together: which one this is, what they hang below, where they meet."""
+"""The ranks of a script, processes that train together: their number, launcher and meeting point."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OF_LAUNCHER = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 def count_ranks() -> int:
-    """Processes that train together."""
+    """Number of processes that train together."""
     import torch
 
     distributed = torch.distributed
@@ -23,7 +23,7 @@ def count_ranks() -> int:
 
 
 def this_rank() -> int:
-    """Which of them this process is, from 0 on."""
+    """This process's rank, from 0."""
     import torch
 
     distributed = torch.distributed
@@ -33,11 +33,11 @@ def this_rank() -> int:
 
 
 class Meeting:
-    """Where the ranks meet: another place than the script's, which those of another job may have taken.
+    """Moves the ranks' meeting point away from the script's own, which another job may have taken.
 
     Args:
-        port: A free one.
-        before: Called before the ranks meet, with this one's number, as far as it is known.
+        port: A free port.
+        before: Called before the ranks meet, with this rank's number, as far as it is known.
     """
 
     def __init__(self, port: int, before: Callable[[int], None] = lambda _: None) -> None:
@@ -58,12 +58,12 @@ class Meeting:
         distributed.init_process_group = init
 
     def move(self, port: int) -> None:
-        """Has the ranks of a job meet at a port of its own, which they open themselves."""
+        """Makes the ranks of a job meet at a port of its own, which they open themselves."""
         self._port = port
         os.environ[_OF_LAUNCHER] = "False"
 
     def _moved(self, method: str | None) -> str | None:
-        """How they find each other, in the words of ``init_process_group``."""
+        """The ``init_method`` of ``init_process_group`` with the new port."""
         if os.environ.get(_OF_LAUNCHER) == "True":  # torchrun's own process has opened its port
             return method
         if "MASTER_PORT" in os.environ:
@@ -74,14 +74,14 @@ class Meeting:
 
 
 def exchange_by(arguments: dict[str, Any], suits: Callable[[Any], bool]) -> list[Any]:
-    """Has each ``DistributedDataParallel`` made with these arguments, whatever the script says of them.
+    """Overrides arguments of each ``DistributedDataParallel`` that the script makes.
 
     Args:
-        arguments: By name.
-        suits: Whether they are meant for a model.
+        arguments: The arguments, by name.
+        suits: Whether they apply to a model.
 
     Returns:
-        Those that are made: grows.
+        The list of models made so, which grows.
     """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -101,7 +101,7 @@ def exchange_by(arguments: dict[str, Any], suits: Callable[[Any], bool]) -> list
 
 
 def exchange_of(models: Iterable[Any]) -> dict[str, Any] | None:
-    """How the gradients of some models are exchanged, in the arguments of ``DistributedDataParallel``; None: not so."""
+    """How models exchange gradients, as arguments of ``DistributedDataParallel``; None if they do not use it."""
     from torch.nn.parallel import DistributedDataParallel
 
     for model in models:
@@ -118,14 +118,14 @@ def exchange_of(models: Iterable[Any]) -> dict[str, Any] | None:
 
 
 def top_of_run(mark: str) -> int:
-    """The uppermost process above this one in whose environment something stands: what started all ranks."""
+    """The topmost ancestor with a text in its environment: the process that started all ranks."""
     top = process = os.getpid()
     with contextlib.suppress(OSError, ValueError, IndexError):
         while process > 1:
-            with open(f"/proc/{process}/environ", "rb") as told:
-                if os.fsencode(mark) not in told.read():
+            with open(f"/proc/{process}/environ", "rb") as environ:
+                if os.fsencode(mark) not in environ.read():
                     break
             top = process
-            with open(f"/proc/{process}/stat") as listed:
-                process = int(listed.read().rsplit(")", 1)[1].split()[1])
+            with open(f"/proc/{process}/stat") as stat:
+                process = int(stat.read().rsplit(")", 1)[1].split()[1])
     return top

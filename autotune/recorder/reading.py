@@ -1,7 +1,7 @@
-"""Reading samples so that their random numbers depend on nothing but their index.
+"""Reads samples with random numbers that depend only on their index.
 
-Who augments draws other numbers with every number of workers, each of which has a seed of its own; what a loader
-delivers can only be compared to the last bit when that is taken out of it.
+Augmentation draws other numbers with each number of workers, because each worker has its own seed. Loaders' batches can
+only be compared bitwise without that effect.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from .order import epoch_seed, random_numbers
 
 
 class SeededReads:
-    """A map-style data set, each sample of which is read under random numbers of its own; workers can unpickle it.
+    """A map-style data set that reads each sample with its own random numbers; workers can unpickle it.
 
     Args:
-        dataset: The script's.
-        seed: Of all samples.
+        dataset: The script's data set.
+        seed: Seed of all samples.
 
     Attributes:
-        last: Seed of what was read last, in this process.
+        last: Seed of the last read in this process.
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
@@ -33,7 +33,7 @@ class SeededReads:
         return len(self._dataset)
 
     def __getattr__(self, name: str) -> Any:
-        """What workers' start-up and collating ask of a data set."""
+        """Attributes that workers' start-up and collating need."""
         if name.startswith("__") or "_dataset" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self._dataset, name)
@@ -48,18 +48,18 @@ class SeededReads:
 
 
 class SeededBatchReads(SeededReads):
-    """The same of a data set that is read by lists of indices."""
+    """The same for a data set that is indexed by lists."""
 
     def __getitems__(self, indices: Any) -> Any:
         return self._read(self._dataset.__getitems__, indices)
 
 
 class SeededCollate:
-    """Collates under random numbers that depend on the sample of a batch that was read last.
+    """Collates with random numbers that depend on the last sample of a batch.
 
     Args:
-        collate: The script's own.
-        reads: Where its samples come from.
+        collate: The script's own collate function.
+        reads: The data set that reads its samples.
     """
 
     def __init__(self, collate: Callable[[Any], Any], reads: SeededReads) -> None:
@@ -67,12 +67,12 @@ class SeededCollate:
         self._reads = reads
 
     def __call__(self, samples: Any) -> Any:
-        """A batch."""
+        """Collates a batch."""
         with random_numbers(self._reads.last):
             return self._collate(samples)
 
 
 def seeded_reads(dataset: Any, seed: int) -> SeededReads:
-    """A data set that is read so, by lists of indices where it is itself."""
+    """Wraps a data set; the wrapper is indexed by lists if the data set is."""
     kind = SeededBatchReads if callable(getattr(dataset, "__getitems__", None)) else SeededReads
     return kind(dataset, seed)

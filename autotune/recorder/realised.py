@@ -1,9 +1,9 @@
-"""Notes what a whole training reaches: its rate, what it waits for, its memory, a line of JSON now and then.
+"""Records a whole training's rate, waits and memory, as lines of JSON.
 
-Between two batches nothing but counters move, and every seventh wait is timed. All else is done where training pauses:
-at an epoch's end, before an evaluation, or after ten minutes. Training lasts from the request for a batch to the end of
-its epoch, or until something other than training begins; only spans in which an optimizer stepped count. A device is
-waited for at the ends of spans alone, never at a step.
+Between two batches it only counts, and times every seventh wait. All other work is done where training pauses: at an
+epoch's end, before an evaluation, or after ten minutes. A span of training lasts from the request for a batch to the
+end of its epoch, or until something other than training begins. Only spans with optimizer steps count. It waits for the
+device only at the ends of spans, never at a step.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ if TYPE_CHECKING:
 
 SCHEMA = "autotune.realised/1"
 STRIDE = 7
-"""Every seventh wait is timed, and stands for seven. Workers take turns, and are seldom seven. Not tuned."""
+"""Every seventh wait is timed, and counts for seven. Workers take turns, and there are seldom seven. Not tuned."""
 WARM_STEPS = 10
-"""Optimizer steps that are left out, at the start and after torch.compile has compiled something. Not tuned."""
+"""Optimizer steps to leave out, at the start and after torch.compile has compiled something. Not tuned."""
 LEAST_SECONDS, MOST_SECONDS = 30.0, 600.0
-"""Training time in a note: short epochs share one, long ones have several. Not tuned."""
+"""Training time per note: short epochs share a note, long ones have several. Not tuned."""
 LAST_SECONDS = 1.0
-"""Least training time in the note that is written when the process ends. Not tuned."""
+"""Least training time in the last note, which is written when the process ends. Not tuned."""
 COST_SHARE = 0.00015
-"""Most share of the time that making notes takes: the longer the last one took, the later comes the next."""
+"""Largest share of time for making notes: the longer the last one took, the later the next one."""
 DRAIN_STEPS = 100
 """Least steps between two waits for a device. Not tuned."""
 
 
 class Order(TypedDict):
-    """What is to be noted.
+    """The order to take notes.
 
     Attributes:
-        path: The file, absolute: a script may change its folder.
-        result: When the result was created, by which it is known.
+        path: The file's absolute path: a script may change its folder.
+        result: Creation time of the result, which identifies it.
         cpu: The processor's model.
-        cpus: That this machine's processes may use.
-        step_samples: Of an optimizer's step on one rank, where they cannot be counted, since no DataLoader is drawn
-            from; None: nothing is noted there.
+        cpus: Number of processors that this machine's processes may use.
+        step_samples: Samples of an optimizer step on one rank, if no DataLoader is drawn from, so that they cannot be
+            counted. If it is None, nothing is noted there.
     """
 
     path: str
@@ -69,7 +69,7 @@ class Order(TypedDict):
 
 
 def note_training(order: Order, device: torch.device) -> None:
-    """Notes what this process trains from here on, as another training than what it has noted so far."""
+    """Starts notes of a new training in this process."""
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -78,7 +78,7 @@ def note_training(order: Order, device: torch.device) -> None:
         notes.restart()
         return
     _NOTED[order["path"]] = notes = Notes(order, device)
-    register_optimizer_step_post_hook(notes.stepped)  # a call less than by `hooks.on_step`, each step
+    register_optimizer_step_post_hook(notes.stepped)  # saves a call per step over `hooks.on_step`
 
     def iterate(loader: DataLoader[Any], original: hooks.Iterate) -> Iterator[Any]:
         if torch.is_grad_enabled():
@@ -90,22 +90,22 @@ def note_training(order: Order, device: torch.device) -> None:
 
 
 class Reading:
-    """What is counted of a pass through a loader.
+    """Counts of a pass through a loader.
 
     Args:
-        requested: When it was requested; starting the workers belongs to its waits.
-        size: Samples of a batch; None where they are counted in each.
-        length: Samples of a whole pass; None where that is not known.
+        requested: Time of the request; starting the workers counts as waiting.
+        size: Samples of a batch; None if they are counted in each.
+        length: Samples of a whole pass; None if unknown.
 
     Attributes:
-        requested: When it was requested.
-        is_over: Whether the pass has come to its end.
+        requested: Time of the request.
+        is_over: Whether the pass has ended.
         count: Batches so far.
-        trained: Batches that had been drawn at the last step of an optimizer.
+        trained: Batches that had been drawn at the last optimizer step.
         timed: Batches whose waits are known.
-        waited: Seconds of waits that were not taken yet.
-        shapes: Samples, and elements of their first tensors, that were not taken yet.
-        stride: Every batch of this number is looked at, and its wait timed.
+        waited: Seconds of waits since `take`.
+        shapes: Samples, and elements of their first tensors, since `take`.
+        stride: Waits of batches with a multiple of this number are timed. If it is 1, batches are also checked.
     """
 
     def __init__(self, requested: float, size: int | None, length: int | None) -> None:
@@ -121,7 +121,7 @@ class Reading:
         self._first_shape: Any = None
 
     def look(self, batch: Any) -> None:
-        """Counts samples and elements; batches of one size and shape are looked at no longer."""
+        """Counts samples and elements; stops once batches have a constant size and shape."""
         tensor = next((one for one in tensors_in(batch) if one.dim()), None)
         shape = tensor.shape if tensor is not None else (count_of(batch),)
         self.shapes = self.shapes[0] + shape[0], self.shapes[1] + math.prod(shape)
@@ -131,9 +131,9 @@ class Reading:
         self.stride = 1 if self._varies or self._size is None or self.count < WARM_STEPS else STRIDE
 
     def take(self) -> tuple[int, float, float | None]:
-        """Samples and seconds of waiting since the last call, and the mean elements of a sample where they vary."""
+        """Samples and seconds of waiting since the last call, and mean elements per sample if they vary."""
         (rows, elements), waited = self.shapes, self.waited
-        if self.timed > self._taken:  # for those after the last that was timed, too
+        if self.timed > self._taken:  # includes batches after the last timed one
             waited *= (self.count - self._taken) / (self.timed - self._taken)
         samples = rows if self._size is None else (self.count - self._taken) * self._size
         if self._size is not None and self._length is not None and self.is_over:  # the last batch was incomplete
@@ -144,12 +144,12 @@ class Reading:
 
 
 class Drawing(Watched):
-    """The batches of a pass, counted in a `Reading`: its attributes, unlike those of a proxy, are read in no time.
+    """The batches of a pass, counted in a `Reading`, whose attributes are faster to read than those of a proxy.
 
     Args:
         batches: The iterator.
-        reading: Counts them.
-        notes: Attends to what is due.
+        reading: Counts the batches.
+        notes: Handles work that is due.
     """
 
     def __init__(self, batches: Iterator[Any], reading: Reading, notes: Notes) -> None:
@@ -178,15 +178,15 @@ class Drawing(Watched):
 
 
 class Notes:
-    """Counts what a training does, and appends a line to a file now and then.
+    """Measures a training, and appends notes to a file.
 
     Args:
-        order: What is to be noted.
-        device: That trains.
+        order: The order to take notes.
+        device: The device that trains.
 
     Attributes:
-        due: A moment on the host's clock. The next timed draw after it calls `attend`.
-        is_attentive: Whether each draw is timed; so it is until an optimizer has stepped in this span.
+        due: A time on the host's clock. The next timed draw after it calls `attend`.
+        is_attentive: Whether each draw is timed: until an optimizer has stepped in this span.
     """
 
     def __init__(self, order: Order, device: torch.device) -> None:
@@ -201,7 +201,7 @@ class Notes:
         atexit.register(self.end)
 
     def _start(self) -> None:
-        """Before the first step of a training."""
+        """Resets all state for a new training."""
         self._process = os.getpid()
         self._training = secrets.token_hex(4)
         self._ranks = 1
@@ -216,14 +216,14 @@ class Notes:
         self._clear()
 
     def _clear(self) -> None:
-        """After a note."""
+        """Resets the sums of a note."""
         self._samples = self._seconds = self._waited = 0.0
         self._elements: list[tuple[int, float]] = []  # samples, and elements of each
         self._processors = Processors()
 
     @harmless
     def restart(self) -> None:
-        """Another training begins, in a process that was forked perhaps."""
+        """Begins another training, perhaps in a forked process."""
         if self._is_over:
             return
         if self._steps:
@@ -233,12 +233,12 @@ class Notes:
     def reads(
         self, loader: DataLoader[Any], iterate: Callable[[], Iterator[Any]], batch_size: int | None = None
     ) -> Iterator[Any]:
-        """A pass through a loader that may feed training.
+        """Starts a pass through a loader that may feed training.
 
         Args:
-            loader: The script's.
+            loader: The script's loader.
             iterate: Begins the pass.
-            batch_size: Of the batches, if not the loader's own.
+            batch_size: Size of the batches, if not the loader's own.
         """
         if self._is_over:
             return iterate()
@@ -246,7 +246,7 @@ class Notes:
         sizes = self._sizes(loader, batch_size)
         if sizes is None:
             return iterate()
-        self.due, self.is_attentive = -math.inf, True  # the next draw, from this pass or another, attends
+        self.due, self.is_attentive = -math.inf, True  # the next draw, from this or another pass, calls `attend`
         batches = iterate()
         return Drawing(batches, Reading(requested, *sizes), self)
 
@@ -263,13 +263,13 @@ class Notes:
 
     @harmless
     def look(self, reading: Reading, batch: Any) -> None:
-        """A batch was drawn whose size or shape is not known."""
+        """Counts a batch whose size or shape is unknown."""
         if not self._is_over:
             reading.look(batch)
 
     def stepped(self, *_: Any) -> None:
-        """An optimizer of the training steps."""
-        if self._is_compiling():  # a compiled step would be compiled again for each count
+        """Counts a step of an optimizer."""
+        if self._is_compiling():  # a compiled step would be recompiled for each count
             return
         self._steps += 1
         if self._reading is not None:
@@ -279,7 +279,7 @@ class Notes:
 
     @harmless
     def attend(self, reading: Reading, now: float) -> float:
-        """A batch is about to be drawn, and something may be due; returns the time after that."""
+        """Does work that is due before a draw; returns the time after it."""
         if self._begun is None:
             self._reading = reading
             if self._is_warm():
@@ -291,7 +291,7 @@ class Notes:
         return perf_counter()
 
     def _other(self, reading: Reading, now: float) -> None:
-        """Another loader is drawn from: beside the first, for the same step, or for something else."""
+        """Handles a draw from another loader: for the same step as the first one, or for another purpose."""
         former = self._reading
         is_first_draw = former is not None and former.count - self._begun_count == 1
         if self._holds and (self._has_stepped or is_first_draw):
@@ -303,7 +303,7 @@ class Notes:
         self._begin(reading, now)
 
     def _confirm(self, begun: float, now: float) -> None:
-        """The span that has begun is one of training; a long one is noted in parts."""
+        """Confirms that the current span is training; a long span is noted in parts."""
         self.due, self.is_attentive = begun + MOST_SECONDS - self._seconds, False
         if now > self.due:
             self._take(now - begun)
@@ -313,7 +313,7 @@ class Notes:
 
     @harmless
     def _step_alone(self) -> None:
-        """A step of a training that draws from no loader."""
+        """Handles a step of training without a loader."""
         now = perf_counter()
         if now > self.due:
             if self._begun is not None:
@@ -323,19 +323,19 @@ class Notes:
 
     @harmless
     def ended(self, reading: Reading) -> None:
-        """A pass is over."""
+        """Ends a pass."""
         if reading is self._reading or reading in self._beside:
             self._close(perf_counter())
 
     @harmless
     def evaluates(self) -> None:
-        """A loader is read without gradients."""
+        """Ends a span, because a loader is read without gradients."""
         if not self._holds:
             self._close(perf_counter())
 
     @harmless
     def on_mode(self, module: Any, training: bool) -> None:
-        """A module is about to be switched to training or to evaluation, unless that is a part of a step."""
+        """Begins or ends a span when a module is switched to training or evaluation, except within a step."""
         if module.training == training or self._holds:
             return
         if not training:
@@ -345,7 +345,7 @@ class Notes:
 
     @harmless
     def end(self) -> None:
-        """The process ends."""
+        """Writes the last note at the end of the process."""
         if self._is_over or os.getpid() != self._process:
             return
         self._close(perf_counter())
@@ -353,7 +353,7 @@ class Notes:
             self._note()
 
     def give_up(self, _: str = "") -> None:
-        """Nothing more is noted."""
+        """Stops taking notes."""
         self._is_over, self._begun = True, None
         self.due, self.is_attentive = math.inf, False
 
@@ -377,7 +377,7 @@ class Notes:
         return self._steps >= self._warm_at
 
     def _begin(self, reading: Reading | None, now: float) -> None:
-        """A span begins, with the start of the loader where an epoch ended before, and nothing came between."""
+        """Begins a span: with the start of the loader, if it directly follows the former span."""
         if this_rank() or os.getpid() != self._process:
             self.give_up()  # the first rank writes for all
             return
@@ -394,7 +394,7 @@ class Notes:
             self.due = now + MOST_SECONDS - self._seconds
 
     def _close(self, now: float) -> None:
-        """A span ends; one without a step was none of training."""
+        """Ends a span; a span without a step was not training."""
         begun, self._closed = self._begun, now
         if begun is None:
             return
@@ -410,7 +410,7 @@ class Notes:
             self._note()
 
     def _drained(self, now: float) -> float:
-        """The time when the device has done its work; `now` on the CPU, and where it was waited for just before."""
+        """The time when the device has finished; `now` on the CPU, or if it was waited for recently."""
         if self._device.type == "cpu" or self._steps - self._drained_at < DRAIN_STEPS:
             return now
         self._synchronize()
@@ -431,7 +431,7 @@ class Notes:
         self._begun_at = self._steps
 
     def _note(self) -> None:
-        """Appends a line: the file may be another training's too."""
+        """Appends a line; another training may write to the file too."""
         began = perf_counter()
         place, graphs = {**here(), "ranks": self._ranks}, compiled_graphs()
         counted = sum(samples for samples, _ in self._elements)
@@ -461,13 +461,13 @@ class Notes:
         self._cost = perf_counter() - began
 
     def _peak_bytes(self) -> int | None:
-        """The most of the device that torch has reserved since the process began."""
+        """Peak device memory that torch has reserved since the process began."""
         import torch
 
         return int(torch.cuda.max_memory_reserved(self._device)) if self._device.type == "cuda" else None
 
     def _clock_mhz(self) -> int | None:
-        """The clock of the GPU's multiprocessors; None where torch cannot read it, as without ``nvidia-ml-py``."""
+        """The clock of the GPU's multiprocessors; None if torch cannot read it, e.g. without ``nvidia-ml-py``."""
         import torch
 
         with contextlib.suppress(Exception):
@@ -476,11 +476,11 @@ class Notes:
 
 
 _NOTED: dict[str, Notes] = {}
-"""What this process notes, by its file."""
+"""The notes of this process, by file."""
 
 
 def _append(path: str, line: str) -> None:
-    """One write, so that the lines of several processes do not mix."""
+    """Appends in one write, so that the lines of several processes do not mix."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
     try:
         os.write(file, line.encode())

@@ -1,7 +1,7 @@
-"""Workers that persist, also where a script makes its loader again for each epoch: one loader stands in for all.
+"""Persistent workers, even if a script recreates its loader for each epoch: one loader stands in for all.
 
-They see what the script changes in its data set between epochs, as workers do that are started for each epoch. Random
-numbers are drawn as by the script's own loader.
+They see changes to the data set between epochs, like workers that are started for each epoch. Random numbers are drawn
+as by the script's own loader.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _FOLLOWED = ("sampler", "batch_sampler")
 
 
 class StandIn:
-    """A loader in the place of a script's own, and of those that the script makes like it when that has been read.
+    """A loader that replaces a script's own, and later ones that the script makes like it.
 
     Args:
-        arguments: Of `DataLoader`: the script's own with what is changed.
-        say: Told what cannot be as it was.
-        persists_anyway: Whether its workers would persist in the script as it is, and keep the data set that they have.
+        arguments: Arguments of `DataLoader`: the script's own with the changes.
+        say: Receives a warning about draws that differ.
+        persists_anyway: Whether workers persist in the unchanged script, and keep their copy of the data set.
 
     Attributes:
-        was_changed: Whether the script has changed the data set, so that workers were started again.
+        was_changed: Whether the script has changed the data set, so that workers were restarted.
     """
 
     def __init__(self, arguments: dict[str, Any], say: Callable[[str], None], *, persists_anyway: bool = False) -> None:
@@ -48,7 +48,7 @@ class StandIn:
 
     @property
     def is_read(self) -> bool:
-        """Whether somebody is in the middle of an epoch; not everybody asks for its end: Lightning counts batches."""
+        """Whether an epoch is unfinished; not every script reaches its end: Lightning counts batches."""
         reader = self._reader() if self._reader is not None else None
         if reader is None or reader.is_over:
             return False
@@ -56,9 +56,9 @@ class StandIn:
         return batches is None or reader.count < batches
 
     def takes_over(self, arguments: dict[str, Any]) -> bool:
-        """Whether it stands in for a loader of these arguments, too, which it then reads in that one's order.
+        """Whether it can replace a loader with these arguments; if so, it adopts that loader's order.
 
-        Nobody must be reading from it, and what its workers hold must be the very same: data set and collate function.
+        It must not be in use, and its workers must hold the same objects: data set and collate function.
         """
         if self.is_read or not self._is_alike(arguments):
             return False
@@ -66,11 +66,11 @@ class StandIn:
         return True
 
     def read(self, script: DataLoader[Any], *, goes_on: bool) -> Iterator[Any]:
-        """An epoch's batches.
+        """Starts an epoch.
 
         Args:
             script: The script's own loader.
-            goes_on: Whether that was read before.
+            goes_on: Whether that loader was read before.
         """
         if self._sees_changes:
             self._see_changes()
@@ -82,7 +82,7 @@ class StandIn:
         return Drawing(**self._arguments)
 
     def _see_changes(self) -> None:
-        """Has workers start again where what they hold is not what the script holds."""
+        """Restarts workers if their copies differ from the script's objects."""
         former, self._copied = self._copied, Attributes(self._arguments["dataset"], self._arguments["collate_fn"])
         if former is not None and not self._copied.are_as(former):
             self._loader = self._made()
@@ -91,13 +91,13 @@ class StandIn:
     def _is_alike(self, arguments: dict[str, Any]) -> bool:
         if arguments.keys() != self._arguments.keys() or not arguments.get("persistent_workers"):
             return False
-        # By identity: a data set of the script's may say of two that they are equal, or of none.
+        # By identity: a data set may define equality in any way.
         held = (name for name in arguments if name not in _FOLLOWED)
         return all(is_same(arguments[name], self._arguments[name]) for name in held)
 
 
 def _sampler_of(arguments: dict[str, Any]) -> Any:
-    """What draws the indices of a loader's batches; None for an iterable data set."""
+    """The sampler of a loader's batches; None for an iterable data set."""
     if "batch_sampler" in arguments:
         return arguments["batch_sampler"]
     sampler, size = arguments.get("sampler"), arguments["batch_size"]

@@ -1,7 +1,7 @@
-"""A script as a runner: it goes on from its training loop, and trains blocks as it is told.
+"""A script as a runner: from its training loop on, it trains blocks on command.
 
-Its gate is the moment before a batch is drawn, when all that was drawn has been trained on; in a script without a
-loader, the end of an optimizer step, or the backward pass that follows on one of the script's own.
+Its gate is the moment before a batch is drawn, when all earlier batches have been trained on. In a script without a
+loader, it is the end of an optimizer step. If the script updates weights itself, it is the next backward pass.
 """
 
 from __future__ import annotations
@@ -43,18 +43,24 @@ if TYPE_CHECKING:
 
 
 def begin(orders: dict[str, Any]) -> None:
-    """Waits for the training loop, as the orders describe it, to become a job there, or a server that forks jobs."""
+    """Waits for the training loop that the orders describe, to become a job or a server that forks jobs."""
     Runner(orders)
 
 
 class Runner:
-    """Leads a script from its start to its training loop, and what happens there.
+    """Controls a script from its start to its training loop, and within it.
 
     Args:
-        orders: ``role``: ``serve`` or ``job``; ``socket``: the parent's; ``loop``: what a look at the script found;
-            ``port``: where ranks may meet; ``changes``: of a job of its own; ``before_cuda``: for a server, the
-            script's first arguments where it opens CUDA on its way to the loop, so that it must be forked before that;
-            else None; ``sandbox``: see `arrival`.
+        orders: The orders, by these keys:
+
+            - ``role``: ``serve`` or ``job``
+            - ``socket``: the parent's socket
+            - ``loop``: what a look at the script found
+            - ``port``: where ranks may meet
+            - ``changes``: the changes of a separate job
+            - ``before_cuda``: for a server, the script's first arguments if it opens CUDA before the loop, so that it
+              must be forked before that; else None
+            - ``sandbox``: see `arrival`
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -66,16 +72,16 @@ class Runner:
         self._exchange = Changes(orders.get("changes", {})).exchange()
         self._models: list[Any] = []
         self._copies: Copies | None = None
-        self._modes: set[int] = set()  # ids of the models, and of what they only wrap: they are switched by either
+        self._modes: set[int] = set()  # ids of the models and those they only wrap: either may be switched
         self._passed = 0
         self._has_stepped = False
         self._trains_elsewhere = False
-        self._evaluates = self._trains_so = False  # whether the model was switched to that, and trains all the same
+        self._evaluates = self._trains_so = False  # in evaluation mode, and trained on all the same
         self._feeding = Feeding(self._loop["loaders"], lambda: self._only_evaluates, self._source_for)
         self._doing = ["being started"]
         self._threads: int | None = None
         self._own_threads: tuple[Any, Any] = (None, None)  # torch's functions
-        seed_start()  # a script that seeds nothing makes the same model each time, also where each job starts it anew
+        seed_start()  # a script without a seed makes the same model in each job
         leave_out_checkpoints()
         self._meeting = Meeting(orders["port"], self._on_group)
         hooks.on_iterate(self._on_iterate)
@@ -87,7 +93,7 @@ class Runner:
             hooks.when_called(self._loop["models"], lambda _: self._arrive_once(), most_calls=None)
         if orders["role"] == "serve":
             self._postpone_threads()
-            if orders["before_cuda"] == sys.argv:  # not what the script starts besides
+            if orders["before_cuda"] == sys.argv:  # not other processes of the script
                 before_cuda(self._on_cuda)
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
@@ -112,7 +118,7 @@ class Runner:
         return Reader(loader, key, iterate, self._feeding, draws_aside, is_evaluated=self._only_evaluates)
 
     def _iterated_aside(self, loader: DataLoader[Any], key: str, iterate: hooks.Iterate) -> Iterator[Any]:
-        """An iterator of batches that training is not fed with."""
+        """An iterator of batches that do not feed training."""
         self._shows_evaluation(key)  # its workers start
         return Watched(iterate(loader), draws=functools.partial(self._shows_evaluation, key))
 
@@ -130,11 +136,11 @@ class Runner:
         return self._evaluates and not self._trains_so
 
     def _known_as(self, key: str) -> str:
-        """A loader's key in the loop; where a loader of another length trains, by what else is alike."""
+        """A loader's key in the loop. If a loader of another length trains, its length is ignored."""
         keys: list[str] = self._loop["loaders"]
         if key in keys or not self._trains_elsewhere:
             return key
-        return next((known for known in keys if without_length(known) == without_length(key)), key)
+        return next((candidate for candidate in keys if without_length(candidate) == without_length(key)), key)
 
     def _source_for(self, loader: DataLoader[Any], key: str) -> Source:
         """A source for a loader that feeds training."""
@@ -152,8 +158,8 @@ class Runner:
         return source
 
     def _stream_for(self, loader: DataLoader[Any], player: ScriptPlayer, *, is_main: bool, is_cycled: bool) -> Stream:
-        """What a player draws from, of a loader."""
-        is_replayed = is_cycled and not player.reads_only  # and kept, too: of a few batches, that takes no memory
+        """Makes a player's stream for a loader."""
+        is_replayed = is_cycled and not player.reads_only  # keeping a few batches takes little memory
         stream = Stream(
             loader,
             player.changes,
@@ -170,52 +176,52 @@ class Runner:
         return stream
 
     def _arrive_once(self) -> None:
-        """Without a loader: the first call of the model in training is where the loop begins, or the first step."""
+        """Enters a loop without a loader, which begins with the model's first call in training, or the first step."""
         if self._gate is None and not self._loop["loaders"]:
             self._arrive()
 
     def _on_cuda(self, own: Opener) -> None:
-        """CUDA is about to be opened, on the way to the loop."""
+        """Handles the moment before CUDA is opened, ahead of the loop."""
         if multiprocessing.parent_process() is None or self._loop["ranks"] > 1:
             self._part_early(lambda: open_in_fork(own), this_rank())
 
     def _on_group(self, rank: int) -> None:
-        """The ranks are about to meet, on the way to the loop: what has met them runs threads, and cannot be forked."""
+        """Handles the moment before the ranks meet: afterwards a process has threads, and cannot be forked."""
         if self._orders["role"] == "serve" and self._loop["opens_group"]:
             self._part_early(None, rank)
 
     def _part_early(self, try_out: Callable[[], None] | None, rank: int) -> None:
-        """From here on each job goes its own way, to a loop of its own."""
+        """Serves jobs from here on; each continues to the loop by itself."""
         if self._wire is not None:
             return
         self._connect()
         self._serve(try_out, rank)
         self._meeting.move(self._request["port"])
-        gc.unfreeze()  # the models are among what was frozen, and are looked for at the loop
-        ending.tell_how_it_ends(self._told_to, self._doing)
+        gc.unfreeze()  # the models were frozen too, and must be found at the loop
+        ending.report_end(self._parent, self._doing)
 
     def _arrive(self) -> ScriptGate:
-        """At the training loop: a server stays here, and each of its jobs goes on; so does a job of its own."""
+        """Enters the training loop: a server stays here; its jobs, or a separate job, continue."""
         forked = self._wire is not None
         if not forked:
             self._connect()
-        self._models = find_models(self._loop["models"])  # now: what is frozen for a fork is listed no more
+        self._models = find_models(self._loop["models"])  # now: objects that are frozen for a fork are no longer listed
         self._modes = {id(own) for model in self._models for own in wrapped_in(model)}
         self._copies = Copies(self._models, self._shows_evaluation)
         self._copies.look_for()
         if self._orders["role"] == "job":
-            ending.rest_in_the_end(self._told_to)
-            self._told_to.send("joined", pid=os.getpid(), rank=this_rank())
-            self._request = self._told_to.receive()
-            self._told_to.number = self._request["number"]
+            ending.rest_in_the_end(self._parent)
+            self._parent.send("joined", pid=os.getpid(), rank=this_rank())
+            self._request = self._parent.receive()
+            self._parent.number = self._request["number"]
         elif not forked:
             self._serve(None, this_rank())
         if not forked:
-            ending.tell_how_it_ends(self._told_to, self._doing)
-        return self._become(self._told_to)
+            ending.report_end(self._parent, self._doing)
+        return self._become(self._parent)
 
     @property
-    def _told_to(self) -> Wire:
+    def _parent(self) -> Wire:
         assert self._wire is not None  # noqa: S101 - it was made on the way here
         return self._wire
 
@@ -223,22 +229,22 @@ class Runner:
         try:
             self._wire = Wire.to(self._orders["socket"])
         except OSError:
-            os._exit(1)  # the parent is gone
+            os._exit(1)  # the parent has ended
 
     def _serve(self, try_out: Callable[[], None] | None, rank: int) -> None:
-        """A server stays here for good; returns in each of its jobs."""
+        """Serves until the end; returns only in each job."""
         sys.stdout.flush()
         reason = unsafe_reason(try_out)
-        self._told_to.send("serves", pid=os.getpid(), rank=rank, fork_unsafe_reason=reason)
+        self._parent.send("serves", pid=os.getpid(), rank=rank, fork_unsafe_reason=reason)
         while reason is not None:
-            self._told_to.receive()  # until the parent ends it
+            self._parent.receive()  # until the parent ends it
         adopt_orphans()
-        server = Server(self._told_to.channel.fileno(), self._told_to)
+        server = Server(self._parent.channel.fileno(), self._parent)
         if (job := server.serve()) is None:
             server.kill_jobs()
             parent_has_gone()
         self._request, commands = job
-        self._wire = Wire(self._told_to.channel, self._request["number"], commands)
+        self._wire = Wire(self._parent.channel, self._request["number"], commands)
         try:
             enter_layer(self._request["layer"])
         except OSError as error:
@@ -257,7 +263,7 @@ class Runner:
 
         request = self._request
         if not self._models:
-            gc.unfreeze()  # some may be made later; those that are there are looked for once more then
+            gc.unfreeze()  # some may be made later; then existing ones are searched again
         wire.phase("build")
         self._doing.append(ending.FIRST_STEPS)
         ranks = self._loop["ranks"]
@@ -273,16 +279,16 @@ class Runner:
         wrapped = self._exchange.wrapped
         gate = ScriptGate(wire, request, self._loop, self._models, wrapped, device, usage, self._doing)
         self._gate = gate
-        if not self._models:  # they are made, or called for the first time, after the loop has begun
+        if not self._models:  # made, or first called, after the loop has begun
             hooks.when_called(self._loop["models"], gate.on_models)
         gate.begin()
         seed_all(request["seed"] + (request["trace"] or {}).get("noise", 0))
         return gate
 
     def _postpone_threads(self) -> None:
-        """One thread until the last fork, which a pool of threads that has computed does not survive.
+        """Uses one thread until the last fork, because a used thread pool does not survive it.
 
-        A script that asks for their number, or sets it, is answered as ever.
+        The script can still read and set the number of threads as usual.
         """
         import torch
 
@@ -337,8 +343,8 @@ class Runner:
 
 
 def _exceeded(wire: Wire, request: dict[str, Any], seen: int, limit: int) -> None:
-    """More memory than may be: the burst ends at once."""
+    """Ends the burst because it uses more memory than allowed."""
     outcome = "oom" if request["device"] in {None, "cpu"} else "host_oom"
-    told = f"the process tree took {seen} bytes of host memory, more than the target of {limit}"
-    wire.failure(outcome, told)
+    message = f"the process tree took {seen} bytes of host memory, more than the target of {limit}"
+    wire.failure(outcome, message)
     ending.leave()

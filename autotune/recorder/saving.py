@@ -1,6 +1,6 @@
-"""Leaves out checkpoints: writing them would be timed, and no burst needs one.
+"""Leaves out checkpoints: writing them would be timed, and bursts do not need them.
 
-What is saved before the first step, or while a data set is read, is data that was prepared: it is saved.
+Files that are saved before the first step, or while a data set is read, are prepared data, and are saved.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _has_stepped = [False]
 
 
 def leave_out_checkpoints() -> None:
-    """From the first step on, saving to a file leaves an empty one; torch is imported."""
+    """Makes saving leave an empty file from the first step on; torch must be imported."""
     hooks.on_step(after=_stepped)
     _wrap(sys.modules["torch"], "save", "f")
     _wrap_load(sys.modules["torch"], "load", "f")
-    sys.modules["torch"].serialization.load = sys.modules["torch"].load  # where it is pickled by its name
-    # Imported by name by frameworks: before they are.
+    sys.modules["torch"].serialization.load = sys.modules["torch"].load  # pickle finds it there by name
+    # Frameworks import these by name, so they are replaced first.
     after_import("safetensors.torch", lambda: _wrap(sys.modules["safetensors.torch"], "save_file", "filename"))
     after_import("safetensors.torch", lambda: _wrap_load(sys.modules["safetensors.torch"], "load_file", "filename"))
 
@@ -46,7 +46,7 @@ def _wrap(module: Any, name: str, path_name: str) -> None:
             return original(*args, **kwargs)
         if _has_stepped[0] and not is_reading():
             with contextlib.suppress(OSError):
-                if not os.path.exists(path):  # scripts rename, copy or measure what they have saved
+                if not os.path.exists(path):  # scripts rename, copy or measure saved files
                     open(path, "ab").close()
             return None
         return original(*_with_path(args, kwargs, 1, path_name, redirect.for_writing(path)), **kwargs)
@@ -55,7 +55,7 @@ def _wrap(module: Any, name: str, path_name: str) -> None:
 
 
 def _wrap_load(module: Any, name: str, path_name: str) -> None:
-    """A script that loads the best of its checkpoints has trained all that it trains."""
+    """Raises for an empty checkpoint: a script that loads its best checkpoint has finished training."""
     original: Callable[..., Any] = getattr(module, name)
 
     @functools.wraps(original)
@@ -70,7 +70,7 @@ def _wrap_load(module: Any, name: str, path_name: str) -> None:
 
 
 def _with_path(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str, path: Any) -> tuple[Any, ...]:
-    """The arguments with another path, which is given by place or by name."""
+    """The arguments with another path, which may be positional or named."""
     if name in kwargs:
         kwargs[name] = path
         return args

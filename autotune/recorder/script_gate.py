@@ -1,4 +1,4 @@
-"""The gate of a script's training loop: what the script does between two passes, and what it is asked for there."""
+"""The gate of a script's training loop: it follows the script between two passes, and obeys commands there."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class ScriptGate(Gate[ScriptPlayer]):
     """Lets a script train as far as the parent asks for.
 
     Args:
-        wire: To the parent.
+        wire: Wire to the parent.
         request: The job.
         loop: What a look at the script found.
-        models: Of the script; empty: they are made later.
-        wrapped: What was made with the job's arguments of ``DistributedDataParallel``; it grows.
-        device: That it trains on.
-        watch: Of this process and those below.
-        doing: What the script is doing, in its last item.
+        models: The script's models; empty if they are made later.
+        wrapped: Models made with the job's arguments of ``DistributedDataParallel``; the list grows.
+        device: The device that it trains on.
+        watch: Watches this process and its descendants.
+        doing: Its last item says what the script is doing.
 
     Attributes:
-        source: What the script draws from; None in a script without a loader.
-        evaluation: What is no part of a block.
+        source: The source that the script draws from; None in a script without a loader.
+        evaluation: Detects and times evaluation, which is no part of a block.
     """
 
     def __init__(
@@ -77,23 +77,23 @@ class ScriptGate(Gate[ScriptPlayer]):
         self._trained_on, self._passed_at = True, 0
 
     def begin(self) -> None:
-        """The first player joins."""
+        """Lets the first player join."""
         request = self._request
         seat = {"changes": request["changes"], "part": request["plan"]["part"], "seed": request["seed"]}
         self._follow(functools.partial(self.obey, Command("join", FIRST, seat)))
 
     def on_models(self, models: list[nn.Module]) -> None:
-        """Models of the script are found."""
+        """Notes the script's models once they are found."""
         self._models = models
         self.playing.changes.on_models(models)
 
     def before_draw(self) -> None:
-        """All that was drawn has been trained on, but for a step's first batches where the script draws all of them."""
-        self.evaluation.end()  # who trains on will say so after the draw, or sets the attribute
+        """Handles a draw: earlier batches have been trained on, unless the script draws all batches of a step first."""
+        self.evaluation.end()  # if training continues, it shows after the draw
         if self.source is None:
             return
         self._before_draw(self.source)
-        while self.playing.reads_only:  # what the loader alone could reach: these batches are not trained on
+        while self.playing.reads_only:  # measures the loader alone: these batches are not trained on
             next(self.source.stream)
             self._before_draw(self.source)
         if self._doing[-1] == TRAINING and self.source.has_passed_epoch:
@@ -103,11 +103,11 @@ class ScriptGate(Gate[ScriptPlayer]):
         stream, ahead = source.stream, self.playing.draws_ahead
         if self._trained_on or not ahead:
             self._pass(stream.position - self._passed_at if ahead else stream.last_samples)
-            self._trained_on, self._passed_at = False, source.stream.position  # another stream perhaps, or place
+            self._trained_on, self._passed_at = False, source.stream.position  # perhaps another stream or position
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to step."""
-        if not any(known() is optimizer for known in self._optimizers):
+        """Handles the moment before an optimizer steps."""
+        if not any(reference() is optimizer for reference in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
         self.playing.changes.on_optimizer(optimizer)
         self.playing.effects.before_step()
@@ -117,7 +117,7 @@ class ScriptGate(Gate[ScriptPlayer]):
             self._gradients.before_step([weight for group in optimizer.param_groups for weight in group["params"]])
 
     def after_step(self, _: Optimizer) -> None:
-        """An optimizer has stepped."""
+        """Handles the moment after an optimizer has stepped."""
         self.playing.updates.append((self._step_began, perf_counter()))
         self._trace_step()
         self._steps += 1
@@ -125,11 +125,11 @@ class ScriptGate(Gate[ScriptPlayer]):
             self._pass_step()
 
     def on_evaluation(self, by: str) -> None:
-        """Something is done that belongs to evaluation, unless each step does it."""
+        """Notes an action that belongs to evaluation, unless each step does it."""
         self.evaluation.shows(by, self.source.drawn if self.source is not None else 0)
 
     def before_backward(self, loss: torch.Tensor) -> None:
-        """A backward pass begins; a script that changes its weights by itself has done so since the one before."""
+        """Handles the start of a backward pass. A script that updates weights itself has done so since the last one."""
         self.playing.last_loss = loss.detach() if loss.numel() == 1 else None
         self.playing.effects.before_backward(loss)
         self.evaluation.trains()
@@ -142,28 +142,28 @@ class ScriptGate(Gate[ScriptPlayer]):
             self._cycles += 1
 
     def after_backward(self, weights: list[torch.Tensor]) -> None:
-        """A backward pass has ended."""
+        """Handles the end of a backward pass."""
         if self._gradients is not None and self._loop["updates_itself"]:
             self._gradients.before_step(weights)
             self._trace_step()
 
     def _trace_step(self) -> None:
-        """A step whose numbers are compared."""
+        """Traces a step for a comparison of numerics."""
         if self._gradients is not None and self._gradients.after_step():
             self._wire.send("result", value=self._gradients.trace())
             end_burst()
 
     def _pass_step(self) -> None:
-        """The gate, in a loop without a loader."""
+        """Passes the gate in a loop without a loader."""
         samples = self._loop["step_samples"] * max(1, self._loop["accumulation"]) * self._loop["ranks"]
         self.playing.position += samples
         self._pass(samples)
 
     def _pass(self, samples: int) -> None:
-        """The gate: goes on at once while there is something to train, else reports what was trained, and waits.
+        """Passes the gate: continues at once while there is something to train, else reports, and waits.
 
         Args:
-            samples: Trained since the last time.
+            samples: Samples trained since the last pass.
         """
         if has_ended():
             end_burst()
@@ -171,10 +171,10 @@ class ScriptGate(Gate[ScriptPlayer]):
             self._follow(functools.partial(self.passed, samples))
 
     def _follow(self, trains: Callable[[], bool]) -> None:
-        """Does what it is asked to until there is something to train.
+        """Obeys commands until there is something to train.
 
         Args:
-            trains: Does the first; returns whether there is.
+            trains: Runs the first command; returns whether there is something to train.
         """
         try:
             while not trains():
@@ -193,7 +193,7 @@ class ScriptGate(Gate[ScriptPlayer]):
 
     def _asked(self) -> Command:
         line = self._wire.receive()
-        # This process may have been started for the job, with no server between.
+        # This process may have been started for the job, without a server in between.
         return Command(**(json.loads(line["command"]) if "command" in line else line))
 
     def _seated(self, command: Command) -> ScriptPlayer:
@@ -206,7 +206,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         return player
 
     def _enter(self, player: ScriptPlayer, former: ScriptPlayer | None) -> None:
-        """What the other one has changed is taken back first, and its gradients are dropped."""
+        """Undoes the former player's changes first, and drops its gradients."""
         if player is former:
             return
         if former is not None:
@@ -226,7 +226,7 @@ class ScriptGate(Gate[ScriptPlayer]):
 
     @property
     def _known_optimizers(self) -> list[Optimizer]:
-        return [optimizer for known in self._optimizers if (optimizer := known()) is not None]
+        return [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
 
     def _judged(self, error: BaseException, _: ScriptPlayer | None) -> dict[str, Any] | None:
         if not isinstance(error, PlayerError):

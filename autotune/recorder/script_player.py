@@ -1,4 +1,4 @@
-"""A player of a script: its changes, its streams of the script's loaders, and whether it came into effect."""
+"""A player of a script: its changes, its streams of the script's loaders, and whether the changes took effect."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class UnsupportedError(PlayerError):
-    """A config cannot be trained with in this script.
+    """This script cannot train with a config.
 
     Args:
         reason: Why.
-        without_effect: The knobs that it is about.
+        without_effect: The knobs concerned.
     """
 
     outcome = "unsupported"
@@ -31,20 +31,20 @@ class UnsupportedError(PlayerError):
 
 
 class ScriptPlayer(Player):
-    """What is known of one config in a script's process.
+    """A config in a script's process.
 
     Args:
-        number: By which the parent calls it.
+        number: Number that the parent uses for it.
         seat: What it trains: ``changes``, the ``part`` of training, and the ``seed`` of the order of samples.
         loop: What a look at the script found.
 
     Attributes:
-        part: Of training: ``loader``, whose batches are not trained on; ``compute``, on a few batches that stay; any
-            other trains as it is.
-        seed: Of the order of samples.
-        changes: Its config's.
-        effects: Tells whether they came into effect.
-        stream: That of the loop's first loader; None before it has drawn, or in a script without a loader.
+        part: The part of training. ``loader`` only draws batches, ``compute`` trains on a few fixed batches, and any
+            other value trains as usual.
+        seed: Seed of the order of samples.
+        changes: The config's changes.
+        effects: Checks whether the changes took effect.
+        stream: Stream of the loop's first loader; None before the first draw, or in a script without a loader.
         draws_ahead: Whether the script draws all batches of a step before it trains on one.
     """
 
@@ -60,8 +60,8 @@ class ScriptPlayer(Player):
         super().__init__(number, clock, max(1, loop["accumulation"]), compiled=compiled)
         if not loop["loaders"] or self.draws_ahead:
             self.step_passes = 1
-        self.is_patient = True  # what a script compiles by itself is not known
-        if loop["ranks"] > 1:  # each restarts, or none: they cannot agree here on who waited longest
+        self.is_patient = True  # a script may compile by itself
+        if loop["ranks"] > 1:  # all restart or none: they cannot agree here on the slowest
             self.restart_limit_seconds = math.inf
         self.changes = Changes(seat["changes"])
         self.effects = Effects(self.changes, loop["device"])
@@ -74,10 +74,10 @@ class ScriptPlayer(Player):
         return bool(self.part == "loader")
 
     def ready(self) -> dict[str, Any]:
-        """What its first steps say.
+        """Returns facts from its first steps.
 
         Raises:
-            UnsupportedError: Some changes did not come into effect.
+            UnsupportedError: Some changes did not take effect.
         """
         missing = self.effects.missing(self.stream, reads_only=self.reads_only)
         self.effects.close()
@@ -87,7 +87,7 @@ class ScriptPlayer(Player):
         return {**super().ready(), "draws_ahead": self.draws_ahead, "reads_batches": self._reads_batches}
 
     def restart(self, position: int) -> None:
-        """Goes on at another place in the stream of samples."""
+        """Continues at another position in the stream of samples."""
         self.release_workers()  # those of the loader that is dropped must end
         super().restart(position)
 
@@ -95,6 +95,6 @@ class ScriptPlayer(Player):
         return super()._missing_updates(micro_batches) if self._has_one_optimizer else 0.0
 
     def close(self) -> None:
-        """Ends its loaders, and what looks at its effects."""
+        """Ends its loaders, and the checks of its effects."""
         self.effects.close()
         super().close()

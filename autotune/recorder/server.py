@@ -1,6 +1,6 @@
-"""Forks a process for each job, from one that is ready for it: its start-up is paid once.
+"""Forks a process for each job from a prepared one, so that start-up is paid once.
 
-So does a script that has come to its training loop, and the forkserver of a `build()`.
+A script that has reached its training loop uses it, and the forkserver of a `build()`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from .tokenizing import why_no_fork
 from .wire import Reporter
 
 CANARY_SECONDS, CUDA_CANARY_SECONDS = 3.0, 60.0
-"""For a forked process to compute, and to open CUDA besides, which takes seconds on a machine of many GPUs. Chosen."""
+"""Time limits for a forked process to compute, and to open CUDA, which takes seconds on machines with many GPUs. Not
+tuned."""
 PARENT_CHECK_SECONDS = 1.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def unsafe_reason(try_out: Callable[[], None] | None = None) -> str | None:
-    """Why this process cannot be forked here; None when it can.
+    """Why this process cannot be forked here; None if it can.
 
     Args:
-        try_out: What a forked process must be able to do, besides computing; raises where it is not.
+        try_out: Tests what else a forked process must be able to do; raises if it cannot.
     """
     import torch
 
@@ -44,7 +45,7 @@ def unsafe_reason(try_out: Callable[[], None] | None = None) -> str | None:
         return reason
 
     def compute() -> None:
-        torch._C.set_num_threads(2)  # torch's own, whatever stands in its place until the fork
+        torch._C.set_num_threads(2)  # torch's own function, which may be replaced until the fork
         compute_on_all_threads()
         if try_out is not None:
             try_out()
@@ -57,7 +58,7 @@ def unsafe_reason(try_out: Callable[[], None] | None = None) -> str | None:
 
 
 def reason_of_others() -> str | None:
-    """Why this process cannot be forked: threads and processes that a fork would not have; None when it can."""
+    """Why threads or child processes keep this process from being forked; None if there are none."""
     import torch
 
     distributed = torch.distributed
@@ -70,23 +71,23 @@ def reason_of_others() -> str | None:
         return "the script trains in a thread of its own"
     if (reason := why_no_fork()) is not None:
         return reason
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as listed:
-        if any(map(_runs, listed.read().split())):
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as children:
+        if any(map(_runs, children.read().split())):
             return "the script has started processes"
     return None
 
 
 def _runs(pid: str) -> bool:
-    """Whether a process has not ended: nobody may have asked yet how it did, as after ``os.popen("stty size")``."""
+    """Whether a process still runs, rather than being a zombie, as after ``os.popen("stty size")``."""
     try:
-        with open(f"/proc/{pid}/stat") as told:
-            return told.read().rpartition(")")[2].split()[0] not in {"Z", "X"}
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in {"Z", "X"}
     except OSError:
         return False
 
 
 def compute_on_all_threads() -> None:
-    """What a forked process may hang at: after a used OpenMP pool it would do so for ever."""
+    """Computes on all threads. A forked process hangs at that forever if the OpenMP pool was used before."""
     import torch
 
     matrix = torch.ones(512, 512)
@@ -94,7 +95,7 @@ def compute_on_all_threads() -> None:
 
 
 def canary(work: Callable[[], None], seconds: float = CANARY_SECONDS) -> int | None:
-    """Forks a child that does some work; returns its status, 0 where it went well, or None where it hangs."""
+    """Forks a child that does some work; returns its status, 0 on success, or None if it hangs."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -119,16 +120,16 @@ class Server:
 
     Args:
         requests: Descriptor of the parent's lines.
-        reporter: To the parent.
-        parent: The process that asks; None: its end is seen by the end of its lines alone.
-        handler: What a forked process has for SIGCHLD; None: what this one has now.
+        reporter: Reports to the parent.
+        parent: Id of the parent process. If it is None, only the end of its lines shows its end.
+        handler: SIGCHLD handler of a forked process; None for this process's current one.
     """
 
     def __init__(self, requests: int, reporter: Reporter, parent: int | None = None, handler: Any = None) -> None:
         self._requests = requests
         self._reporter = reporter
         self._parent = parent
-        self._jobs: dict[int, tuple[int, int]] = {}  # process: number, where its commands are written
+        self._jobs: dict[int, tuple[int, int]] = {}  # process id: job number, descriptor for its commands
         self._wake = os.pipe()
         for descriptor in self._wake:
             os.set_blocking(descriptor, False)
@@ -139,10 +140,10 @@ class Server:
         gc.freeze()
 
     def serve(self) -> tuple[dict[str, Any], BinaryIO] | None:
-        """Serves until the parent closes the pipe, or has died with the pipe held open by others.
+        """Serves until the parent closes the pipe, or has died while other processes hold the pipe open.
 
         Returns:
-            In each forked process its request, and where its commands come from; None in this one, in the end.
+            In each forked process, its request and the stream of its commands; in this process, None at the end.
         """
         buffer = b""
         while self._parent in {None, os.getppid()}:
@@ -166,7 +167,7 @@ class Server:
         return None
 
     def kill_jobs(self) -> None:
-        """Ends what was forked and has not ended."""
+        """Kills all forked processes that still run."""
         for pid in self._jobs:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -174,11 +175,11 @@ class Server:
     def _hand_on(self, message: dict[str, Any]) -> None:
         for number, commands in self._jobs.values():
             if number == message["to"]:
-                with contextlib.suppress(OSError):  # it has gone, which shows in its exit
+                with contextlib.suppress(OSError):  # it has ended, which its exit status shows
                     os.write(commands, message["command"].encode() + b"\n")
 
     def _reap(self) -> None:
-        """Collects every direct child and orphan that ended; reports the end of a job's own process."""
+        """Collects every child and orphan that has ended; reports the end of a job's own process."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -190,7 +191,7 @@ class Server:
                     self._reporter.end_of(number, os.waitstatus_to_exitcode(status))
 
     def _fork(self, number: int) -> BinaryIO | None:
-        """A process for a request, in a session of its own: where its commands come from there, None here."""
+        """Forks a process for a request, in a new session. Returns the stream of its commands there, None here."""
         reading, writing = os.pipe()
         pid = os.fork()
         if pid != 0:
@@ -206,20 +207,20 @@ class Server:
             os.setsid()
             end_with_parent(True)
             with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb") as score:
-                score.write(b"1000")  # should memory run out, the kernel is to choose this process
+                score.write(b"1000")  # if memory runs out, the kernel should kill this process
             return os.fdopen(reading, "rb")
-        except BaseException:  # noqa: BLE001 - whatever happens, this process must not go on as a second server
+        except BaseException:  # noqa: BLE001 - this process must never continue as a second server
             traceback.print_exc()
             os._exit(1)
 
 
-def end_with_parent(wanted: bool) -> None:
-    """Asks the kernel to kill this process when its parent dies, or no longer to."""
-    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL) if wanted else 0)
+def end_with_parent(enabled: bool) -> None:
+    """Asks the kernel to kill this process when its parent dies, or revokes that."""
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL) if enabled else 0)
 
 
 def adopt_orphans() -> None:
-    """Asks the kernel to make this process the parent of each process below it that loses its own."""
+    """Asks the kernel to make this process the parent of orphaned descendants."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 

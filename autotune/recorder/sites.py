@@ -1,6 +1,6 @@
-"""Where in a script's own files its loaders and optimizers are made: there they can be changed.
+"""Finds the calls in a script's own files that make its loaders and optimizers, where they can be changed.
 
-The observer is below what it looks at: nothing here may harm the script.
+It runs within the script's calls, so nothing here may harm the script.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .place import here
 from .undo import Undo, in_reverse
 
 _TAKES_ANY_KEYWORD = 0x08
-"""CO_VARKEYWORDS of a code object's flags."""
+"""CO_VARKEYWORDS, a flag of code objects."""
 
 
 class Sites:
-    """Looks on as loaders and optimizers are made.
+    """Records the calls that make loaders and optimizers.
 
     Attributes:
-        look_away: Looks on no longer.
+        look_away: Stops recording.
     """
 
     def __init__(self) -> None:
@@ -45,23 +45,23 @@ class Sites:
         libraries = (*between, *(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")))
         self._foreign = tuple(os.path.join(os.path.realpath(one), "") for one in libraries)
         self._made: weakref.WeakKeyDictionary[Any, dict[str, Any] | None] = weakref.WeakKeyDictionary()
-        self._loaders: list[tuple[dict[str, Any], int, str | None]] = []  # site, data set, what the loader is known by
+        self._loaders: list[tuple[dict[str, Any], int, str | None]] = []  # site, id of the data set, key of the loader
         self._own_loaders: set[str] = set()
         self.look_away: Undo = in_reverse([_watch(DataLoader, self._on_loader), _watch(Optimizer, self._on_optimizer)])
 
-    def told(self, loaders: list[Any], optimizers: list[Any]) -> dict[str, Any]:
-        """What is known of these.
+    def described(self, loaders: list[Any], optimizers: list[Any]) -> dict[str, Any]:
+        """Describes the sites of loaders and optimizers, and the script.
 
         Args:
-            loaders: That feed training.
-            optimizers: That step.
+            loaders: Loaders that feed training.
+            optimizers: Optimizers that step.
         """
         main = self._main
         return {
             "main": main if main is not None and self._is_own(main) else None,
             "folder": os.path.realpath(self._folder),
             "loaders": [self._of_loader(loader) for loader in loaders],
-            "own_loaders": sorted(self._own_loaders),  # classes that iterate by themselves
+            "own_loaders": sorted(self._own_loaders),  # classes with their own iterator
             "optimizers": [self._site_of(optimizer) for optimizer in optimizers],
             "has_autotune": _has_autotune(),
             "here": here(),
@@ -70,20 +70,20 @@ class Sites:
 
     @property
     def loaders(self) -> list[Any]:
-        """All that were made and are still there."""
+        """All recorded loaders that are still alive."""
         from torch.utils.data import DataLoader
 
         return [one for one in list(self._made) if isinstance(one, DataLoader)]
 
     @property
     def has_optimizer(self) -> bool:
-        """Whether one of torch's was made, and is still there."""
+        """Whether an optimizer of torch was made, and is still alive."""
         from torch.optim import Optimizer
 
         return any(isinstance(one, Optimizer) for one in list(self._made))
 
     def evaluates(self) -> bool:
-        """Whether a file of the script's puts a model into evaluation mode, and computes without gradients."""
+        """Whether a file of the script puts a model into evaluation mode, and computes without gradients."""
         for place in self._files:
             with contextlib.suppress(OSError):
                 text = Path(place).read_bytes()
@@ -93,12 +93,12 @@ class Sites:
 
     @property
     def _main(self) -> str | None:
-        """The script's main file; of ``python -m`` it is known once the packages that hold it were imported."""
+        """The script's main file; with ``python -m`` it is known once its packages are imported."""
         return _place(self._folder, _file_of(sys.modules.get("__main__")))
 
     @functools.cached_property
     def _files(self) -> list[str]:
-        """The script's own, as far as they are imported."""
+        """The script's own files that are imported."""
         places = {_place(self._folder, _file_of(one)) for one in list(sys.modules.values())}
         return sorted(place for place in places if place is not None and self._is_own(place))
 
@@ -107,7 +107,7 @@ class Sites:
         return place is not None and self._is_own(place)
 
     def _may_change(self, datasets: list[Any]) -> bool:
-        with contextlib.suppress(Exception):  # whatever classes of the script's make of being looked into
+        with contextlib.suppress(Exception):  # classes of the script may raise
             return may_change(datasets, self._is_own_class, self._files)
         return True
 
@@ -127,27 +127,27 @@ class Sites:
         self._made[optimizer] = site
 
     def _site_of(self, made: Any) -> dict[str, Any] | None:
-        with contextlib.suppress(TypeError):  # a class of the script's may be compared, and not be hashed
+        with contextlib.suppress(TypeError):  # a class of the script may not be hashable
             return self._made.get(made)
         return None
 
     def _of_loader(self, loader: Any) -> dict[str, Any] | None:
-        """Of a loader, or of the one with the same data set that a framework has made it of."""
+        """The site of a loader, or of the loader with the same data set from which a framework made it."""
         site = self._site_of(loader)
         if site is None:
-            found = [one for one, dataset, _ in self._loaders if dataset == id(loader.dataset)]
-            if not found or any(one != found[0] for one in found):
+            candidates = [one for one, dataset, _ in self._loaders if dataset == id(loader.dataset)]
+            if not candidates or any(one != candidates[0] for one in candidates):
                 return None
-            site = found[0]
+            site = candidates[0]
         others = {key for one, _, key in self._loaders if one == site}
         return {**site, "shared": len(others) > 1}
 
     def _site(self, frame: FrameType | None, made: Any, called: CodeType) -> dict[str, Any] | None:
-        """The call in a file of the script's that came here, past the constructors of libraries.
+        """The call in a file of the script that led here, past the constructors of libraries.
 
         Args:
-            frame: The innermost to look at.
-            made: The object that is being made.
+            frame: The innermost frame to check.
+            made: The object under construction.
             called: The function that takes the arguments.
         """
         while frame is not None:
@@ -173,22 +173,22 @@ class Sites:
 
 
 def _watch(kind: Any, then: Any) -> Undo:
-    """Calls ``then(made, site)`` after each construction of a kind of object."""
+    """Calls ``then(made, site)`` after each construction of an object of a class."""
     original = kind.__init__
-    wanted = [then]
+    callbacks = [then]
 
     @functools.wraps(original)
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         with contextlib.suppress(Exception):
-            for note in wanted:
+            for note in callbacks:
                 note(self, note.__self__._site(sys._getframe(1), self, original.__code__))
 
-    return in_reverse([replace(kind, "__init__", construct), wanted.clear])
+    return in_reverse([replace(kind, "__init__", construct), callbacks.clear])
 
 
 def _has_autotune() -> bool:
-    """Whether the script can import autotune, and not another module of that name."""
+    """Whether the script can import autotune, rather than another module of that name."""
     try:
         spec = importlib.util.find_spec("autotune")
     except (ImportError, ValueError):
@@ -198,7 +198,7 @@ def _has_autotune() -> bool:
 
 
 def _file_of(module: Any) -> str | None:
-    """Its file; one that is imported when it is first asked for anything is not asked."""
+    """A module's file. Does not trigger the import of a lazy module."""
     with contextlib.suppress(AttributeError):
         name = object.__getattribute__(module, "__dict__").get("__file__")
         return name if isinstance(name, str) else None
@@ -214,22 +214,22 @@ def _roots(folder: str, main: str | None) -> tuple[str, ...]:
 
 @functools.cache
 def _place(folder: str, name: str | None) -> str | None:
-    """The file of this name; None for what is none, such as ``<string>``."""
+    """The path of a code object's file; None for names such as ``<string>``."""
     if not name or name.startswith("<"):
         return None
     return os.path.realpath(os.path.join(folder, name))
 
 
 def _position(frame: FrameType) -> dict[str, Any]:
-    """The line of the call that a frame is in, and its end (line and column, in bytes of UTF-8) where that is known."""
+    """The line of a frame's current call, and its end (line and column, in bytes of UTF-8) if known."""
     positions = getattr(frame.f_code, "co_positions", None)  # since Python 3.11
-    found = next(itertools.islice(positions(), frame.f_lasti // 2, None), None) if positions is not None else None
-    end = [found[1], found[3]] if found is not None and None not in found else None
+    position = next(itertools.islice(positions(), frame.f_lasti // 2, None), None) if positions is not None else None
+    end = [position[1], position[3]] if position is not None and None not in position else None
     return {"line": frame.f_lineno, "end": end}
 
 
 def _signature(made: Any, called: CodeType) -> dict[str, Any]:
-    """Which arguments the call takes: those by place, and all by name; None: any."""
+    """The arguments that a call takes: ``parameters`` by position, ``accepts`` by name, or None for any name."""
     names = called.co_varnames
     count = called.co_argcount
     by_name = list(names[1 : count + called.co_kwonlyargcount])

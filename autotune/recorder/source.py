@@ -1,4 +1,4 @@
-"""A script's loader that feeds training: the script draws from it on and on, and each player from its own stream."""
+"""A script's loader that feeds training: the script draws endlessly from it, each player from its own stream."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class Source(Batches):
-    """What the script draws from, whichever config plays.
+    """The iterator that the script draws from, whichever config plays.
 
     Args:
-        loader: The script's.
-        streams: Gives the streams of the player that plays, by source.
-        make: Makes its stream of this source, when it first draws.
-        before_draw: Called before each draw; another player may play after it.
+        loader: The script's loader.
+        streams: Returns the streams of the current player, by source.
+        make: Makes the player's stream for this source, at its first draw.
+        before_draw: Called before each draw; it may switch to another player.
 
     Attributes:
         drawn: Batches that the script has drawn, with all players.
-        own_pass: Batches after which the script left its loader off twice in succession; None where it has not.
+        own_pass: Batches after which the script ended its pass early twice in succession; None if it has not.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Source(Batches):
 
     @property
     def stream(self) -> Stream:
-        """That of the player that plays."""
+        """The stream of the current player."""
         streams = self._streams()
         if self not in streams:
             streams[self] = self._make()
@@ -67,16 +67,16 @@ class Source(Batches):
 
     @property
     def has_passed_epoch(self) -> bool:
-        """Whether the script has drawn as much as its epoch holds: in batches, or in samples where batches are larger.
+        """Whether the script has drawn a whole epoch: in batches, or in samples if batches are larger.
 
-        By what it has drawn itself, wherever that lies in the stream.
+        It counts the script's own draws, at any position in the stream.
         """
         batches, stream = length_of(self._loader), self.stream
         in_batches = batches is not None and self.drawn >= batches
         return in_batches or (stream.length is not None and self._samples + stream.last_samples > stream.length)
 
     def note_pass(self) -> None:
-        """The script begins its loader anew, which it has not seen come to its end."""
+        """Notes that the script restarts its loader before the end."""
         batches, self._drawn_before = self.drawn - self._drawn_before, self.drawn
         if batches == self._last_pass and 0 < batches < (length_of(self._loader) or 0):
             self.own_pass = batches

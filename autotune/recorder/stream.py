@@ -1,7 +1,7 @@
-"""The training loader of a script as a stream without end, from which a burst trains.
+"""The training loader of a script as an endless stream, from which a burst trains.
 
-Epoch follows epoch without the script's noticing: what it does between them, evaluating and saving, is not what is
-measured. The order of samples depends on seed and epoch alone, so that two configs train on the same samples.
+Epochs follow each other invisibly to the script, because its work between them (evaluating and saving) is not measured.
+The order of samples depends only on seed and epoch, so that two configs train on the same samples.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from .changes import Changes
 
 ITERATE = DataLoader.__iter__
-"""torch's own, whatever stands in its place later."""
+"""torch's own function, even if it is replaced later."""
 
 
 class Stream(Endless):
     """The stream of one of a script's loaders, under some changes.
 
     Args:
-        loader: The script's.
-        changes: With which it is made again.
-        seed: Of the order of samples.
+        loader: The script's loader.
+        changes: The changes to recreate it with.
+        seed: Seed of the order of samples.
         drawn: Called with each batch before the script gets it.
-        cached: Whether the same few batches come over and over, so that nothing is loaded.
-        seeds_reading: Whether the random numbers of reading a sample depend on its index alone, not on the process that
-            reads it: for comparing losses to the last bit.
-        ranks: Processes that train together, each of which draws its share: samples are counted of all.
-        usual_samples: Of a batch, where the script makes its batches itself: all ranks must come to one place after as
-            many of them.
-        pass_batches: After which the script leaves its loader off, and begins anew; None where it comes to its end.
+        cached: Whether a few batches repeat, so that nothing is loaded.
+        seeds_reading: Whether a sample's random numbers depend only on its index, not on the process that reads it. It
+            allows a bitwise comparison of losses.
+        ranks: Processes that train together. Each draws its share; the samples of all are counted.
+        usual_samples: Samples of a batch if the script makes its batches itself. All ranks must reach the same position
+            after the same number of batches.
+        pass_batches: Batches after which the script restarts its loader; None if it reaches the end.
 
     Attributes:
-        epoch_samples: Of an epoch, of all ranks; None where that is not known.
+        epoch_samples: Samples of an epoch, of all ranks; None if unknown.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Stream(Endless):
         self._batched = loader.batch_sampler is not None or loader.batch_size is not None
         length = length_of(self._arguments["sampler"]) if "sampler" in self._arguments else None
         self.length = length * ranks if length is not None and self._batched else None
-        # Where the data set yields batches, its length is theirs.
+        # If the data set yields batches, its length counts batches.
         self.epoch_samples = self.length if self._batched or length is None else length * ranks * usual_samples
         self.usual_samples = usual_samples
-        self._tell_drawn = drawn
+        self._note_drawn = drawn
         self._seeds_reading = seeds_reading
         super().__init__(seed, ranks=ranks)
         if cached:
@@ -74,17 +74,17 @@ class Stream(Endless):
 
     @property
     def is_between_epochs(self) -> bool:
-        """Whether the loader starts with the next batch, as far as that is known; a lap must include it."""
+        """Whether the next batch is known to start the loader; a lap must include the start."""
         return (self.running is None and not self._cache) or super().is_between_epochs
 
     def __next__(self) -> tuple[int, Any]:
-        """The next batch, of the next epoch perhaps, with its number of samples."""
+        """The next batch, perhaps of the next epoch, with its number of samples."""
         samples, batch = super().__next__()
-        self._tell_drawn(batch)
+        self._note_drawn(batch)
         return samples, batch
 
     def _iterated(self) -> Iterator[Any]:
-        """Torch's iterator of the loader; drawing its seed, which workers that persist draw once, is no news."""
+        """Torch's iterator of the loader. To compare losses, its seed is drawn from fixed random numbers."""
         if has_own_iterator(self.loader):
             return OwnEpoch(ITERATE, self.loader, epoch_seed(self.seed, len(self.starts)))
         if not self._seeds_reading:
@@ -93,10 +93,10 @@ class Stream(Endless):
             return ITERATE(self.loader)
 
     def _made(self, start: int) -> DataLoader[Any]:
-        """The script's loader with the changes, whose samples come in an order of the seed's."""
-        if has_own_iterator(self._script_loader):  # it hands out what no plain loader would
+        """The script's loader with the changes, and with samples in the order of the seed."""
+        if has_own_iterator(self._script_loader):  # no plain loader could make its batches
             own = copy.copy(self._script_loader)
-            own._iterator = None  # of workers that persist: each player has its own
+            own._iterator = None  # persistent workers: each player has its own
             return own
         arguments = dict(self._arguments)
         start //= self.ranks
@@ -106,7 +106,7 @@ class Stream(Endless):
             start = start if self.length is not None else 0
             arguments["sampler"] = SeededSampler(arguments["sampler"], self.seed, start)
         collate = arguments["collate_fn"]
-        if self._seeds_reading and not arguments.keys().isdisjoint({"sampler", "batch_sampler"}):  # nothing iterable
+        if self._seeds_reading and not arguments.keys().isdisjoint({"sampler", "batch_sampler"}):  # map-style
             arguments["dataset"] = reads = seeded_reads(arguments["dataset"], self.seed)
             collate = SeededCollate(collate, reads)
         arguments["collate_fn"] = Counted(collate, batched=self._batched)
@@ -114,12 +114,12 @@ class Stream(Endless):
 
 
 def _shortened(arguments: dict[str, Any], batches: int | None) -> dict[str, Any]:
-    """A loader's arguments, so that its epochs end after so many batches."""
+    """A loader's arguments, changed to end its epochs after a number of batches."""
     if batches is None:
         return arguments
     if "batch_sampler" in arguments:
         return {**arguments, "batch_sampler": Beginning(arguments["batch_sampler"], batches)}
-    if "sampler" not in arguments:  # of an iterable data set
+    if "sampler" not in arguments:  # an iterable data set
         return arguments
     count = batches * (arguments["batch_size"] or 1)
     return {**arguments, "sampler": Beginning(arguments["sampler"], count)}

@@ -1,4 +1,4 @@
-"""How torch is told what a knob says: the same functions serve bursts, your own training, and unchanged scripts."""
+"""Functions that apply knobs to torch, for bursts, your own training, and unchanged scripts."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ __all__ = [
     "autocast_forward", "checkpoint_blocks", "compile_model", "lay_out", "let_cudnn_search", "multiply_in_fp8",
     "restrict_attention", "set_allocator", "set_tf32", "set_threads", "switch_optimizer",
 ]  # fmt: skip
-"""Scripts call these by their names: a process without the knobs' own declarations applies them."""
+"""Scripts' processes, which lack the knobs' declarations, call these functions by name."""
 _attention = contextlib.ExitStack()
-"""Leaves the restriction of attention that is in force."""
+"""Closing it ends the current restriction of attention."""
 atexit.register(_attention.close)
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # from glibc's malloc.h
 _TOP_PAD_BYTES = 256 * 2**20
 
 
 def multiply_in_fp8(model: nn.Module, config: Knobs) -> Undo:
-    """Puts torchao's linear layers, which multiply in FP8, in the place of a model's own; their weights stay theirs.
+    """Replaces a model's linear layers by torchao's, which multiply in FP8; the weights stay.
 
-    With a scale for each tensor, found anew in each product, so that there is no state besides the weights. Sizes of
-    layers must be multiples of 16, as `torch._scaled_mm` asks; the samples of a batch are padded to one. Classes that
-    are derived from `nn.Linear` stay, since others may read their weights past their forward.
+    Each tensor has a scale that is computed in each product, so there is no state besides the weights. Sizes of layers
+    must be multiples of 16, as `torch._scaled_mm` requires; the samples of a batch are padded to such a multiple.
+    Classes derived from `nn.Linear` stay, since other code may read their weights without calling forward.
 
     Raises:
-        ImportError: There is no torchao.
+        ImportError: torchao is not installed.
     """
     if not config.fp8_linear:
         return nothing
@@ -50,7 +50,7 @@ def multiply_in_fp8(model: nn.Module, config: Knobs) -> Undo:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
     def fits(layer: nn.Module, name: str) -> bool:
-        if name and type(layer) is nn.Linear:  # a model that is one layer has no name, nor a place to put another
+        if name and type(layer) is nn.Linear:  # a model that is one layer has no parent to replace it in
             return layer.in_features % 16 == layer.out_features % 16 == 0
         return False
 
@@ -59,7 +59,7 @@ def multiply_in_fp8(model: nn.Module, config: Knobs) -> Undo:
 
 
 def set_threads(count: int | None, _: torch.device) -> Undo:
-    """CPU threads of an operation; None leaves what is."""
+    """Sets the CPU threads of an operation; None changes nothing."""
     if count is None:
         return nothing
     import torch
@@ -70,7 +70,7 @@ def set_threads(count: int | None, _: torch.device) -> Undo:
 
 
 def let_cudnn_search(on: bool, device: torch.device) -> Undo:
-    """Whether cuDNN tries its algorithms for each convolution."""
+    """Sets whether cuDNN tries its algorithms for each convolution."""
     import torch
 
     before = torch.backends.cudnn.benchmark
@@ -82,7 +82,7 @@ def let_cudnn_search(on: bool, device: torch.device) -> Undo:
 
 
 def set_allocator(allocator: str, device: torch.device) -> Undo:
-    """Tunes the allocator where that is wanted."""
+    """Tunes the allocator if the knob is ``tuned``."""
     if allocator != "tuned":
         return nothing
     tune_allocator(device)
@@ -92,14 +92,14 @@ def set_allocator(allocator: str, device: torch.device) -> Undo:
 def tune_allocator(device: torch.device) -> None:
     """Makes the allocator keep its memory: growing segments on CUDA, no mmap and no trimming in glibc's malloc.
 
-    Without it, glibc serves every large tensor by a fresh mmap, whose pages fault in one by one.
+    By default, glibc serves every large tensor by a fresh mmap, whose pages fault in one by one.
     """
     if device.type == "cuda":
         import torch
 
         if torch.version.hip is None:
             kept = [one for one in asked_of_allocator() if not one.startswith("expandable_segments")]
-            _tell_allocator(",".join([*kept, "expandable_segments:True"]))
+            _apply_to_allocator(",".join([*kept, "expandable_segments:True"]))
     elif device.type == "cpu" and sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:  # other C libraries, such as musl, have none
@@ -109,23 +109,23 @@ def tune_allocator(device: torch.device) -> None:
 
 
 def asked_of_allocator() -> list[str]:
-    """The settings that the environment asks of CUDA's allocator, by the newer variable or the older."""
-    asked = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-    return [setting.strip() for setting in asked.split(",") if setting.strip()]
+    """The settings of CUDA's allocator in the environment, from the newer variable or the older."""
+    variable = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    return [setting.strip() for setting in variable.split(",") if setting.strip()]
 
 
-def _tell_allocator(settings: str) -> None:
+def _apply_to_allocator(settings: str) -> None:
     import torch
 
-    tell = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # since 2.10; the other one warns there
-    (tell or torch.cuda.memory._set_allocator_settings)(settings)
+    setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # since 2.10; the other one warns there
+    (setter or torch.cuda.memory._set_allocator_settings)(settings)
 
 
 def restrict_attention(backend: str, _: torch.device) -> Undo:
-    """Lets scaled dot-product attention use one backend, with the math one to fall back on.
+    """Restricts scaled dot-product attention to one backend, with the math backend as a fallback.
 
-    For the whole process: what is computed again in backward, under checkpointing, must use the same one. Torch keeps
-    compiled code on disk by what was asked for, in which this does not show: a tag tells it apart.
+    It holds for the whole process, because checkpointing must recompute with the same backend. The key of torch's
+    compiled code on disk does not include this setting, so it is added as a tag.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -144,10 +144,10 @@ def restrict_attention(backend: str, _: torch.device) -> Undo:
 def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
     """Switches an optimizer to its foreach or fused form, as if it had been made so.
 
-    Checkpoints stay those of the script's own form: another run, with autotune or without, goes on from them.
+    Checkpoints keep the script's own form: another run, with or without autotune, can resume from them.
 
     Raises:
-        ValueError: It has no such form.
+        ValueError: The optimizer has no such form.
     """
     undos: list[Undo] = [lambda: _recast(optimizer)]
     chosen: dict[str, bool] = {}
@@ -159,9 +159,9 @@ def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
         own = [{name: group.get(name) for name in chosen} for group in (optimizer.defaults, *optimizer.param_groups)]
 
         def own_of(number: int) -> dict[str, Any]:
-            return own[number] if number < len(own) else own[0]  # one added since is as made by default
+            return own[number] if number < len(own) else own[0]  # a group added since has the defaults
 
-        def undo_form() -> None:  # by their places, for a checkpoint makes groups anew
+        def undo_form() -> None:  # by position, because loading a checkpoint recreates groups
             for number, settings in enumerate((optimizer.defaults, *optimizer.param_groups)):
                 settings.update(own_of(number))
 
@@ -201,10 +201,10 @@ def _counts_on_device(group: dict[str, Any]) -> bool:
 
 
 def _recast(optimizer: Optimizer) -> None:
-    """Brings an optimizer's state to where its form wants it, in place: schedulers and others hold its groups.
+    """Moves an optimizer's state to where its form needs it, in place: schedulers and others hold its groups.
 
-    Steps are counted on the host unless the form counts on the device: torch, which would leave them there, would wait
-    for the device once for each weight.
+    Steps are counted on the host unless the form counts on the device. Otherwise torch would leave the counts on the
+    device, and wait for it once for each weight.
     """
     import torch
 
@@ -229,7 +229,7 @@ def form_of(optimizer: Optimizer) -> str:
 
 
 def attention_allowed() -> str:
-    """The backend of attention that is allowed beside the math one; ``default`` where several are."""
+    """The backend of attention that is allowed besides math; ``default`` if several are, ``math`` if none is."""
     import torch
 
     names = {"flash": "flash_attention", "mem_efficient": "efficient_attention", "cudnn": "cudnn_attention"}

@@ -1,7 +1,7 @@
-"""Whether Hugging Face's tokenizers have started threads, of which Python knows nothing, and a fork has none.
+"""Detects whether Hugging Face's tokenizers have started threads, which Python does not list, and a fork loses.
 
-A forked process would tokenize with one thread from then on, by tokenizers' own precaution, or wait for ever for those
-that it does not have, where the script says ``TOKENIZERS_PARALLELISM=true``.
+A forked process would tokenize with one thread from then on, a precaution of tokenizers. With
+``TOKENIZERS_PARALLELISM=true`` it would wait forever for the missing threads.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _IN_PARALLEL = (
     "encode_batch", "encode_batch_fast", "async_encode_batch", "async_encode_batch_fast", "decode_batch",
     "async_decode_batch", "train", "train_from_iterator",
 )  # fmt: skip
-"""Methods of `tokenizers.Tokenizer` that share their work among threads; the first starts them."""
+"""Methods of `tokenizers.Tokenizer` that use threads; the first call starts them."""
 _OFF = ("", "off", "false", "f", "no", "n", "0")
 _uses_threads = [False]
 
 
 def watch_tokenizers() -> None:
-    """From here on it is noted whether they start threads."""
+    """Notes from here on whether tokenizers start threads."""
     after_import("tokenizers", _watch)
 
 
 def why_no_fork() -> str | None:
-    """Why a process cannot be forked that has used them; None where it can."""
+    """Why use of tokenizers keeps this process from being forked; None if nothing does."""
     if _uses_threads[0]:
         return "tokenizers runs threads of its own, unless TOKENIZERS_PARALLELISM=false is set"
     return None
@@ -40,7 +40,7 @@ def _watch() -> None:
         if hasattr(kind, name):
             try:
                 setattr(kind, name, _noting(getattr(kind, name)))
-            except TypeError:  # a class that nobody may change: they are taken for used
+            except TypeError:  # an immutable class: assumes that it is used
                 _note()
 
 

@@ -1,4 +1,4 @@
-"""What a step moves through memory at least: weights, gradients, and the optimizer's state."""
+"""The least memory traffic of a step: weights, gradients, and the optimizer's state."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Traffic(NamedTuple):
-    """Bytes that are read and written at least, whatever the batch; activations come on top, and are not known.
+    """Least bytes that are read and written for any batch, without activations, which are unknown.
 
     Attributes:
-        pass_bytes: In a micro-batch: each weight is read forward and backward, each gradient is written.
-        update_bytes: In a step of the optimizer: gradients are read, weights and state are read and written.
+        pass_bytes: Bytes of a micro-batch: each weight is read forward and backward, each gradient is written.
+        update_bytes: Bytes of an optimizer step: gradients are read, weights and state are read and written.
     """
 
     pass_bytes: int
@@ -24,12 +24,12 @@ class Traffic(NamedTuple):
 
 
 def traffic_of(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Traffic:
-    """The traffic of a training whose optimizers have stepped; of an embedding a pass reads a few rows, which are none.
+    """The traffic of a training whose optimizers have stepped. Rows that a pass reads of embeddings do not count.
 
     Args:
-        models: That are trained.
-        optimizers: That train them. A weight for which one of them keeps nothing, though it does for others, was given
-            no gradient, and is not counted.
+        models: The trained models.
+        optimizers: Their optimizers. If one keeps state for other weights but none for a weight, that weight had no
+            gradient, and does not count.
     """
     import torch
 
@@ -53,7 +53,7 @@ def traffic_of(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> 
 
 
 def _looks_up(module: nn.Module) -> bool:
-    """Whether it reads the rows of its weights that a batch names."""
+    """Whether a module only reads the rows of its weights that a batch selects."""
     from torch import nn
 
     return isinstance(module, (nn.Embedding, nn.EmbeddingBag))

@@ -1,4 +1,4 @@
-"""How a change is taken back: each function that changes something returns the function that takes it back."""
+"""Undoing changes: each function that changes something returns a function that undoes it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 Undo = Callable[[], None]
-"""Takes back what one call has changed; to be called once."""
+"""Undoes the changes of one call; call it once."""
 _KEPT = "_kept_by_autotune"  # attribute of a model, or an optimizer
 _ABSENT = object()
 
 
 def nothing() -> None:
-    """Takes back nothing, since nothing was changed."""
+    """Does nothing, since nothing was changed."""
 
 
 def never() -> None:
-    """Stands for a change that a process keeps until its end.
+    """Represents a change that a process keeps until its end.
 
     Raises:
         RuntimeError: Always.
@@ -29,7 +29,7 @@ def never() -> None:
 
 
 def in_reverse(undos: Sequence[Undo]) -> Undo:
-    """Takes back several changes, the last one first."""
+    """Undoes several changes, the last one first."""
 
     def undo() -> None:
         for one in reversed(undos):
@@ -39,20 +39,20 @@ def in_reverse(undos: Sequence[Undo]) -> Undo:
 
 
 def unless_changed(read: Callable[[], Any], undo: Undo) -> Undo:
-    """Takes a change back, unless something else has changed what ``read`` returns since."""
+    """Undoes a change, unless the result of ``read`` has changed since."""
     seen = read()
     return lambda: undo() if read() == seen else None
 
 
 def put(owner: Any, name: str, value: Any) -> Undo:
-    """Sets an attribute of an object or a class; its undo removes what the object itself did not have."""
+    """Sets an attribute of an object or a class; the undo restores or removes it."""
     undo = remember(owner, name)
     setattr(owner, name, value)
     return undo
 
 
 def remember(owner: Any, name: str) -> Undo:
-    """Changes nothing yet: its undo takes back what others do to an attribute, as that of `put`."""
+    """Changes nothing; the undo restores an attribute that others change, like that of `put`."""
     before = vars(owner).get(name, _ABSENT)
 
     def undo() -> None:
@@ -65,14 +65,14 @@ def remember(owner: Any, name: str) -> Undo:
 
 
 class _Kept(dict[Any, Any]):
-    """What is made for one owner; a copy of the owner, or its pickle, has an empty dictionary instead."""
+    """A dictionary for one owner; copies and pickles of the owner get an empty one."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return dict, ()
 
 
 def kept_on(owner: nn.Module | Optimizer) -> dict[Any, Any]:
-    """What is kept as long as a model or an optimizer is there: compiled code, undos."""
+    """Values that live as long as a model or an optimizer: compiled code, undos."""
     kept = vars(owner).get(_KEPT)
     if type(kept) is not _Kept:
         kept = vars(owner)[_KEPT] = _Kept()

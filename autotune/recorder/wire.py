@@ -11,19 +11,19 @@ from time import sleep  # by name: the script may replace what `time` holds
 from typing import Any, BinaryIO, NoReturn
 
 REST_SECONDS = 900.0
-"""Within which a parent kills whoever has told it that it rests. Chosen: longer than any turn of another burst."""
+"""Time in which a parent kills a process that has reported ``rests``: longer than any turn of another burst."""
 WATCHDOG_SECONDS = 3.0
-"""For the watchdog of a parent that has been killed to end the run. Not tuned: it takes a tenth of a second."""
+"""Time for the watchdog of a killed parent to end the run. It takes a tenth of a second. Not tuned."""
 
 
 class Reporter:
     """Writes events to the parent, one line of JSON each.
 
-    It speaks for the process that made it and for no other: a copy in a process that the user's code forked is silent.
+    It reports only for the process that made it: a copy in a process that the user's code forked is silent.
 
     Args:
         write: Writes a line.
-        number: The job that is reported on; its events carry it.
+        number: Number of the job, which events carry.
     """
 
     def __init__(self, write: Callable[[bytes], object], number: int = 0) -> None:
@@ -36,7 +36,7 @@ class Reporter:
         self.pass_on(self._line(event, **content))
 
     def phase(self, name: str) -> None:
-        """Reports how far the job has come."""
+        """Reports the job's phase."""
         self.send("phase", phase=name)
 
     def failure(self, outcome: str, reason: str, **more: Any) -> None:
@@ -48,7 +48,7 @@ class Reporter:
         self.pass_on(b"\n" + self._line("exit", status=status, number=number))
 
     def pass_on(self, line: bytes) -> None:
-        """Writes a line that is made already."""
+        """Writes a finished line."""
         if os.getpid() == self._process_id:
             self._write(line + b"\n")
 
@@ -57,12 +57,12 @@ class Reporter:
 
 
 class Wire(Reporter):
-    """A socket to the parent, or what a forked process has of its server's.
+    """A socket to the parent, which a forked process shares with its server.
 
     Args:
         channel: The socket.
-        number: Of the job that is reported on.
-        orders: Where the parent's lines come from; the socket itself when None.
+        number: Number of the job.
+        orders: Stream of the parent's lines; None for the socket itself.
     """
 
     def __init__(self, channel: socket.socket, number: int = 0, orders: BinaryIO | None = None) -> None:
@@ -81,14 +81,14 @@ class Wire(Reporter):
         """The wire to a parent that listens at a path.
 
         Raises:
-            OSError: Nobody listens there.
+            OSError: No process listens there.
         """
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         channel.connect(path)
         return cls(channel)
 
     def receive(self) -> dict[str, Any]:
-        """The parent's next line; where there will be none, this process ends."""
+        """The parent's next line; at the end of lines, this process ends."""
         if os.getpid() != self._process_id:
             os._exit(1)
         line = self._orders.readline()
@@ -97,15 +97,15 @@ class Wire(Reporter):
         return loads(line)  # type: ignore[no-any-return]
 
     def rest(self) -> None:
-        """Tells that this process has nothing more to do, and waits to be killed with all that it was started by.
+        """Reports that this process has finished, and waits to be killed together with its launchers.
 
-        If it ended by itself, a shell script, say, would go on to what follows training. Returns at once in a process
-        that the script forked.
+        If it ended by itself, a shell script, say, would continue after its training. Returns at once in a process that
+        the script forked.
         """
         if os.getpid() != self._process_id:
             return
         self.send("rests")
-        with contextlib.suppress(OSError):  # a time-out is one, too
+        with contextlib.suppress(OSError):  # including a time-out
             self.channel.settimeout(REST_SECONDS)
             while self.channel.recv(4096):
                 pass
@@ -113,6 +113,6 @@ class Wire(Reporter):
 
 
 def parent_has_gone() -> NoReturn:
-    """Ends this process, after the watchdog had time to kill what would go on where this ends."""
+    """Ends this process after the watchdog had time to kill processes that wait for its end."""
     sleep(WATCHDOG_SECONDS)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""What is put around a model's forward: half precision, computing again in backward, no cache in training."""
+"""Wrappers of a model's forward: half precision, recomputation in the backward pass, no cache in training."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
     from .asked import Knobs
 
-_WITHIN = "_within_by_autotune"  # attribute of a forward: names of what was put around it
+_WITHIN = "_within_by_autotune"  # attribute of a forward: names of its wrappers
 
 
 def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], bool] = lambda _: True) -> Undo:
-    """Puts ``around(forward, *args, **kwargs)`` in the place of a model's own forward; once, also of a copy's.
+    """Replaces a model's forward by ``around(forward, *args, **kwargs)``; once, also on a copy.
 
     Args:
-        model: Whose forward it is.
-        around: Calls it.
-        applies: Whether ``around`` is called; else forward is.
+        model: The model.
+        around: Calls the original forward.
+        applies: Whether to call ``around``; otherwise the original forward is called.
     """
     forward = model.forward
     within = getattr(forward, _WITHIN, ())
-    if around.__qualname__ in within:  # a deep copy brings it along
+    if around.__qualname__ in within:  # a deep copy already has it
         return nothing
     own = forward.__func__ if isinstance(forward, types.MethodType) and forward.__self__ is model else None
 
@@ -37,7 +37,7 @@ def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], b
         call, args = (forward, args) if own is None else (own, (self, *args))
         return around(call, *args, **kwargs) if applies(self) else call(*args, **kwargs)
 
-    if own is not None:  # who reads the signature, as transformers do, finds the model's own
+    if own is not None:  # transformers reads the signature: it must be the model's own
         functools.update_wrapper(wrapped, own)
     setattr(wrapped, _WITHIN, (*within, around.__qualname__))
     # A method of the model: a deep copy, such as an average of the weights, gets its own.
@@ -45,7 +45,7 @@ def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], b
 
 
 def checkpoint_blocks(model: nn.Module, config: Knobs) -> Undo:
-    """Lets the repeated blocks keep their inputs only: in backward, each is computed again with the same dropout."""
+    """Makes repeated blocks keep only their inputs: the backward pass recomputes each with the same dropout."""
     if config.checkpointing != "blocks":
         return nothing
     undos = [wrap_forward(part, no_cache_in_training) for part in without_cache(model)]
@@ -54,7 +54,7 @@ def checkpoint_blocks(model: nn.Module, config: Knobs) -> Undo:
 
 
 def checkpointed(model: nn.Module) -> str | None:
-    """``blocks`` where they are computed again in backward, else ``none``; None where there are no such blocks."""
+    """``blocks`` if the backward pass recomputes them, else ``none``; None if there are no such blocks."""
     if any(recomputed.__qualname__ in getattr(part.forward, _WITHIN, ()) for part in model.modules()):
         return "blocks"
     return "none" if repeated_blocks(model, recomputable=True) else None
@@ -63,8 +63,8 @@ def checkpointed(model: nn.Module) -> str | None:
 def autocast_forward(model: nn.Module, config: Knobs) -> Undo:
     """Trains a model in half precision by autocast around its forward; its loss is computed in full precision.
 
-    It evaluates in its own precision: without gradients, and in the mode of evaluation. A model that is in that mode
-    now may train in it.
+    It evaluates in its own precision: without gradients, or in evaluation mode. A model that is in evaluation mode now
+    may train in it.
     """
     if config.precision not in HALF:
         return nothing
@@ -85,7 +85,7 @@ def autocast_forward(model: nn.Module, config: Knobs) -> Undo:
 
 
 def _in_fp32(out: Any) -> Any:
-    """What a model returned, its tensors of half precision in fp32."""
+    """A model's result, with tensors of half precision cast to fp32."""
     import torch
 
     if isinstance(out, torch.Tensor):
@@ -94,7 +94,7 @@ def _in_fp32(out: Any) -> Any:
         return type(out)(*map(_in_fp32, out))
     if isinstance(out, (list, tuple)):
         return type(out)(map(_in_fp32, out))
-    if isinstance(out, dict):  # also what transformers return: their own classes keep attributes and items alike
+    if isinstance(out, dict):  # also transformers' outputs, whose classes keep attributes and items in sync
         for name, part in list(out.items()):
             if isinstance(changed := _in_fp32(part), torch.Tensor):
                 out[name] = changed

@@ -1,5 +1,5 @@
-"""The kernel keeps a script's processes from changing anything but a scratch folder of their own.
+"""The sandbox: the kernel lets a script's processes change only a scratch folder of their own.
 
-What runs inside the script's processes (`entry`, `view`, `landlock`, `calls`) needs the standard library alone: it is
-loaded by its path, whether autotune is installed there or not. `protection` and `supervisor` are the parent's side.
+Code inside the script's processes (`entry`, `view`, `landlock`, `calls`) needs only the standard library: it is loaded
+by its path, whether or not autotune is installed there. `protection` and `supervisor` are the parent's side.
 """

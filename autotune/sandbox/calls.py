@@ -1,7 +1,7 @@
-"""System calls that the parent is asked about: connections, and in the Landlock row changes of modes, owners and times.
+"""System calls that the parent decides on: connections, and in the Landlock row changes of modes, owners and times.
 
-A seccomp filter holds each such call until the parent has answered (`supervisor` is its side). It works for programs in
-any language, and for threads and processes that run already. Where the parent has gone, such calls fail.
+A seccomp filter holds each such call until the parent has answered (`supervisor` is the parent's side). It works for
+programs in any language, and for running threads and processes. If the parent has ended, such calls fail.
 https://docs.kernel.org/userspace-api/seccomp_filter.html#userspace-notification
 """
 
@@ -16,7 +16,7 @@ from . import landlock
 
 _LOAD, _EQUAL, _GREATER, _RETURN = 0x20, 0x15, 0x25, 0x06
 _IO_URING_SETUP = 425
-"""By io_uring a program connects and sets attributes without a system call for each; libraries do without it."""
+"""With io_uring a program could connect and set attributes without separate system calls. Libraries work without it."""
 _SET_FLAGS = (0x40086602, 0x40046602, 0x401C5820)
 _MISSING = 0x00050000 | errno.ENOSYS
 _ALLOW, _ASK, _REFUSE = 0x7FFF0000, 0x7FC00000, 0x00050000 | errno.EACCES
@@ -24,24 +24,24 @@ _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 """Offsets in the kernel's record of a call."""
 _SET_FILTER, _NEW_LISTENER, _SPECULATE = 1, 1 << 3, 1 << 2
 _ADDRESS_SIZES = (16, 24, 28)
-"""An IPv4 address has the first size, an IPv6 one the others; more than 110 bytes is a buffer for any. Unix sockets,
-through which workers hand over tensors, have other sizes, and the parent is not asked: an answer takes 50 µs."""
+"""Sizes of an IPv4 address (the first) and of IPv6 ones; more than 110 bytes is a buffer for any address. Unix sockets,
+through which workers hand over tensors, have other sizes. The filter allows them, since an answer takes 50 µs."""
 _MOST_OF_UNIX = 110
 STEPPED = ("240.0.0.1", 1)
-"""A process that connects a datagram socket to this reserved address says that its training has begun; nothing is sent.
-The filter holds the call, so the parent knows of it before the script goes on."""
+"""A process connects a datagram socket to this reserved address to report that training has begun; nothing is sent. The
+filter holds the call, so the parent knows before the script continues."""
 
 
 class Machine:
-    """How a kind of processor numbers its system calls.
+    """System call numbers of a processor architecture.
 
     Args:
-        arch: The kernel's mark of it.
+        arch: The kernel's number for it.
         seccomp: Number of seccomp itself.
         connect: Number of connect.
         sendto: Number of sendto.
         ioctl: Number of ioctl.
-        stating: Numbers of calls that change the state of a file, by name.
+        stating: Numbers of calls that change a file's state, by name.
     """
 
     def __init__(self, arch: int, seccomp: int, connect: int, sendto: int, ioctl: int, stating: dict[str, int]) -> None:
@@ -62,29 +62,29 @@ MACHINES = {
         "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
     }),
 }  # fmt: skip
-"""By `os.uname().machine`; numbers by the kernel's tables of system calls."""
+"""By `os.uname().machine`; numbers from the kernel's tables of system calls."""
 
 
 def listen(*, with_files: bool) -> int:
-    """Installs the filter, for this process and all that it starts.
+    """Installs the filter for this process and its descendants.
 
     Args:
-        with_files: Whether the parent is asked about changes of modes, owners, times and extended attributes, too.
+        with_files: Whether the parent also decides on changes of modes, owners, times and extended attributes.
 
     Returns:
         The descriptor on which the parent receives the calls.
 
     Raises:
-        OSError: The kernel refuses, or the processor is none of `MACHINES`.
+        OSError: The kernel refuses, or the processor is not in `MACHINES`.
     """
     return _install(_program(_machine(), with_files=with_files, otherwise=_ASK), _NEW_LISTENER)
 
 
 def refuse_file_states() -> None:
-    """Refuses all changes of modes, owners, times and extended attributes, where no parent can be asked.
+    """Refuses all changes of modes, owners, times and extended attributes, if no parent can decide.
 
     Raises:
-        OSError: As `listen`.
+        OSError: See `listen`.
     """
     _install(_program(_machine(), with_files=True, otherwise=_REFUSE, with_network=False), 0)
 
@@ -110,7 +110,7 @@ def _install(code: bytes, flags: int) -> int:
 
 
 def _program(machine: Machine, *, with_files: bool, otherwise: int, with_network: bool = True) -> bytes:
-    """The filter, in the kernel's code of 8 bytes an instruction; `otherwise` is what becomes of the calls it names."""
+    """The filter as kernel code, 8 bytes per instruction; `otherwise` is the action for changes of files' state."""
     numbers = [*machine.stating.values()] if with_files else []
     lines: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, _ARCH),
@@ -122,7 +122,7 @@ def _program(machine: Machine, *, with_files: bool, otherwise: int, with_network
     ]
     for number in numbers:
         lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, otherwise)]
-    if with_files:  # flags of a file, by which it cannot be changed, say
+    if with_files:  # flags of a file, e.g. to make it immutable
         lines += [(_EQUAL, 0, 6, machine.ioctl), (_LOAD, 0, 0, _ARGUMENTS + 8)]
         lines += [(_EQUAL, 3 - place, 0, request) for place, request in enumerate(_SET_FLAGS)]
         lines += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)]

@@ -1,4 +1,4 @@
-"""The first process of a command in a sandbox: it restricts itself, and then becomes the command.
+"""The first process of a command in a sandbox: it restricts itself, then becomes the command.
 
 Run as ``python -I -S -c "…; from sandbox.entry import main; main()" ORDERS COMMAND…``.
 """
@@ -17,15 +17,19 @@ from typing import Any
 from . import calls, landlock, marks, view
 
 FAILED = 97
-"""Exit status where the sandbox could not be entered; the reason goes to the parent through the channel."""
+"""Exit status if the sandbox could not be entered; the channel sends the reason to the parent."""
 
 
 def main() -> None:
     """Enters the sandbox that the orders describe.
 
-    The orders, as JSON in a file: ``run``: the run folder, for the mark; ``channel``: descriptor of a socket;
-    ``plan``, ``layer`` and ``start``: of a private view, or None; ``writable``: the folders of the Landlock row, or
-    None; ``asks``: whether the parent answers system calls.
+    The orders are JSON in a file, with these keys:
+
+    - ``run``: the run folder, for the mark
+    - ``channel``: descriptor of a socket
+    - ``plan``, ``layer``, ``start``: of a private view, or None
+    - ``writable``: the folders of the Landlock row, or None
+    - ``asks``: whether the parent answers system calls
     """
     with open(sys.argv[1], encoding="utf-8") as file:
         orders = json.load(file)
@@ -43,16 +47,16 @@ def main() -> None:
         channel.sendmsg([json.dumps({"error": None, "deaf": why}).encode()], sent)
     if descriptor is not None:
         os.close(descriptor)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a command would inherit that
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the command would inherit that
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execvp(command[0], command)  # noqa: S606 - it is what the person typed
+        os.execvp(command[0], command)  # noqa: S606 - the user's command
     except OSError as error:
         sys.exit(f"{command[0]}: {error.strerror}")
 
 
 def explore() -> None:
-    """Prints a plan, or why there is none, as JSON; the arguments: the scratch folder, and what is bound through."""
+    """Prints a plan, or why there is none, as JSON. Arguments: the scratch folder, then paths to bind unchanged."""
     answer: dict[str, Any] = {"plan": None, "error": None}
     try:
         answer["plan"] = vars(view.explore(sys.argv[1], sys.argv[2:]))
@@ -63,7 +67,7 @@ def explore() -> None:
 
 
 def _enter(orders: dict[str, Any]) -> tuple[int | None, str | None]:
-    """Restricts this process; the descriptor for the parent to answer calls by, or why there is none."""
+    """Restricts this process; returns the descriptor through which the parent answers calls, or why there is none."""
     marks.mark(orders["run"])
     if orders["plan"] is not None:
         view.enter(view.Plan.of(orders["plan"]), orders["layer"], orders["start"])

@@ -1,6 +1,6 @@
-"""What only the script's own process can do in its sandbox; the recorder calls it.
+"""Sandbox functions that must run in the script's own process; the recorder calls them.
 
-It enters a layer of its own for each job, announces the first step, and sees which addresses data are read from.
+They enter a separate layer for each job, announce the first step, and watch from which addresses data are read.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from . import redirect, view
 from .calls import STEPPED
 
 KEPT = "kept"
-"""A file in the shared folder: the parent has kept what start-up made."""
+"""Marker file in the shared folder: the parent has kept the files that start-up made."""
 KEEPING_SECONDS = 60.0
-"""For the parent to link it; 100,000 files take 2 s on a local disk."""
+"""Time limit for the parent to link these files; 100,000 files take 2 s on a local disk."""
 _READS_SAMPLES = "torch.utils.data._utils.fetch"
-"""The module in which a loader, or a worker of it, asks the data set for samples."""
+"""The module in which a loader or its worker reads samples from the data set."""
 _HERE = ("127.", "::1", "localhost", "0.0.0.0")  # noqa: S104 - nothing is bound
 
 
 def enter(orders: dict[str, Any]) -> None:
-    """Prepares this interpreter for the sandbox that it is in; before the script's first line."""
+    """Prepares this interpreter for its sandbox, before the script's first line."""
     if orders["mirror"] is not None:
         redirect.begin(**orders["mirror"])
     elif orders["row"] == "overlay":
@@ -38,7 +38,7 @@ def enter(orders: dict[str, Any]) -> None:
 
 
 def enter_layer(orders: dict[str, Any] | None) -> None:
-    """Gives this process, which was forked for a job and has one thread, a layer of its own.
+    """Gives this process its own layer. It was forked for a job, and must have one thread.
 
     Raises:
         OSError: The kernel refuses.
@@ -52,8 +52,8 @@ def enter_layer(orders: dict[str, Any] | None) -> None:
 
 
 def _rename_by_copying() -> None:
-    """A folder of the lower layer cannot be renamed in a user namespace: it is copied and removed."""
-    original = os.rename  # as `os.replace` on Linux
+    """Makes renaming copy and remove a folder of the lower layer, which a user namespace cannot rename."""
+    original = os.rename  # the same as `os.replace` on Linux
 
     @functools.wraps(original)
     def rename(source: Any, target: Any, **kwargs: Any) -> None:
@@ -63,7 +63,7 @@ def _rename_by_copying() -> None:
             if error.errno != errno.EXDEV or kwargs or not os.path.isdir(source):
                 raise
             with contextlib.suppress(FileNotFoundError):
-                os.rmdir(target)  # fails as a rename does where it is not empty
+                os.rmdir(target)  # fails like a rename if it is not empty
             shutil.copytree(source, target, symlinks=True)
             shutil.rmtree(source)
 
@@ -71,7 +71,7 @@ def _rename_by_copying() -> None:
 
 
 def announce_step(*, any_network: bool) -> None:
-    """Announces this process's first optimizer step; where no parent hears it, this process refuses connections."""
+    """Announces this process's first optimizer step; if no parent receives it, this process refuses connections."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
             asking.connect(STEPPED)
@@ -84,7 +84,7 @@ def announce_step(*, any_network: bool) -> None:
 
 
 def begin_training(shared: str, *, any_network: bool) -> None:
-    """Waits until the parent has kept what start-up made, in a look; then this process has stepped.
+    """In a look: waits until the parent has kept the files that start-up made, then announces the first step.
 
     Args:
         shared: Folder in which the parent leaves the file `KEPT`.
@@ -96,18 +96,18 @@ def begin_training(shared: str, *, any_network: bool) -> None:
     announce_step(any_network=any_network)
 
 
-def watch_reading(tell: Callable[[str], None]) -> None:
+def watch_reading(report: Callable[[str], None]) -> None:
     """Calls a function with each address that this process connects to while it reads samples."""
 
     def note(host: str) -> None:
         if is_reading():
-            tell(host)
+            report(host)
 
     _on_connection(note)
 
 
 def is_reading() -> bool:
-    """Whether a data set is being read, in any thread of this process or because it is a worker."""
+    """Whether any thread of this process reads a data set, or the process is a loader's worker."""
     import torch
 
     if torch.utils.data.get_worker_info() is not None:

@@ -1,7 +1,7 @@
-"""Landlock: this process and all that it starts may change files only below a few folders.
+"""Landlock: this process and its descendants may change files only below a few folders.
 
-The kernel's interface: https://docs.kernel.org/userspace-api/landlock.html. It covers what a file holds and which names
-there are; modes, owners, times and extended attributes are `calls`' part.
+The kernel's interface: https://docs.kernel.org/userspace-api/landlock.html. It covers the contents and names of files;
+`calls` covers modes, owners, times and extended attributes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _NAMES = sum(1 << bit for bit in range(4, 13))
 
 
 def version() -> int:
-    """Which version of Landlock the kernel offers; 0: none."""
+    """The version of Landlock that the kernel offers; 0 for none."""
     return max(0, int(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))))
 
 
 def restrict(writable: Sequence[str]) -> None:
-    """From here on only what lies below these paths can be written, made, removed, renamed or truncated.
+    """Restricts writing, making, removing, renaming and truncating to files below these paths.
 
     Raises:
         OSError: The kernel refuses.
@@ -48,7 +48,7 @@ def restrict(writable: Sequence[str]) -> None:
 
 
 def no_new_privileges() -> None:
-    """The kernel asks this of a process that restricts itself without being root: no program gains rights by setuid."""
+    """Disables setuid, as the kernel requires before a non-root process restricts itself."""
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 

@@ -1,8 +1,7 @@
-"""Marks all processes that a script starts, so that they are found wherever they have gone.
+"""Marks all processes that a script starts, so that they can always be found.
 
-The mark is a resource limit that no process reaches, with a number that no other run has. Children inherit it, also in
-an environment and a session of their own, and after their parents have ended. On Linux alone; elsewhere nothing is
-marked.
+The mark is a resource limit that no process reaches, with a number that is unique to the run. Children inherit it, also
+in a new environment and session, and after their parents have ended. Works only on Linux; elsewhere nothing is marked.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import zlib  # hashlib would take a tenth of the time that a start takes
+import zlib  # importing hashlib would take a tenth of the start-up time
 
 _LEAST = 2**61
 """Microseconds for which a process with real-time scheduling may compute without a pause: 70,000 years."""
 
 
 def mark(folder: str) -> None:
-    """Marks this process, and with it all that it will start.
+    """Marks this process, and all processes that it will start.
 
     Args:
         folder: The run's temporary folder, which no other run shares.

@@ -1,7 +1,7 @@
-"""Which protection this machine offers to the files of a person whose script is run, and its layers.
+"""Protection of your files while a script runs: what this machine offers, and the layers.
 
-Three rows, the best first: a private view (overlays, in namespaces), Landlock, and none. Nothing that a script does in
-the first two can change a file outside the scratch folder, whatever it runs and however it ends, so nothing is ever
+There are three rows, the best first: a private view (overlays in namespaces), Landlock, and none. In the first two, a
+script cannot change a file outside the scratch folder, whatever it runs and however it ends, so nothing is ever
 restored.
 """
 
@@ -31,19 +31,19 @@ from autotune.units import format_bytes
 
 Row = Literal["overlay", "landlock", "none"]
 KEPT_BYTES = 2**20
-"""What start-up makes whole and is this large or larger is data that it downloaded or prepared: later starts find it.
-Smaller things are made again, as by a first start. Tiny Shakespeare has 1.1 MB."""
+"""New files or folders of this size or more are data that start-up downloaded or prepared, and later starts get them.
+Smaller ones are made again, as in a first start. Tiny Shakespeare has 1.1 MB."""
 LEAST_FREE_BYTES, SCANT_BYTES = 2**26, 2**30
-"""Free space for layers: below the first no burst starts, below the second a note says so. Not tuned: a checkpoint that
-is left out takes none, and prepared data take what they take."""
+"""Free space for layers: below the first no burst starts, below the second a note is shown. Not tuned: skipped
+checkpoints take none, and the size of prepared data is unknown."""
 EXPLORING_SECONDS, ENTERING_SECONDS, ENDING_SECONDS = 20.0, 20.0, 5.0
-"""For processes that need milliseconds; beyond these the machine is stuck."""
+"""Time limits for processes that need milliseconds; beyond these the machine is stuck."""
 _RUN = "import sys; sys.path.append({place!r}); from sandbox.{module} import {name}; {name}()"
-"""By its path: such a process needs nothing that is installed, and starts in 0.03 s."""
+"""Runs a module by its path: such a process needs no installed package, and starts in 0.03 s."""
 _APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
-_MPS = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's default, of pipes, which no overlay carries
+_MPS = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's default; overlays cannot carry its pipes
 _DENIED = re.compile(r"(?:(?P<before>[^\s:'\"‘’]+)['\"’]?: )?Permission denied(?:: ['\"](?P<after>[^'\"]+))?")
-"""As shells, Python and programs in C write it."""
+"""Matches the message of shells, Python and C programs."""
 _START, _PLACES = "start", ("/var/tmp", "/dev/shm")  # noqa: S108 - `mkdtemp` makes the folders in them
 
 
@@ -52,9 +52,9 @@ class Offer:
     """The best row that this machine offers.
 
     Attributes:
-        row: Which one.
-        reasons: Why it is not a better one, a sentence each.
-        plan: Of a private view; None in the other rows.
+        row: The row.
+        reasons: Why no better row is available, a sentence each.
+        plan: Plan of a private view; None in the other rows.
     """
 
     row: Row
@@ -63,7 +63,7 @@ class Offer:
 
     @property
     def sentence(self) -> str:
-        """What a person reads about it."""
+        """The offer in words."""
         because = f" ({'; '.join(self.reasons)})" if self.reasons else ""
         return f"{_SAID[self.row]}{because}"
 
@@ -76,11 +76,11 @@ _SAID: dict[Row, str] = {
 
 
 def find_offer(scratch: Path | None = None, through: Sequence[str] = ()) -> Offer:
-    """Finds out, by trying, what this machine offers.
+    """Finds out by trial what this machine offers.
 
     Args:
-        scratch: Where layers would lie; None: in a temporary folder, which is removed.
-        through: Paths that a view would bind as they are.
+        scratch: Folder for layers; None for a temporary one, which is removed.
+        through: Paths that a view would bind unchanged.
     """
     if scratch is None:
         with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
@@ -102,13 +102,13 @@ def find_offer(scratch: Path | None = None, through: Sequence[str] = ()) -> Offe
 
 
 def _own_command(module: str, name: str, *arguments: str) -> list[str]:
-    """The command that runs a function of this room in an interpreter of its own."""
+    """The command that runs a function of this package in a new interpreter."""
     code = _RUN.format(place=str(Path(__file__).parents[1]), module=module, name=name)
     return [sys.executable, "-I", "-S", "-c", code, *arguments]
 
 
 def _why_no_namespace() -> str:
-    """The setting that keeps Ubuntu's users from mounting in a user namespace, where it is on."""
+    """Names Ubuntu's setting that keeps users from mounting in a user namespace, if it is on."""
     with contextlib.suppress(OSError):
         if _APPARMOR.read_text().strip() == "1":
             return f", since sysctl kernel.{_APPARMOR.name} is 1"
@@ -116,7 +116,7 @@ def _why_no_namespace() -> str:
 
 
 def _explored(scratch: Path, through: Sequence[str]) -> tuple[Plan | None, str]:
-    """A plan, in the first place for layers that can hold one; else why there is none in the best place."""
+    """Makes a plan in the first folder that can hold layers; else returns why the best folder cannot."""
     refusal = ""
     for place in (scratch, *map(Path, _PLACES)):
         folder = place
@@ -140,18 +140,18 @@ def _explored(scratch: Path, through: Sequence[str]) -> tuple[Plan | None, str]:
 
 
 class Protection:
-    """Keeps all starts of one script from changing a person's files.
+    """Keeps all starts of one script from changing your files.
 
     Args:
         run: The run's temporary folder.
-        note: Receives what a person should know.
-        writable: What the script may change in earnest.
-        any_network: Whether it may connect anywhere after its first step.
-        caches: Folders of autotune's own, which all bursts share with later runs; they exist.
+        note: Receives notes for the user.
+        writable: Paths that the script may change for real.
+        any_network: Whether the script may connect anywhere after its first step.
+        caches: Existing folders of autotune, which all bursts share with later runs.
 
     Attributes:
-        shared: Folder that all processes of the script see as it is: sockets lie in it.
-        offer: The row; known once `begin` was called.
+        shared: Folder that all processes of the script see unchanged; it holds sockets.
+        offer: The row; set by `begin`.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Protection:
         any_network: bool = False,
         caches: Sequence[Path] = (),
     ) -> None:
-        run = run.resolve()  # the kernel shows mounts by their real paths
+        run = run.resolve()  # the kernel lists mounts by their real paths
         self._run = run
         self._note = note
         mps = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS))
@@ -180,11 +180,11 @@ class Protection:
         self._start_states: dict[str, dict[str, tuple[int, int]]] = {}
 
     def begin(self) -> None:
-        """Finds the row, checks the room for layers, and starts the watchdog; does nothing when called again.
+        """Finds the row, checks the space for layers, and starts the watchdog; does nothing when called again.
 
         Raises:
-            UsageError: This machine offers no protection, and nothing was named that the script may change.
-            IsolationError: There is no room for layers.
+            UsageError: This machine offers no protection, and no writable path was given.
+            IsolationError: There is no space for layers.
         """
         if self._watchdog is not None:
             return
@@ -229,7 +229,7 @@ class Protection:
             )
 
     def _note_plan(self, plan: Plan | None) -> None:
-        assert plan is not None  # noqa: S101 - of this row
+        assert plan is not None  # noqa: S101 - this row has one
         here = os.path.realpath(os.curdir)
         for path, why in plan.read_only.items():
             if why and (is_below(path, [here]) or is_below(here, [path])):
@@ -250,7 +250,7 @@ class Protection:
 
     @property
     def sentence(self) -> str:
-        """How a person's files are protected, and the room for what a script writes; known once `begin` was called."""
+        """How your files are protected, and the free space for a script's writes; set by `begin`."""
         if self.offer.row == "none":
             return self.offer.sentence
         return f"{self.offer.sentence}; {format_bytes(shutil.disk_usage(self._layers).free)} are free there"
@@ -260,11 +260,11 @@ class Protection:
         return [str(self._run), "/dev", "/proc", *self._through]
 
     def layer(self, name: str) -> Path:
-        """Where the layer of a start or a job lies."""
+        """The folder of a start's or a job's layer."""
         return self._layers / name
 
     def prepare_fork(self, name: str, server: str) -> dict[str, Any] | None:
-        """What a process needs to know that is forked for a job, to have a layer of its own; None where it has none."""
+        """Orders for a process that is forked for a job, to enter its own layer; None if it has none."""
         if self.offer.row == "landlock":
             link_tree(self.layer(server), self.layer(name))
             return {"mirror": str(self.layer(name))}
@@ -273,7 +273,7 @@ class Protection:
         return None
 
     def orders(self, name: str) -> dict[str, Any]:
-        """What the recorder needs to know of the sandbox that it is in."""
+        """Orders that describe the sandbox to the recorder in it."""
         mirror = {"layer": str(self.layer(name)), "allowed": self._landlocked} if self.offer.row == "landlock" else None
         return {"row": self.offer.row, "mirror": mirror, "any_network": self._rules.any_network}
 
@@ -282,9 +282,9 @@ class Protection:
 
         Args:
             words: The script's command.
-            name: Of the start's layer.
-            channel: Descriptor of a socket, to be inherited; `attend` reads from its other end.
-            forks: Whether jobs will be forked, so that no further overlay may lie below them.
+            name: Name of the start's layer.
+            channel: Descriptor of a socket that is inherited; `attend` reads from its other end.
+            forks: Whether jobs will be forked, which leaves no room for another overlay below theirs.
         """
         if sys.platform != "linux":
             return [*words]
@@ -309,10 +309,10 @@ class Protection:
         return _own_command("entry", "main", str(file), *words)
 
     def attend(self, name: str, pid: int, channel: socket.socket, *, looks: bool, forks: bool) -> None:
-        """Waits until a start, a process of this id, is in its sandbox, and answers its calls from then on.
+        """Waits until a start's process has entered its sandbox, and answers its calls from then on.
 
         Raises:
-            IsolationError: It cannot enter.
+            IsolationError: The process cannot enter.
         """
         if sys.platform != "linux":
             return
@@ -330,29 +330,29 @@ class Protection:
                 "point TMPDIR at another disk"
             )
         if descriptors:
-            os.set_inheritable(descriptors[0], False)  # a process that kept it would hold calls for ever
+            os.set_inheritable(descriptors[0], False)  # a process that kept it would hold calls forever
             self._supervisors[name] = Supervisor(descriptors[0], self._rules, pid, looks=looks, forks=forks)
         elif answer["deaf"] is not None:
             self._rules.report("deaf", f"network: connections of bursts are not watched ({answer['deaf']})")
 
     def hint(self, text: str) -> str:
-        """What to do where the script prints that the Landlock row has denied something; else nothing."""
-        if self.offer.row != "landlock" or (found := _DENIED.search(text)) is None:
+        """A hint if the script prints that the Landlock row has denied an access; else an empty text."""
+        if self.offer.row != "landlock" or (match := _DENIED.search(text)) is None:
             return ""
-        path = os.path.abspath(found["after"] or found["before"] or "")
+        path = os.path.abspath(match["after"] or match["before"] or "")
         if not os.access(path if os.path.exists(path) else os.path.dirname(path), os.W_OK):
-            return ""  # it is denied outside, too
+            return ""  # also denied outside the sandbox
         return f"; {denied(path, 'in bursts the kernel lets it be changed in scratch only')}"
 
     def note_reading(self, host: str) -> None:
-        """Takes in an address that reading data connected to in the process that trains."""
+        """Notes an address that reading data connected to in the process that trains."""
         self._rules.read_from.add(host)
 
     def keep_start(self, name: str) -> None:
-        """Keeps what start-up has made so far, in the layer of a start whose training begins now.
+        """Keeps the files that start-up has made, from the layer of a start whose training begins now.
 
-        Kept are files and folders that did not exist before, whole, where they are large enough to be data. They are
-        linked, so those that training changes are dropped before the next start.
+        It keeps new files and folders that are large enough to be data. They are linked, so those that training changes
+        are dropped before the next start.
         """
         for number, folder in enumerate(self._parts(name)):
             for path in _new_roots(folder, self._lower(number)):
@@ -361,17 +361,17 @@ class Protection:
                 states = _states(path)
                 if sum(size for size, _ in states.values()) >= KEPT_BYTES:
                     self._start_states[relative] = states
-                    with contextlib.suppress(OSError):  # the script is at work on it; what is missing shows before use
+                    with contextlib.suppress(OSError):  # the script may still change it; gaps are detected before use
                         link_tree(Path(path), kept)
         self._has_start = bool(self._start_states)
 
     def forget_start(self) -> bool:
-        """Has each start begin as the first one did; whether that makes a difference."""
+        """Makes each start begin like the first one; returns whether that changes anything."""
         had, self._has_start = self._has_start, False
         return had
 
     def _check_start(self) -> None:
-        """Drops kept data that a start has changed: they are linked, so only the next start makes them as they were."""
+        """Drops kept data that a start has changed through their links, so that the next start makes them again."""
         for relative, states in [*self._start_states.items()]:
             kept = self.layer(_START) / relative
             if _states(str(kept)) != states:
@@ -383,7 +383,7 @@ class Protection:
         self._has_start &= bool(self._start_states)
 
     def drop(self, name: str) -> None:
-        """Forgets what a start or job has written; its processes have ended."""
+        """Removes the writes of a start or job, whose processes must have ended."""
         supervisor = self._supervisors.pop(name, None)
         if supervisor is not None:
             supervisor.close()
@@ -403,7 +403,7 @@ class Protection:
                 self._watchdog.wait(ENDING_SECONDS)
 
     def _parts(self, name: str) -> list[str]:
-        """Folders of a layer that correspond to folders of the machine; see `_lower`."""
+        """A layer's folders that correspond to folders of the machine; see `_lower`."""
         if self.offer.plan is not None:
             return [upper(str(self.layer(name)), number) for number in range(len(self.offer.plan.overlays))]
         return [str(self.layer(name))] if self.offer.row == "landlock" else []
@@ -413,7 +413,7 @@ class Protection:
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """Makes a folder's or a file's copy of hard links; what exists in the target stays."""
+    """Copies a folder or file as hard links; existing files in the target stay."""
     if not source.is_dir() or source.is_symlink():
         target.parent.mkdir(parents=True, exist_ok=True)
         if not os.path.lexists(target):
@@ -426,7 +426,7 @@ def link_tree(source: Path, target: Path) -> None:
 
 
 def _new_roots(folder: str, lower: str) -> list[str]:
-    """The outermost files and folders in a layer that are not below it."""
+    """The outermost files and folders in a layer that the folder below it lacks."""
     roots: list[str] = []
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
@@ -439,7 +439,7 @@ def _new_roots(folder: str, lower: str) -> list[str]:
 
 
 def _states(path: str) -> dict[str, tuple[int, int]]:
-    """Size and time of the last change of each file below a path, or of the file itself."""
+    """Size and modification time of each file below a path, or of the file itself."""
     states = {}
     places = os.walk(path) if os.path.isdir(path) and not os.path.islink(path) else [(path, [], [""])]
     for place, _, names in places:

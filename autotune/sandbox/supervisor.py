@@ -1,7 +1,7 @@
 """Answers the system calls of a script's processes that `calls` holds: connections, and changes of a file's state.
 
-Connections: until a process has taken its first optimizer step, it connects where it likes. From then on it reaches
-this machine, and what reading data reached during the look.
+Until a process has taken its first optimizer step, it may connect anywhere. From then on it may connect to this machine
+and to addresses that reading data used during the look.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from pathlib import Path
 from autotune.sandbox.calls import MACHINES, STEPPED
 
 _RECEIVE, _SEND = 0xC0502100, 0xC0182101
-"""Requests of a listener, by linux/seccomp.h."""
+"""Requests of a listener, from linux/seccomp.h."""
 _CALL, _ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
 _CONTINUE = 1
 _INET, _INET6 = 2, 10
 _LONGEST_PATH = 4096
 _WORKER = "pt_data_worker"
-"""What torch calls the processes of a loader, since 2.6 (torch/utils/data/_utils/worker.py)."""
+"""Torch's name for loader processes, since 2.6 (torch/utils/data/_utils/worker.py)."""
 _DNS = 53
 _BY_DESCRIPTOR = {"fchmod", "fchown", "fsetxattr", "fremovexattr"}
 _BY_FOLDER = {
     "fchownat": 4, "futimesat": None, "fchmodat": None, "utimensat": 3, "fchmodat2": 3, "setxattrat": 2,
     "removexattrat": 2, "file_setattr": 4,
 }  # fmt: skip
-"""Calls that take a folder and a path, and which argument holds flags."""
+"""Calls that take a folder and a path, and the index of the flags argument."""
 _OF_LINKS = {"lchown", "lsetxattr", "lremovexattr"}
 _AT_CURRENT, _AT_SYMLINK_NOFOLLOW = -100, 0x100
 _STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
@@ -44,12 +44,12 @@ _STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 
 @dataclass
 class Rules:
-    """What a script's processes may do, in all of its starts.
+    """Rules for a script's processes, in all of its starts.
 
     Attributes:
         any_network: Whether they may connect anywhere at any time.
-        writable: Folders in which the state of files may change; None: anywhere, since an overlay keeps the changes.
-        note: Receives what a person should know, once for each address and path.
+        writable: Folders in which the state of files may change; None for anywhere, since an overlay keeps the changes.
+        note: Receives notes for the user, once for each address and path.
         read_from: Addresses that reading data connected to during the look.
         read_ports: Ports at which loader workers read data during the look. A store has many addresses.
     """
@@ -62,7 +62,7 @@ class Rules:
     _reported: set[str] = field(default_factory=set)
 
     def report(self, what: str, sentence: str) -> None:
-        """Passes a sentence on, the first time that it is about this."""
+        """Passes on the first sentence about a subject."""
         if what not in self._reported:
             self._reported.add(what)
             self.note(sentence)
@@ -72,11 +72,11 @@ class Supervisor:
     """Answers for one start of a script, in a thread, until it is closed.
 
     Args:
-        listener: Descriptor that `calls.listen` returned; it is closed in the end.
-        rules: What is allowed.
+        listener: Descriptor from `calls.listen`; it is closed at the end.
+        rules: The rules.
         root: Process id of the start.
         looks: Whether this start is the look, from which the rules learn what reading data needs.
-        forks: Whether jobs are forked from this start, so that each has a first step of its own.
+        forks: Whether jobs are forked from this start, so that each has its own first step.
     """
 
     def __init__(self, listener: int, rules: Rules, root: int, *, looks: bool, forks: bool) -> None:
@@ -93,7 +93,7 @@ class Supervisor:
         self._thread.start()
 
     def close(self) -> None:
-        """Answers no more; calls that are still made fail."""
+        """Stops answering; later calls fail."""
         with contextlib.suppress(OSError):
             os.close(self._ends[1])
         self._thread.join()
@@ -119,14 +119,14 @@ class Supervisor:
     def _answer(self, buffer: bytearray) -> None:
         number, thread, _, call, _, _, *arguments = _CALL.unpack(buffer)
         refusal = errno.EACCES if call in self._names else 0
-        with contextlib.suppress(Exception):  # it has ended, its memory cannot be read, or it passes no address
+        with contextlib.suppress(Exception):  # the process has ended, its memory is unreadable, or there is no address
             refusal = self._judged(thread, call, arguments)
         answer = _ANSWER.pack(number, 0, -refusal, 0 if refusal else _CONTINUE)
         with contextlib.suppress(OSError):
             fcntl.ioctl(self._listener, _SEND, bytearray(answer))
 
     def _judged(self, thread: int, call: int, arguments: list[int]) -> int:
-        """The error that a call fails with; 0 where it may go on."""
+        """The error with which a call fails; 0 to allow it."""
         if call in self._names:
             return self._judged_state(thread, self._names[call], arguments)
         machine = MACHINES[os.uname().machine]
@@ -151,7 +151,7 @@ class Supervisor:
             return 0
         if reads and port in self._rules.read_ports:
             return 0
-        if host in self._used and host in _own_addresses():  # ranks meet at the name of their machine
+        if host in self._used and host in _own_addresses():  # ranks meet at their machine's name
             return 0
         self._rules.report(
             host,
@@ -176,7 +176,7 @@ class Supervisor:
 
     def _has_stepped(self, thread: int) -> bool:
         line = [*_line_of(thread)]
-        has_lost_parents = self._root not in line  # a daemon of any job's
+        has_lost_parents = self._root not in line  # a daemon, of any job
         return self._all_stepped or bool(self._stepped & {*line}) or (has_lost_parents and bool(self._stepped))
 
     def _is_worker(self, thread: int) -> bool:
@@ -184,12 +184,12 @@ class Supervisor:
 
 
 def denied(path: str, why: str) -> str:
-    """The sentence about a path that the Landlock row has kept from being changed."""
+    """The sentence about a path that the Landlock row has protected from a change."""
     return f"{path} was left as it is: {why}; --writable {os.path.dirname(path) or '/'} allows it"
 
 
 def _line_of(thread: int) -> Iterator[int]:
-    """A process and those above it."""
+    """Yields a process and its ancestors."""
     pid = _status(thread, "Tgid")
     while pid > 1:
         yield pid
@@ -219,7 +219,7 @@ def _read(thread: int, place: int, length: int) -> bytes:
 
 
 def _address(raw: bytes) -> tuple[str, int] | None:
-    """Host and port; None where the family is neither IPv4 nor IPv6."""
+    """Host and port; None if the family is neither IPv4 nor IPv6."""
     if len(raw) < 8:
         return None
     family, port = struct.unpack_from("=H", raw)[0], struct.unpack_from(">H", raw, 2)[0]
@@ -232,7 +232,7 @@ def _address(raw: bytes) -> tuple[str, int] | None:
 
 
 def _path_of(thread: int, name: str, arguments: list[int]) -> str | None:
-    """The file that a call would change; None where it has no name."""
+    """The file that a call would change; None if it has no name."""
     place, folder, is_link = arguments[0], _AT_CURRENT, name in _OF_LINKS
     if name in _BY_FOLDER:
         place, folder, flags = arguments[1], ctypes.c_int(arguments[0]).value, _BY_FOLDER[name]
@@ -257,7 +257,7 @@ def _path_of(thread: int, name: str, arguments: list[int]) -> str | None:
 
 
 def _text(thread: int, place: int) -> str:
-    page = 4096 - place % 4096  # the next page may not be there
+    page = 4096 - place % 4096  # the next page may not exist
     raw = _read(thread, place, page)
     if b"\0" not in raw:
         raw += _read(thread, place + page, _LONGEST_PATH)
@@ -271,4 +271,4 @@ def _is_below(path: str, place: str) -> bool:
 def _own_addresses() -> set[str]:
     import psutil
 
-    return {one.address.partition("%")[0] for found in psutil.net_if_addrs().values() for one in found}
+    return {entry.address.partition("%")[0] for addresses in psutil.net_if_addrs().values() for entry in addresses}

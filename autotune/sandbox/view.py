@@ -1,12 +1,12 @@
 """A private view of the file system: overlays on every writable mount, whose upper layers are scratch.
 
-A plan says which folders carry an overlay, which are bound as they are, and which are read-only because they carry
-none. It is made once for each run, by trying. Each start of the script, and each process that is forked for a burst,
-then enters a view of its own.
+A plan lists the folders that carry an overlay, those that are bound unchanged, and those that are read-only because
+they cannot carry one. It is made once for each run, by trial. Each start of the script, and each process that is forked
+for a burst, then enters its own view.
 
-In a user namespace the kernel locks mounts to each other: a folder with another mount below it can be neither bound
+In a user namespace the kernel locks mounts to each other: a folder with another mount below it can neither be bound
 alone nor be a lower layer. Such a folder (often ``/``) is taken apart: a skeleton holds its small files and links, and
-each folder in it is an overlay of its own.
+each folder in it gets its own overlay.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 19, 21
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _RAISE = 24, 47, 2
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 AS_THEY_ARE = ("/dev", "/proc", "/sys")
-"""Devices and the kernel's own files: no overlay can carry them, and ``/dev/shm`` is how processes share memory."""
+"""Devices and kernel files: no overlay can carry them, and processes share memory through ``/dev/shm``."""
 COPIED_BYTES = 2**20
-"""A file in a folder that is taken apart is copied up to this size; a larger one can be read, but not changed. Not
-tuned: such folders hold configuration, and a view is entered for each burst."""
+"""Largest file that is copied from a folder that is taken apart; larger ones are read-only. Not tuned: such folders
+hold configuration, and each burst enters a view."""
 _OPTIONS = ("redirect_dir=on", "userxattr", "index=off")
-"""Tried in this order: with the first, which needs root, folders can be renamed; the second is for user namespaces,
+"""Options, in the order of trial. The first allows renaming folders, and needs root; the second is for user namespaces,
 since Linux 5.11; the third changes nothing."""
 MOST_OVERLAYS = 200
-"""More take a second to enter; so many folders lie beside a mount in a folder that is taken apart."""
+"""Most overlays of a view: more take a second to enter. A folder that is taken apart may contain many folders."""
 _MOST_TRIED = 5
 _ROOT, _SKELETON = "root", "skeleton"
 _LOCKED_FLAGS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
@@ -52,18 +52,18 @@ class Mount(NamedTuple):
 
 
 class Plan:
-    """Which folder of a view is what.
+    """The role of each folder in a view.
 
     Args:
-        scratch: The run's folder for layers; it is bound through.
-        through: Paths that are bound as they are.
+        scratch: The run's folder for layers, which is bound unchanged.
+        through: Paths that are bound unchanged.
 
     Attributes:
         overlays: Folders that carry an overlay, parents first.
-        read_only: Folders and files that can only be read, each with the reason; empty where they are read-only
-            outside, too.
-        apart: Whether ``/`` is taken apart, so that a skeleton is below its overlay.
-        sockets: Sockets in the file system: through an overlay, no process that listens is found.
+        read_only: Folders and files that can only be read, each with the reason; empty if they are read-only outside,
+            too.
+        apart: Whether ``/`` is taken apart, so that its overlay covers a skeleton.
+        sockets: Sockets in the file system, which do not reach their listeners through an overlay.
         stacks: Whether a view can be entered from within a view, as a forked job does.
     """
 
@@ -78,21 +78,21 @@ class Plan:
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> Plan:
-        """The plan that `vars` has made a record of."""
+        """The plan of a record made by `vars`."""
         plan = cls(record["scratch"], record["through"])
         vars(plan).update(record)
         return plan
 
 
 def explore(scratch: str, through: list[str]) -> Plan:
-    """Makes a plan, in namespaces of this process's own; the process must end afterwards.
+    """Makes a plan in new namespaces; the process must end afterwards.
 
     Args:
         scratch: An existing folder that can hold upper layers.
-        through: Paths that are bound as they are.
+        through: Paths that are bound unchanged.
 
     Raises:
-        OSError: This machine allows no such view.
+        OSError: This machine does not allow such a view.
     """
     plan = Plan(scratch, through)
     in_user_namespace = _unshare()
@@ -103,19 +103,19 @@ def explore(scratch: str, through: list[str]) -> Plan:
 
 
 def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool = False) -> None:
-    """Moves this process into a view of its own; it must have one thread.
+    """Moves this process into its own view; it must have one thread.
 
     Args:
-        plan: What `explore` made.
+        plan: A plan from `explore`.
         layer: Folder in the plan's scratch folder that receives all writes; it is created.
-        start: Folder of an earlier layer, whose contents are seen below it.
-        is_inside: Whether this process is in a view already; what it sees there is below the new layer.
+        start: Folder of an earlier layer, whose contents lie below the new layer.
+        is_inside: Whether this process is in a view already; that view lies below the new layer.
 
     Raises:
         OSError: The kernel refuses.
     """
     folder = "/"
-    with contextlib.suppress(FileNotFoundError):  # the script may have removed its own
+    with contextlib.suppress(FileNotFoundError):  # the script may have removed its folder
         folder = os.getcwd()
     _unshare()
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
@@ -131,7 +131,7 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
     for path in plan.sockets:
         with contextlib.suppress(OSError):  # its process may have ended meanwhile
             _bind(path, root + path, read_only=False)
-    _mount(plan.scratch, root + plan.scratch, None, _MS_BIND)  # alone: this very root lies below it
+    _mount(plan.scratch, root + plan.scratch, None, _MS_BIND)  # without submounts: this root lies below it
     os.chdir(root)
     _check(_libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
     _check(_libc.umount2(b".", _MNT_DETACH), "umount of the former root")
@@ -139,7 +139,7 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
 
 
 def remove_folder(folder: str) -> None:
-    """Removes a folder with all its contents; overlays leave unreadable folders in their layers. A link is left."""
+    """Removes a folder with its contents, including unreadable folders that overlays leave; leaves a link alone."""
     if os.path.islink(folder):
         return
     for place, names, _ in os.walk(folder):
@@ -148,7 +148,7 @@ def remove_folder(folder: str) -> None:
             if not os.path.islink(inner) and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
                 with contextlib.suppress(OSError):
                     os.chmod(inner, stat.S_IRWXU)
-    for name in _listed(folder):  # files last: by one of them the next run knows what a killed one has left
+    for name in _listed(folder):  # files last: one of them shows the next run what a killed run has left
         inner = os.path.join(folder, name)
         if os.path.isdir(inner) and not os.path.islink(inner):
             shutil.rmtree(inner, ignore_errors=True)
@@ -156,28 +156,28 @@ def remove_folder(folder: str) -> None:
 
 
 def upper(layer: str, number: int) -> str:
-    """Where a layer holds what was written into an overlay, by its place in `Plan.overlays`."""
+    """The folder in a layer that holds the writes into an overlay, by its index in `Plan.overlays`."""
     return os.path.join(layer, str(number), "upper")
 
 
 class _Explorer:
-    """Finds out what each folder can be, by trying.
+    """Finds out by trial which role each folder can have.
 
     Args:
-        plan: Filled in.
+        plan: The plan to fill in.
     """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._mounts = {mount.point: mount for mount in _mounts()}  # of several on one place, the last is seen
+        self._mounts = {mount.point: mount for mount in _mounts()}  # the last of several at one point is visible
         self._skeleton = os.path.join(plan.scratch, _SKELETON)
 
     def explore(self, own_folders: list[str]) -> None:
         """Fills in the plan.
 
         Args:
-            own_folders: That are likely to be written to. In a user namespace an overlay cannot copy a folder of
-                another owner, so the first own folder on the way to each has an overlay of its own.
+            own_folders: Folders that are likely to be written to. In a user namespace an overlay cannot copy a folder
+                of another owner, so the first own folder on the path to each gets its own overlay.
         """
         _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
         for place in sorted(self._mounts):
@@ -194,7 +194,7 @@ class _Explorer:
         self._plan.sockets = [path for path in _sockets() if not is_below(path, (*AS_THEY_ARE, *self._plan.through))]
 
     def _first_own(self, folder: str) -> str | None:
-        """The first folder on the way to one that belongs to this user, below one that does not and has no overlay."""
+        """The first folder on a path that this user owns, if the folder above it has no overlay; else None."""
         path = "/"
         for name in os.path.realpath(folder).split("/"):
             above, path = path, os.path.join(path, name)
@@ -203,7 +203,7 @@ class _Explorer:
         return None
 
     def _place(self, place: str) -> None:
-        """An overlay where that is possible; else taken apart; else read-only."""
+        """Plans an overlay for a folder if possible; else takes it apart; else makes it read-only."""
         mount = self._mounts.get(place)
         is_split = any(one != place and is_below(one, (place,)) for one in self._mounts)
         if not os.path.isdir(place):
@@ -219,7 +219,7 @@ class _Explorer:
             self._plan.read_only[place] = why if os.access(place, os.W_OK) else ""
 
     def _try(self, place: str) -> OSError | None:
-        """Mounts an overlay, and takes it away again; what the kernel says where it refuses."""
+        """Mounts an overlay and unmounts it again; returns the kernel's error if it refuses."""
         layer = os.path.join(self._plan.scratch, f"trial{len(self._plan.overlays)}")
         first, second = os.path.join(layer, "first"), os.path.join(layer, "second")
         os.makedirs(first, exist_ok=True)
@@ -229,7 +229,7 @@ class _Explorer:
             os.listdir(first)
             try:
                 _overlay(second, upper(layer, 1), first)
-            except OSError:  # the place is on an overlay itself, and the kernel stacks two
+            except OSError:  # the folder lies on an overlay itself, and the kernel stacks only two
                 self._plan.stacks = False
         except OSError as error:
             return error
@@ -239,7 +239,7 @@ class _Explorer:
         return None
 
     def _take_apart(self, place: str) -> None:
-        """The skeleton holds what lies directly in a folder; mounts in it have their own turn."""
+        """Puts the direct contents of a folder into the skeleton; mounts in it are placed separately."""
         inside = os.path.join(self._skeleton, place.lstrip("/"))
         os.makedirs(inside, exist_ok=True)
         if place == "/":
@@ -260,7 +260,7 @@ class _Explorer:
             shutil.copystat(place, inside)
 
     def _place_file(self, path: str) -> None:
-        """A copy that may be changed, if the file is small."""
+        """Plans a writable copy of a small file; makes a large one read-only."""
         inside = os.path.join(self._skeleton, path.lstrip("/"))
         if not os.path.isdir(os.path.dirname(inside)):
             self._plan.read_only[path] = "a file that is a mount of its own"
@@ -277,10 +277,10 @@ def _overlay(target: str, above: str, lower: str, start: str = "") -> None:
     """Mounts an overlay of a folder.
 
     Args:
-        target: Where.
+        target: Where to mount it.
         above: Its upper layer.
         lower: The folder.
-        start: A layer that lies between them.
+        start: A layer between them.
     """
     os.makedirs(above, exist_ok=True)
     shutil.copymode(lower, above)
@@ -294,7 +294,7 @@ def _overlay(target: str, above: str, lower: str, start: str = "") -> None:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        # The layer lies somewhere below the folder, which only an upper layer may: another overlay lies between.
+        # Only an upper layer may lie below the folder, and this one does: put another overlay in between.
         between = os.path.join(own, "between")
         os.makedirs(between, exist_ok=True)
         _mount_overlay(between, _escaped(lower), start, os.path.join(own, "work-between"))
@@ -323,14 +323,14 @@ def _bind(place: str, target: str, *, read_only: bool) -> None:
 
 
 def _make_read_only(target: str) -> None:
-    """A user namespace may not clear the flags that a mount has outside."""
+    """Remounts as read-only. Keeps the flags that a mount has outside, which a user namespace may not clear."""
     options = next((mount.options for mount in reversed(_mounts()) if mount.point == target), frozenset())
     kept = sum(flag for name, flag in _LOCKED_FLAGS.items() if name in options)
     _mount(None, target, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept)
 
 
 def _make_like(path: str, target: str) -> None:
-    """Makes something that a mount can cover: a folder for a folder, a file for anything else."""
+    """Makes a mount point for a path: a folder for a folder, a file for anything else."""
     if os.path.lexists(target):
         return
     os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -341,10 +341,11 @@ def _make_like(path: str, target: str) -> None:
 
 
 def _unshare() -> bool:
-    """A mount namespace of this process's own, in a user namespace where that is needed; whether it was.
+    """Gives this process its own mount namespace; returns whether that needed a user namespace.
 
-    In a user namespace the script keeps the right to mount, over nothing but its own view, so that its forks can enter
-    views of their own. A script of root's loses the right to trace, by which ``/proc/1/root`` leads out of the view.
+    In a user namespace the script keeps the right to mount, but only within its own view, so that its forks can enter
+    their own views. A root script loses the right to trace, which would give access to ``/proc/1/root``, outside the
+    view.
     """
     if _libc.unshare(CLONE_NEWNS) == 0:
         _libc.prctl(_PR_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)
@@ -364,10 +365,10 @@ def _unshare() -> bool:
 
 
 def _try_out(plan: Plan) -> None:
-    """Enters a view, and changes what is in the working directory, as a script does.
+    """Enters a view, and changes files in the working directory, as a script does.
 
     Raises:
-        OSError: The kernel cannot copy files of this owner or group, such as those of a project that a group shares.
+        OSError: The kernel cannot copy files of this owner or group, such as those of a shared project.
     """
     folder = os.getcwd()
     if not os.access(folder, os.W_OK):
@@ -416,12 +417,12 @@ def _listed(folder: str) -> list[str]:
 
 
 def is_below(path: str, places: Iterable[str]) -> bool:
-    """Whether a path is one of some places, or lies below one."""
+    """Whether a path equals one of some folders, or lies below one."""
     return any(path == place or path.startswith(place.rstrip("/") + "/") for place in places)
 
 
 def _escaped(path: str) -> str:
-    """A path as an option of an overlay, in which commas and colons part."""
+    """Escapes a path for an overlay's options, where commas and colons separate."""
     return re.sub(r"([\\,:])", r"\\\1", path)
 
 

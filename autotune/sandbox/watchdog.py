@@ -1,7 +1,7 @@
 """Ends a script's processes, and removes the run's temporary folder, when autotune is killed and cannot do so itself.
 
-A process and a session of its own, with the standard library alone. Its standard input ends when autotune does. It
-restores nothing: there is nothing to restore.
+The watchdog runs in its own process and session, and needs only the standard library. Its standard input ends when
+autotune ends. It restores nothing: there is nothing to restore.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .marks import marked
 from .view import remove_folder
 
 DONE = b"done\n"
-"""What autotune writes when it ends in an orderly way."""
+"""The line that autotune writes when it ends normally."""
 ENDING_SECONDS = 5.0
 """Time for the script's processes to disappear after SIGKILL. Not tuned: they take milliseconds."""
 
 
 def main() -> None:
-    """Waits until autotune has ended; the arguments are the run's temporary folder, and that of its layers."""
+    """Waits until autotune has ended, then cleans up. Arguments: the run's temporary folder, and that of its layers."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if DONE in sys.stdin.buffer.readlines():

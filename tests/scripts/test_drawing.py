@@ -86,9 +86,9 @@ CHANGES = [
 @pytest.fixture(autouse=True)
 def _said() -> Iterator[None]:
     """What one test has heard is said to the next one, too."""
-    drawing._told.clear()
+    drawing._checked.clear()
     yield
-    drawing._told.clear()
+    drawing._checked.clear()
 
 
 def passes(loader: DataLoader[Any], read: Callable[[DataLoader[Any]], Iterator[Any]], most: int | None) -> list[Any]:

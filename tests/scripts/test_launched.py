@@ -322,7 +322,7 @@ def test_what_a_script_tells_torch_before_it_trains_is_overruled_as_in_bursts(tm
     again = SETS_ITSELF_UP.replace("    optimizer.step()", "    optimizer.step()\n    torch.set_num_threads(2)")
     threads, told = launched(tmp_path, changes, loop, text=again)
     assert threads == 2
-    assert "sets 2 threads over and over: this training is not the one that was measured" in told
+    assert "the script keeps setting 2 threads: this training is not the one that was measured" in told
 
 
 FOLDS = """

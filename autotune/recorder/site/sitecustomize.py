@@ -1,4 +1,4 @@
-"""Python imports this before a script's first line; it lets the recorder in, and leaves all else as it was."""
+"""Python imports this before a script's first line. It starts the recorder, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _arrive() -> None:
     sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != here]
     own = sys.modules.pop("sitecustomize")
     try:
-        importlib.import_module("sitecustomize")  # the one that would have run without us
+        importlib.import_module("sitecustomize")  # the one that would have run without autotune
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
@@ -23,11 +23,11 @@ def _arrive() -> None:
 
 
 def _let_in(folder: str) -> None:
-    """Imports the recorder by its path, whatever is installed here, below a name that nothing else has."""
+    """Imports the recorder by its path, under a unique package name, regardless of installed packages."""
     import importlib
     import types
 
-    package = types.ModuleType("_autotune")  # autotune's own `__init__` needs what may not be installed here
+    package = types.ModuleType("_autotune")  # autotune's own `__init__` needs packages that may be missing here
     package.__path__ = [folder]
     sys.modules["_autotune"] = package
     importlib.import_module("_autotune.recorder.arrival").arrive()
