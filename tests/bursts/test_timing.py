@@ -95,7 +95,7 @@ def opened(workload: Workload) -> solo.Alone:
     return solo.Alone(workload, stepper_of(workload, tuned, "all", Learner(workload, tuned), seed=0))
 
 
-@pytest.mark.parametrize(("read_seconds", "step_seconds", "emptied"), [(0.05, 0.001, True), (0.001, 0.05, False)])
+@pytest.mark.parametrize(("read_seconds", "step_seconds", "emptied"), [(0.05, 0.001, True), (0.001, 0.2, False)])
 def test_a_wait_for_a_batch_shows_an_empty_queue(read_seconds: float, step_seconds: float, emptied: bool) -> None:
     """However much it may hold: drawing all of that would take five seconds here."""
     knobs = {"batch_size": 1, "num_workers": 2, "prefetch_factor": 100}

@@ -35,9 +35,8 @@ def test_a_process_is_not_forked_in_which_tokenizers_runs_threads(asked: str | N
 @pytest.mark.parametrize(("asks", "told"), [("", "the script has started processes"), (".read()", "None")])
 def test_a_process_that_has_ended_is_no_reason_not_to_fork(asks: str, told: str) -> None:
     """Nobody has asked yet how it did: ``os.popen("stty size").read()`` leaves one."""
-    code = f"import os\nfrom autotune.recorder import server\nran = os.popen('sleep 5'){asks}\n"
-    code = code.replace("sleep 5", "true") if asks else code
-    printed = subprocess.run(
-        [sys.executable, "-c", code + "print(server.unsafe_reason())"], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
+    command = "true" if asks else "exec sleep 60"
+    code = f"import os\nfrom autotune.recorder import server\nran = os.popen('{command}'){asks}\n"
+    code += "print(server.unsafe_reason())\n" + ("" if asks else "ran._proc.kill()\n")
+    printed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout
     assert printed.strip() == told
