@@ -28,6 +28,8 @@ from ..stream import ITERATE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+POLL_SECONDS = 5.0
+"""While a pool waits for a batch, it checks this often that its workers live; torch does the same."""
 _OF_ORDER = ("sampler", "batch_sampler", "batch_size", "drop_last")
 Changed = tuple[tuple[str, Any], ...]
 """Arguments of `DataLoader` that a setting changes, sorted; none: it is the script's own."""
@@ -102,21 +104,23 @@ class Pool:
         changed: Arguments that it changes.
         arguments: Of `DataLoader`, as `Changes.arguments` makes them. Workers are seeded as torch would seed those of
             the script's own loader now, and nothing is drawn from its generator.
-        timeout_seconds: After which a batch is not waited for any longer, where it is not the script's own setting.
+        patience_seconds: The longest time to wait for a batch. The script's own setting waits as long as it takes.
 
     Attributes:
         changed: Arguments that it changes.
+        patience_seconds: See above; a winner gets more.
         persists: Whether its workers live on after a pass.
         start_seconds: What it took to start its workers; 0 before.
         delivered: Batches since it was opened.
     """
 
     def __init__(
-        self, loader: DataLoader[Any], changed: Changed, arguments: Mapping[str, Any], timeout_seconds: float
+        self, loader: DataLoader[Any], changed: Changed, arguments: Mapping[str, Any], patience_seconds: float
     ) -> None:
         self._feed = _Feed()
         self.changed = changed
         self.persists = bool(arguments.get("persistent_workers"))
+        self.patience_seconds = patience_seconds
         self.start_seconds = 0.0
         self.delivered = 0
         kept = {name: value for name, value in arguments.items() if name not in _OF_ORDER}
@@ -128,7 +132,7 @@ class Pool:
         if kept["num_workers"]:
             kept["persistent_workers"] = True  # over the pass at least: pools take turns
             if not self.is_own:
-                kept["timeout"] = timeout_seconds
+                kept["timeout"] = min(POLL_SECONDS, patience_seconds)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's advice on the number of workers is none for the script
             self.loader = DataLoader(**kept)
@@ -144,11 +148,6 @@ class Pool:
     def batches(self) -> Any:
         """Torch's iterator; None before it is opened."""
         return self._batches
-
-    def be_patient(self, seconds: float) -> None:
-        """From here on it waits that long for a batch."""
-        if getattr(self._batches, "_timeout", 0):
-            self._batches._timeout = seconds  # type: ignore[union-attr]
 
     @property
     def queue_batches(self) -> int:
@@ -187,8 +186,15 @@ class Pool:
             StopIteration: All that it has drawn is handed out, and there is no more to draw or it is closed.
         """
         assert self._batches is not None  # noqa: S101 - it was opened before
+        deadline = perf_counter() + self.patience_seconds
         try:
-            batch = next(self._batches)
+            while True:
+                try:
+                    batch = next(self._batches)
+                    break
+                except RuntimeError as error:  # torch raises it also where workers have died
+                    if self.is_own or not str(error).startswith("DataLoader timed out") or perf_counter() > deadline:
+                        raise
         except StopIteration:
             raise
         except Exception:

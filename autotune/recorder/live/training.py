@@ -677,7 +677,7 @@ class LiveTraining:
             if (passing := self._pass) is not None and (
                 pool := passing.pools.get(race.candidate.of_loader)
             ) is not None:
-                pool.be_patient(MOST_PATIENCE_SECONDS)
+                pool.patience_seconds = MOST_PATIENCE_SECONDS
         self._enter(self._incumbent)
         self._next_race()
 

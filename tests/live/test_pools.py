@@ -1,0 +1,61 @@
+"""Pools of a pass: how long they wait for their workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from autotune.recorder.live import pools
+from autotune.recorder.live.pools import Order, Pool
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """Reads each sample in some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(self.seconds)
+        return torch.tensor(index)
+
+
+def opened(seconds: float, patience_seconds: float) -> Pool:
+    """A pool of one worker that reads a pass."""
+    loader = DataLoader(Numbers(seconds))
+    arguments = {"dataset": loader.dataset, "num_workers": 1, "prefetch_factor": 1}
+    pool = Pool(loader, (("num_workers", 1),), arguments, patience_seconds)
+    pool.open(Order(loader, begins=True))
+    return pool
+
+
+def test_a_killed_worker_is_noticed_long_before_patience_ends() -> None:
+    """A winner's pool waits two minutes for a batch, which training must not lose when the kernel kills a worker."""
+    pool = opened(0.0, patience_seconds=10_000.0)
+    assert pool.take() == 0
+    os.kill(pool.batches._workers[0].pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        [pool.take() for _ in range(8)]
+
+
+@pytest.mark.parametrize(("patience_seconds", "comes"), [(60.0, True), (0.5, False)])
+def test_a_slow_batch_is_waited_for_as_long_as_patience_lasts(
+    monkeypatch: pytest.MonkeyPatch, patience_seconds: float, comes: bool
+) -> None:
+    """However often torch stops waiting meanwhile."""
+    monkeypatch.setattr(pools, "POLL_SECONDS", 0.2)
+    pool = opened(2.0, patience_seconds)
+    if comes:
+        assert [pool.take().item() for _ in range(2)] == [0, 1]
+    else:
+        with pytest.raises(RuntimeError, match="timed out"):
+            pool.take()
+    pool.end()
