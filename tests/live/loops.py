@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from functools import partial
 
@@ -155,14 +156,21 @@ def make_loader(arguments, data):
     return DataLoader(data, **arguments)
 
 
-def train(arguments, loop="", fault=None):
-    """A training by hand; all that it has learned, and drawn."""
+def train(arguments, loop="", fault=None, resumed=None, saved=None):
+    """A training by hand, which may resume from a file, and save to one; all that it has learned, and drawn."""
     torch.manual_seed(0)
     data, others = Numbers(fault), DataLoader(Numbers(samples=16), batch_size=8)
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     group, loader = optimizer.param_groups[0], make_loader(arguments, data)
+    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    if resumed is not None:
+        states = torch.load(resumed)
+        for name, part in parts.items():
+            part.load_state_dict(states[name])
+        group = optimizer.param_groups[0]  # torch makes new ones
+        torch.set_rng_state(states["random"])
     learned = {"losses": [], "ids": [], "states": [], "errors": []}
 
     def evaluate():
@@ -195,10 +203,13 @@ def train(arguments, loop="", fault=None):
             evaluate()
         schedule.step()
         learned["states"].append(hash(torch.get_rng_state().numpy().tobytes()))
-    saved = optimizer.state_dict()
+    if saved is not None:
+        states = {name: part.state_dict() for name, part in parts.items()}
+        torch.save({**states, "random": torch.get_rng_state()}, saved)
+    state = optimizer.state_dict()
     learned["checkpoint"] = [
-        {name: value for name, value in saved["param_groups"][0].items() if name != "params"},
-        [[name, str(value.dtype), value.stride()] for name, value in saved["state"][0].items()],
+        {name: value for name, value in state["param_groups"][0].items() if name != "params"},
+        [[name, str(value.dtype), value.stride()] for name, value in state["state"][0].items()],
     ]
     learned["group is the same"] = optimizer.param_groups[0] is group
     return learned
@@ -302,6 +313,21 @@ def compare(name, candidates, plainly, tuned=None):
     print(json.dumps({"case": name, "plain": plain, "tuned": tuned, "decided": decided, "left": live.left}), flush=True)
 
 
+def resume(folder):
+    """A training that is interrupted halfway: each half as it is, and tuned."""
+    for first, second in itertools.product(("plain", "tuned"), repeat=2):
+        file = os.path.join(folder, f"{first}, then {second}")
+        decided = []
+        for way, files in ((first, {"saved": file}), (second, {"resumed": file})):
+            advice = Advice([*OTHERS, *OF_LOADER])
+            live = training.LiveTraining(advice, 2) if way == "tuned" else None
+            learned = train({"shuffle": True}, **files)
+            if live is not None:
+                live.give_up("the case is over")
+                decided.append(sum(one["event"] == "decided" for one in advice.events))
+        print(json.dumps({"case": os.path.basename(file), "decided": decided, **learned}), flush=True)
+
+
 def main(kinds):
     """Runs the cases of these kinds."""
     training.WARM_STEPS, training.WARM_SECONDS, training.BLOCK_SECONDS = 4, 0.0, 0.0
@@ -318,6 +344,9 @@ def main(kinds):
     if "frameworks" in kinds:
         for name, framework in FRAMEWORKS.items():
             compare(name, OF_LOADER, framework)
+    if "resumes" in kinds:
+        with tempfile.TemporaryDirectory() as folder:
+            resume(folder)
     if "faults" in kinds:
         for fault in FAULTS:
             untuned = partial(train, {"shuffle": True}, fault=fault if fault == "bad sample" else None)

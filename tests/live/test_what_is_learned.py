@@ -46,6 +46,12 @@ def of_faults() -> Cases:
     return cases("faults")
 
 
+@pytest.fixture(scope="module")
+def of_resumed() -> Cases:
+    """Trainings that are interrupted halfway."""
+    return cases("resumes")
+
+
 @pytest.mark.parametrize("name", LOADERS)
 def test_loaders_that_are_exchanged_hand_out_the_same(of_loaders: Cases, name: str) -> None:
     """The same samples in the same order, the same losses, and the same random numbers after each epoch."""
@@ -85,3 +91,14 @@ def test_a_candidate_that_fails_costs_no_sample(of_faults: Cases, fault: str) ->
     case = of_faults[fault]
     assert "failed" in [verdict for verdict, _ in case["decided"]] or case["plain"]["errors"]
     assert case["tuned"] == case["plain"]
+
+
+def test_a_training_resumes_with_and_without(of_resumed: Cases) -> None:
+    """Each half as it is or tuned: the same samples, flags and strides; losses differ by rounding alone."""
+    plain = of_resumed.pop("plain, then plain")
+    losses, _ = plain.pop("losses"), plain.pop("decided")
+    assert len(of_resumed) == 3
+    for case in of_resumed.values():
+        assert min(case.pop("decided")) >= 3
+        assert case.pop("losses") == pytest.approx(losses, abs=1e-3)
+        assert case | {"case": plain["case"]} == plain
