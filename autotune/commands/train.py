@@ -17,17 +17,26 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="The result file; in results/<machine> when left out.", metavar="FILE")
     ] = None,
+    allow: Annotated[
+        str,
+        typer.Option(
+            help="Settings to try although they change what is learned or saved: precision, memory_format.",
+            metavar="KNOB,…",
+        ),
+    ] = "",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
 ) -> None:
     """Trains for real, and finds faster settings meanwhile: autotune train -- python train.py --epochs 90."""
     from autotune.bursts.cleanup import make_run_folder
     from autotune.commands.outputs import require_result_place
+    from autotune.knobs import allowed_knobs
     from autotune.sandbox.view import remove_folder
     from autotune.scripts.live import Live
     from autotune.scripts.script import Script
     from autotune.terminal.console import make_console, warning_lines
     from autotune.wording import labelled
 
+    allowed = allowed_knobs(allow)
     script, console = Script.of(command or ()), make_console()
     if out is not None:
         require_result_place(out)
@@ -42,6 +51,6 @@ def train(
 
     folder = make_run_folder()
     try:
-        raise typer.Exit(Live(script, out, folder, say).run(warn))
+        raise typer.Exit(Live(script, out, folder, say, allowed).run(warn))
     finally:
         remove_folder(str(folder))

@@ -102,13 +102,14 @@ def tuned_callback(tuned: Tuned) -> Any:
     return _callback_class("TunedCallback", _Hooks, _bases())(tuned)
 
 
-def live_callback(out: str | Path | None = None) -> Any:
+def live_callback(out: str | Path | None = None, allow: str = "") -> Any:
     """A Lightning ``Callback`` that tunes the running training, as `autotune.live` does.
 
     Args:
         out: Path beside which the log for ``autotune watch`` is written; without it there is no log.
+        allow: Settings to try although they change what is learned or saved, such as ``precision,memory_format``.
     """
-    return _callback_class("LiveCallback", _Live, _bases())(out)
+    return _callback_class("LiveCallback", _Live, _bases())(out, allow)
 
 
 def _bases() -> tuple[type, ...]:
@@ -140,12 +141,12 @@ def _callback_class(name: str, hooks: type, bases: tuple[type, ...]) -> Any:
 class _Live:
     """Tunes a running Lightning training."""
 
-    def __init__(self, out: str | Path | None) -> None:
+    def __init__(self, out: str | Path | None, allow: str) -> None:
         super().__init__()
-        self._out = out
+        self._out, self._allow = out, allow
 
     def on_fit_start(self, *_: Any) -> None:
-        live.begin(self._out)
+        live.begin(self._out, self._allow)
 
 
 class _Step(nn.Module):

@@ -134,11 +134,12 @@ def _callback_class() -> Any:
     return TunedCallback
 
 
-def live_callback(out: str | Path | None = None) -> Any:
+def live_callback(out: str | Path | None = None, allow: str = "") -> Any:
     """A ``TrainerCallback`` that tunes the running training, as `autotune.live` does.
 
     Args:
         out: Path beside which the log for ``autotune watch`` is written; without it there is no log.
+        allow: Settings to try although they change what is learned or saved, such as ``precision,memory_format``.
     """
     from transformers import TrainerCallback
 
@@ -149,6 +150,6 @@ def live_callback(out: str | Path | None = None) -> Any:
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             """Starts tuning, before any batch is drawn."""
-            live.begin(out)
+            live.begin(out, allow)
 
     return LiveCallback()

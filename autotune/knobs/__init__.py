@@ -38,13 +38,14 @@ from autotune.knobs.registry import (
     with_what_is_in_force,
 )
 from autotune.knobs.space import Space, build_space
-from autotune.knobs.while_training import Candidates, LiveFacts, live_candidates
+from autotune.knobs.while_training import Candidates, LiveFacts, allowed_knobs, live_candidates
 from autotune.recorder.compiled import OWN_MODES, keep_gradients
 from autotune.recorder.precision import HALF, torch_dtype
 
 __all__ = [
     "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "OWN_MODES", "Candidates", "Choices", "LiveFacts",
-    "ModelFacts", "Parameters", "Precision", "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "at_most",
+    "ModelFacts", "Parameters", "Precision", "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting",
+    "allowed_knobs", "at_most",
     "build_space", "buying_memory", "can_share_process", "check_values",
     "ddp_arguments", "divisors", "exchanges_coarsely", "following", "format_scalar",
     "framework_arguments",

@@ -47,6 +47,5 @@ def in_words(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
     """A candidate in the recorder's format."""
     changes = changes_of(config, baseline)
     knobs = {knob: now for knob, (_, now) in config.changes_from(baseline).items()}
-    return {
-        "name": words_of(knobs), "knobs": knobs, **{what: changes[what] for what in ("loader", "process", "optimizer")}
-    }  # fmt: skip
+    changed = {what: changes[what] for what in ("loader", "process", "optimizer", "model")}
+    return {"name": words_of(knobs), "knobs": knobs, **changed}

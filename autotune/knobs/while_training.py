@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import Any, Literal
 
 from pydantic import Field
 
-from autotune.errors import ConfigError
+from autotune.errors import ConfigError, UsageError
 from autotune.hardware import DeviceKind, Gpu, Hardware
 from autotune.knobs.config import OptimizerImpl, Scalar, TrainConfig
 from autotune.knobs.facts import ModelFacts, WorkloadFacts
+from autotune.knobs.knob import ByLeave
 from autotune.knobs.registry import DATALOADER_ARGUMENTS, KNOBS, of_loader
 from autotune.knobs.space import Space, build_space
 from autotune.stored import Seconds, Share, Stored, Whole
@@ -26,6 +27,8 @@ HIDDEN_SHARE = 0.5
 observed. Not tuned."""
 MOST_VALUES = 4
 """The most values that are tried for one knob. Not tuned: each costs the training some seconds."""
+UNPLAYED = {("optimizer_impl", "default"), ("precision", "fp16")}
+"""`switch_optimizer` does nothing for the first. The second needs a GradScaler, which the script does not have."""
 
 
 class LiveFacts(Stored):
@@ -43,6 +46,7 @@ class LiveFacts(Stored):
     batch_bytes: Whole = 0
     cudnn_benchmark: bool = False
     attention: bool = Field(default=False, description="torch's attention is called")
+    images: bool = Field(default=False, description="some weights have four dimensions")
     fixed_shapes: bool = Field(default=False, description="all batches have one shape")
     left: dict[str, str] = Field(default_factory=dict, description="why a knob keeps the user's own value, by knob")
 
@@ -66,7 +70,8 @@ class LiveFacts(Stored):
         """The same facts in the form that the knobs' rules read."""
         own, baseline = self.loader or {}, self.baseline
         return WorkloadFacts(
-            target="", name="", fingerprint="", parameters=0, has_images=False, fork_safe=False, baseline=baseline,
+            target="", name="", fingerprint="", parameters=0, has_images=self.images, fork_safe=False,
+            baseline=baseline,
             model=ModelFacts(name="", tensors=0, weights=0, shapes="", optimizer=None), optimizer_impls=self.forms,
             samples=None if own.get("iterable") else own.get("samples"), batch_bytes=self.batch_bytes,
             sample_seconds=self.read_seconds / baseline.batch_size, has_attention=self.attention,
@@ -89,14 +94,27 @@ class Candidates:
     left: Mapping[str, str] = field(default_factory=dict)
 
 
-def live_candidates(facts: LiveFacts, hardware: Hardware) -> Candidates:
+def allowed_knobs(names: str) -> tuple[str, ...]:
+    """The knobs that `names` lists, with commas, and that a running training may try by leave.
+
+    Raises:
+        UsageError: A name is none of these.
+    """
+    known = [knob.name for knob in KNOBS.values() if isinstance(knob.while_training, ByLeave) and knob.scope == "live"]
+    requested = tuple(name.strip() for name in names.split(",") if name.strip())
+    if unknown := [name for name in requested if name not in known]:
+        raise UsageError(f"expected --allow with {', '.join(known)}, got {', '.join(unknown)}")
+    return requested
+
+
+def live_candidates(facts: LiveFacts, hardware: Hardware, allowed: Collection[str] = ()) -> Candidates:
     """The candidates for a running training, by the knobs' own rules.
 
-    If training waits for data, knobs of the loader come first; otherwise they come last. The first guess of every knob
-    is tried before the second guess of any.
+    Knobs that change what is learned are tried only if they are in `allowed`. If training waits for data, knobs of the
+    loader come first; otherwise they come last. The first guess of every knob is tried before the second guess of any.
     """
     hardware, device = _where(facts, hardware)
-    baseline, waits, played = facts.baseline, facts.wait_share >= NOTABLE_WAIT, played_on(device)
+    baseline, waits, played = facts.baseline, facts.wait_share >= NOTABLE_WAIT, played_on(device, allowed)
     no_loader = dict.fromkeys(of_loader(), "no loader of torch feeds the training") if facts.loader is None else {}
     batch = baseline.batch_size
     try:
@@ -115,11 +133,11 @@ def live_candidates(facts: LiveFacts, hardware: Hardware) -> Candidates:
     return Candidates(baseline, tuple(configs), reasons | facts.left)
 
 
-def played_on(device: DeviceKind) -> tuple[str, ...]:
-    """The knobs that a running training tries by itself on a kind of device."""
+def played_on(device: DeviceKind, allowed: Collection[str] = ()) -> tuple[str, ...]:
+    """The knobs that a running training tries on a kind of device: neutral ones, and those that the user allows."""
     kind = "cpu" if device == "cpu" else "gpu"
-    neutral = [knob for knob in KNOBS.values() if knob.while_training == "neutral" and kind in knob.priority]
-    return tuple(knob.name for knob in neutral if knob.dataloader_argument or knob.on_process or knob.on_optimizer)
+    tried = [knob for knob in KNOBS.values() if knob.while_training == "neutral" or knob.name in allowed]
+    return tuple(knob.name for knob in tried if kind in knob.priority and not knob.on_copies)
 
 
 def _where(facts: LiveFacts, hardware: Hardware) -> tuple[Hardware, DeviceKind]:
@@ -147,7 +165,7 @@ def _guesses(knob: str, facts: LiveFacts, space: Space) -> Iterator[TrainConfig]
     if needed is not None and not getattr(baseline, needed):
         start = next(_guesses(needed, facts, space), baseline)
     for value in sorted(values, key=lambda choice: (abs(values.index(choice) - place), -values.index(choice))):
-        if value == own or (knob, value) == ("optimizer_impl", "default"):  # `switch_optimizer` does nothing for it
+        if value == own or (knob, value) in UNPLAYED:
             continue
         config = start.replace(**{knob: value})
         if config != start and _may_gain(knob, value, facts) and space.violation(config) is None:

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,15 @@ class Live:
         out: The result file; None: by the script's name in ``results/<machine>``.
         folder: A folder for the socket, and for the files by which the recorder reports that it has arrived.
         say: Shows a sentence to the user.
+        allowed: Knobs that may change what is learned.
     """
 
-    def __init__(self, script: Script, out: Path | None, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, script: Script, out: Path | None, folder: Path, say: Callable[[str], None], allowed: Sequence[str] = ()
+    ) -> None:
         self.log = LiveLog(say)
         self._script, self._out, self._folder, self._say = script, out, folder, say
+        self._allowed = allowed
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(folder / "live"))
         self._listener.listen()
@@ -138,7 +142,7 @@ class Live:
             if self._out is None:
                 self.log.open(own, self._script.text)
         self._out = self._out or own
-        _offer(channel, self.log.begin(event, hardware))
+        _offer(channel, self.log.begin(event, hardware, self._allowed))
 
     def _conclude(self) -> None:
         """Writes the result after the script has ended."""
@@ -150,7 +154,7 @@ class Live:
             if self._out.exists() and not decided:
                 self._say(f"{self._out} stays as it is: this time the training ended before anything was decided")
                 return
-            result = live_result(self.log.story, self._script, self._hardware, *description)
+            result = live_result(self.log.story, self._script, self._hardware, *description, self._allowed)
             path, failure = keep_document(result, self._out)
             if failure is not None:
                 self._say(str(failure))

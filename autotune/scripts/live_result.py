@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import cast
 
@@ -32,7 +32,14 @@ from autotune.wording import ratio_text
 _ENDINGS = {"failed": Outcome.CRASHED, "too costly": Outcome.TIMEOUT}
 
 
-def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScript, record: ScriptRecord) -> Result:
+def live_result(
+    story: Story,
+    script: Script,
+    hardware: Hardware,
+    seen: SeenScript,
+    record: ScriptRecord,
+    allowed: Sequence[str] = (),
+) -> Result:
     """The result of a training: complete, or partial if the search did not finish.
 
     Args:
@@ -41,6 +48,7 @@ def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScri
         hardware: The machine.
         seen: The script as a look sees it.
         record: The description by which `launch` finds the training loop again.
+        allowed: Knobs that could change what is learned.
     """
     facts, trials, is_over = facts_of(seen, script), tuple(_trials(story)), story.over is not None
     device = cast("DeviceKind", "rocm" if seen.device == "cuda" and "rocm" in hardware.devices else seen.device)
@@ -60,7 +68,7 @@ def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScri
         speedup_reason=None if speedup is not None else _why_none(story),
         constraints=Constraints(
             budget_seconds=story.searched_seconds, device=device, effective_batch=facts.baseline.effective_batch,
-            memory_target=1.0, utilization_target=1.0, only=played_on(device), sampler="none", seed=0,
+            memory_target=1.0, utilization_target=1.0, only=played_on(device, allowed), sampler="none", seed=0,
         ),
         stopped_by="exhausted" if is_over else "interrupted",
         search=SearchRecord(

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from torch.utils.data import DataLoader
 
 from autotune.hardware import probe_host
+from autotune.knobs import allowed_knobs
 from autotune.recorder.live.training import LiveTraining
 from autotune.results.live import LiveLog
 
@@ -20,7 +21,7 @@ Optimizer = TypeVar("Optimizer")
 
 
 def live(
-    loader: Loader, model: Model, optimizer: Optimizer, *, out: str | Path | None = None
+    loader: Loader, model: Model, optimizer: Optimizer, *, out: str | Path | None = None, allow: str = ""
 ) -> tuple[Loader, Model, Optimizer]:
     """Tunes the training of this process while it goes on; call it once, before the loop.
 
@@ -33,20 +34,25 @@ def live(
         model: The model that trains.
         optimizer: Its optimizer.
         out: Keep a log beside this path, for ``autotune watch``; without it there is no log.
+        allow: Settings to try although they change what is learned or saved, such as ``precision,memory_format``.
+
+    Raises:
+        UsageError: `allow` names something else.
     """
-    begin(out)
+    begin(out, allow)
     return loader, model, optimizer
 
 
-def begin(out: str | Path | None = None) -> None:
+def begin(out: str | Path | None = None, allow: str = "") -> None:
     """Tunes the training of this process from now on, as `live` does; callbacks of frameworks call it."""
-    LiveTraining(_Adviser(out), probe_host().cpu.budget)
+    LiveTraining(_Adviser(out, allow), probe_host().cpu.budget)
 
 
 class _Adviser:
     """Plans candidates in the training process itself."""
 
-    def __init__(self, out: str | Path | None) -> None:
+    def __init__(self, out: str | Path | None, allow: str) -> None:
+        self._allowed = allowed_knobs(allow)
         self._log = LiveLog(lambda sentence: print(f"autotune: {sentence}", file=sys.stderr))
         self._out = out
         self._candidates: list[dict[str, Any]] = []
@@ -55,7 +61,7 @@ class _Adviser:
         """Asks for candidates."""
         if self._out is not None:
             self._log.open(Path(self._out), " ".join(sys.argv))
-        self._candidates = self._log.begin({"event": "began", "pid": os.getpid(), **facts}, probe_host())
+        self._candidates = self._log.begin({"event": "began", "pid": os.getpid(), **facts}, probe_host(), self._allowed)
 
     def answer(self) -> list[dict[str, Any]]:
         """The candidates."""

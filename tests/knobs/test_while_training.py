@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from autotune.errors import UsageError
 from autotune.hardware import Hardware
-from autotune.knobs import KNOBS, LiveFacts, live_candidates
+from autotune.knobs import KNOBS, LiveFacts, allowed_knobs, live_candidates
 from autotune.knobs.knob import ByLeave
 from tests.spaces import cpu_machine, gpu_machine
 
@@ -23,10 +24,10 @@ def test_what_each_knob_does_to_a_training_that_runs() -> None:
     """Stated on the knob; by leave with a sentence, and what is not named no such training can take."""
     assert {name for name, knob in KNOBS.items() if knob.while_training == "neutral"} == {
         "num_workers", "prefetch_factor", "pin_memory", "non_blocking", "num_threads", "optimizer_impl",
-        "cudnn_benchmark", "sdpa_backend", "memory_format",
+        "cudnn_benchmark", "sdpa_backend",
     }  # fmt: skip
     by_leave = {name: knob.while_training for name, knob in KNOBS.items() if isinstance(knob.while_training, ByLeave)}
-    assert by_leave.keys() == {"precision", "compile_mode", "dataloader_in_order"}
+    assert by_leave.keys() == {"precision", "compile_mode", "dataloader_in_order", "memory_format"}
     assert all(isinstance(one, ByLeave) and len(one.changes.split()) > 3 for one in by_leave.values())
 
 
@@ -101,3 +102,29 @@ def test_what_is_left_alone_has_a_reason() -> None:
     assert left["num_workers"] == "iterable"
     assert left["num_threads"] == "torch already uses the one CPU that is usable"
     assert "pin_memory" not in left
+
+
+@pytest.mark.parametrize(
+    ("allowed", "changes", "tried"),
+    [
+        ("", {}, set()),
+        ("precision", {}, {"bf16", "tf32"}),
+        ("precision, memory_format", {}, {"bf16", "tf32", "channels_last"}),
+        ("memory_format", {"images": False}, set()),
+        ("precision", {"left": {"precision": "the script chooses its precision itself"}}, set()),
+    ],
+)
+def test_what_is_learned_changes_only_by_leave(allowed: str, changes: dict[str, Any], tried: set[str]) -> None:
+    """Precision and layout are tried where the user allows them, and where they mean something."""
+    facts = LiveFacts(**{**FACTS, "device": "cuda", "wait_share": 0.0, "images": True, **changes})
+    found = live_candidates(facts, gpu_machine(), allowed_knobs(allowed))
+    own = found.baseline
+    values = [(config.precision, config.memory_format) for config in found.configs]
+    assert {value for pair in values for value in pair} - {own.precision, own.memory_format} == tried
+
+
+@pytest.mark.parametrize("name", ["compile_mode", "num_workers", "colour"])
+def test_leave_for_anything_else_is_refused(name: str) -> None:
+    """Compiling would hold up the training; neutral settings need no leave."""
+    with pytest.raises(UsageError, match=rf"expected --allow with .*precision.*, got {name}"):
+        allowed_knobs(f"precision,{name}")

@@ -22,6 +22,7 @@ from autotune.recorder.live import training
 
 SAMPLES, EPOCHS = 160, 4
 FORMS = ("fused", "foreach")
+OF_MODEL = {"memory_format": "lay_out", "precision": "autocast_forward"}
 
 
 class Numbers(Dataset):
@@ -96,6 +97,7 @@ def candidate(**knobs):
         "loader": loader,
         "process": [] if threads is None else [["set_threads", threads]],
         "optimizer": [] if form is None else [["switch_optimizer", form]],
+        "model": [function for name, function in OF_MODEL.items() if name in knobs],
     }
 
 
@@ -105,6 +107,13 @@ OF_LOADER = [
     candidate(num_workers=3, prefetch_factor=1),
 ]  # fmt: skip
 OTHERS = [*(candidate(optimizer_impl=form) for form in FORMS), candidate(num_threads=1)]
+
+
+LAYOUTS = [
+    candidate(memory_format="channels_last"), candidate(optimizer_impl="fused"), candidate(memory_format="contiguous"),
+    candidate(memory_format="channels_last"), candidate(optimizer_impl="foreach"),
+]  # fmt: skip
+PRECISIONS = [candidate(precision="bf16"), candidate(precision="fp32"), candidate(precision="bf16")]
 
 
 def weighted(data):
@@ -161,6 +170,9 @@ def train(arguments, loop="", fault=None, resumed=None, saved=None):
     torch.manual_seed(0)
     data, others = Numbers(fault), DataLoader(Numbers(samples=16), batch_size=8)
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
+    if loop == "convolutions":
+        folded = nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten()
+        model = nn.Sequential(*folded, nn.Linear(16, 4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     group, loader = optimizer.param_groups[0], make_loader(arguments, data)
@@ -341,6 +353,8 @@ def main(kinds):
         for loop in LOOPS:
             compare(loop, OF_LOADER, partial(train, {"shuffle": True}, loop))
         compare("optimizers", OTHERS, partial(train, {"shuffle": True}))
+        compare("layouts", LAYOUTS, partial(train, {"shuffle": True}, "convolutions"))
+        compare("precisions", PRECISIONS, partial(train, {"shuffle": True}, "convolutions"))
     if "frameworks" in kinds:
         for name, framework in FRAMEWORKS.items():
             compare(name, OF_LOADER, framework)

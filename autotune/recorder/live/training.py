@@ -25,6 +25,7 @@ from time import perf_counter  # by name: the script may replace what `time` hol
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from .. import hooks
@@ -42,6 +43,7 @@ from ..usage import available_bytes, resident_bytes
 from .adviser import Parent
 from .evidence import Evidence, Spread
 from .ledger import WORST, Ledger
+from .models import Models, have_images
 from .own_reading import OwnReading
 from .pools import Changed, Order, Pass, Pool, Pools
 
@@ -117,6 +119,7 @@ class Setting:
         loader: Arguments of `DataLoader`.
         process: Functions of `telling`, each with a value.
         optimizer: The same.
+        model: Functions of `telling` that change a model.
     """
 
     name: str = "your own setting"
@@ -124,6 +127,7 @@ class Setting:
     loader: Mapping[str, Any] = field(default_factory=dict)
     process: Mapping[str, Any] = field(default_factory=dict)
     optimizer: Mapping[str, Any] = field(default_factory=dict)
+    model: tuple[str, ...] = ()
 
     def with_changes(self, words: Mapping[str, Any]) -> Setting:
         """The same with a candidate's changes, as `Adviser.answer` describes them."""
@@ -133,6 +137,7 @@ class Setting:
             {**self.loader, **words["loader"]},
             {**self.process, **dict(words["process"])},
             {**self.optimizer, **dict(words["optimizer"])},
+            tuple(dict.fromkeys((*self.model, *words["model"]))),
         )
 
     @property
@@ -146,6 +151,7 @@ class Setting:
             {
                 "knobs": dict(self.knobs), "changed": list(self.knobs), "loader": dict(self.loader),
                 "process": list(self.process.items()), "optimizer": list(self.optimizer.items()),
+                "model": list(self.model),
             }
         )  # fmt: skip
 
@@ -208,6 +214,7 @@ class LiveTraining:
         self._draws, self._step_draws = 0, 1.0
         self._draw_thread = 0
         self._reading = OwnReading()
+        self._called, self._models = Models(), list[weakref.ref[nn.Module]]()
         self._known_optimizer: weakref.ref[Optimizer] | None = None
         self._unfused: str | None = None
         self._others = 0  # steps of other optimizers since the last one
@@ -232,6 +239,7 @@ class LiveTraining:
             hooks.on_mode(self._on_mode),
             register_optimizer_step_pre_hook(self._before_step).remove,
             register_optimizer_step_post_hook(self._on_step).remove,
+            self._called.end,
         ]
         atexit.register(self._at_exit)
 
@@ -415,6 +423,7 @@ class LiveTraining:
             return
         self._due, self._step_draws = perf_counter(), max(1.0, self._draws / self._steps)
         self._choose_loader()
+        self._choose_models()
         self._phase = "asks"
         self._adviser.ask(self._facts())
         self._await_answer()
@@ -440,6 +449,18 @@ class LiveTraining:
             if self._key is None:
                 self.left.setdefault(name, self.left["num_workers"])
 
+    def _choose_models(self) -> None:
+        """The models that the optimizer steps, where they may be changed."""
+        self._called.end()
+        assert self._optimizer is not None  # noqa: S101 - it has stepped
+        models = self._called.stepped_by(self._optimizer)
+        self.left |= self._called.why_not(models)
+        self._models = [weakref.ref(model) for model in models]
+
+    @property
+    def _alive(self) -> list[nn.Module]:
+        return [model for reference in self._models if (model := reference()) is not None]
+
     def _facts(self) -> dict[str, Any]:
         optimizer, loader = self._optimizer, self._pass.loader if self._pass is not None and self._key else None
         assert optimizer is not None  # noqa: S101 - it has stepped
@@ -457,6 +478,7 @@ class LiveTraining:
             "batch_bytes": self._batch_bytes,
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "fixed_shapes": len(self._shapes) == 1,
+            "images": have_images(self._alive),
             "left": self.left,
         }
 
@@ -700,9 +722,10 @@ class LiveTraining:
         with _uninterrupted():
             if (undone := self._changes.pop(id(former), None)) is not None:
                 undone.undo()
-            if setting.process or setting.optimizer:
+            if setting.process or setting.optimizer or setting.model:
                 changes = self._changes[id(setting)] = setting.changes()
                 changes.on_process(self._device)
+                changes.on_models(self._alive)
                 if optimizer is not None:
                     changes.on_optimizer(optimizer)
                 if changes.refused_form is not None and self._race is not None:
