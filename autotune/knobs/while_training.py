@@ -100,10 +100,12 @@ def allowed_knobs(names: str) -> tuple[str, ...]:
     Raises:
         UsageError: A name is none of these.
     """
-    known = [knob.name for knob in KNOBS.values() if isinstance(knob.while_training, ByLeave) and knob.scope == "live"]
+    choices = [
+        knob.name for knob in KNOBS.values() if isinstance(knob.while_training, ByLeave) and knob.scope == "live"
+    ]
     requested = tuple(name.strip() for name in names.split(",") if name.strip())
-    if unknown := [name for name in requested if name not in known]:
-        raise UsageError(f"expected --allow with {', '.join(known)}, got {', '.join(unknown)}")
+    if unknown := [name for name in requested if name not in choices]:
+        raise UsageError(f"expected --allow with {', '.join(choices)}, got {', '.join(unknown)}")
     return requested
 
 
