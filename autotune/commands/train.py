@@ -18,11 +18,7 @@ def train(
         Path | None, typer.Option(help="The result file; in results/<machine> when left out.", metavar="FILE")
     ] = None,
     allow: Annotated[
-        str,
-        typer.Option(
-            help="Settings to try although they change what is learned or saved: precision, memory_format.",
-            metavar="KNOB,…",
-        ),
+        str, typer.Option(help="Settings to try although they change what is learned: precision.", metavar="KNOB,…")
     ] = "",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
 ) -> None:

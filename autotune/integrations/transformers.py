@@ -139,7 +139,7 @@ def live_callback(out: str | Path | None = None, allow: str = "") -> Any:
 
     Args:
         out: Path beside which the log for ``autotune watch`` is written; without it there is no log.
-        allow: Settings to try although they change what is learned or saved, such as ``precision,memory_format``.
+        allow: Settings to try although they change what is learned: ``precision``.
     """
     from transformers import TrainerCallback
 

@@ -52,7 +52,8 @@ class ByLeave:
 
 WhileTraining = Literal["neutral"] | ByLeave | None
 """What another value does to a running training. Neutral: same samples in the same order, same mathematics but for
-rounding. `ByLeave`: it learns something else. None: a running training cannot take another value."""
+rounding. `ByLeave`: it learns something else. None: a running training cannot take another value. For example,
+`memory_format`: what convolutions return then has other strides, for which the script's own ``view`` raises."""
 Rule = Callable[[SearchContext], Choices | str]
 Preference = Callable[[SearchContext, Mapping[str, Scalar]], tuple[Scalar, ...]]
 

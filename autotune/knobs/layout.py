@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from autotune.knobs.config import Scalar
 from autotune.knobs.context import Choices, SearchContext
-from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
+from autotune.knobs.knob import EVERYWHERE, Knob
 from autotune.recorder.layout import lay_out, layout_of
 
 
@@ -26,7 +26,6 @@ def _preferred(context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Sc
 KNOBS = (
     Knob(
         name="memory_format", scope="live",
-        while_training=ByLeave("checkpoints hold weights with the strides of channels_last, which load as before"),
         when="4-D tensors occur", why="convolutions on images are often faster in channels_last",
         candidates=_candidates, prefers=_preferred, priority={"gpu": 50, "cpu": 40}, guide=100,
         affects={"memory", "arithmetic", "compiled code"}, on_model=lay_out,

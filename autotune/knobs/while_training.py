@@ -46,7 +46,6 @@ class LiveFacts(Stored):
     batch_bytes: Whole = 0
     cudnn_benchmark: bool = False
     attention: bool = Field(default=False, description="torch's attention is called")
-    images: bool = Field(default=False, description="some weights have four dimensions")
     fixed_shapes: bool = Field(default=False, description="all batches have one shape")
     left: dict[str, str] = Field(default_factory=dict, description="why a knob keeps the user's own value, by knob")
 
@@ -70,8 +69,7 @@ class LiveFacts(Stored):
         """The same facts in the form that the knobs' rules read."""
         own, baseline = self.loader or {}, self.baseline
         return WorkloadFacts(
-            target="", name="", fingerprint="", parameters=0, has_images=self.images, fork_safe=False,
-            baseline=baseline,
+            target="", name="", fingerprint="", parameters=0, has_images=False, fork_safe=False, baseline=baseline,
             model=ModelFacts(name="", tensors=0, weights=0, shapes="", optimizer=None), optimizer_impls=self.forms,
             samples=None if own.get("iterable") else own.get("samples"), batch_bytes=self.batch_bytes,
             sample_seconds=self.read_seconds / baseline.batch_size, has_attention=self.attention,

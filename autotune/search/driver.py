@@ -149,9 +149,10 @@ class Search:
             if self._is_past_the_bundle and self._reaches_target():
                 return "target"
             is_late = self._bursts.searching_seconds <= SIMPLER_SHARE * self._budget.seconds
-            turn = ([] if is_late and self._waiting is None else self._next_turn()) or self._simpler_turn()
+            turn = self._simpler_turn() if is_late and self._waiting is None else []
+            turn = turn or self._next_turn() or self._simpler_turn()
             if not turn:
-                return "budget" if is_late else self._chooser.ended if self._is_bayes else "exhausted"
+                return self._chooser.ended if self._is_bayes else "exhausted"
             self._bursts.challenge(turn)
 
     def _simpler_turn(self) -> list[Challenger]:
@@ -160,12 +161,15 @@ class Search:
         if best is None or best == self.baseline:
             return []
         tried = {trial.burst.point for trial in self.log.trials}
-        left = self._bursts.searching_seconds
+        available = self._bursts.searching_seconds
         for point in simpler(best, self.baseline, self.log.trials, self.log.design):
-            if point not in tried and not self._plays_alone(point) and self._refuse_for_now(point) is None:
-                left -= self._bursts.costs.challenge_seconds(point, best)
-                if left > 0 and len(points) < AT_ONCE:
-                    points.append(point)
+            seconds = self._bursts.costs.challenge_seconds(point, best)
+            if point in tried or seconds > available or self._plays_alone(point) or self._refuse_for_now(point):
+                continue
+            available -= seconds
+            points.append(point)
+            if len(points) == AT_ONCE:
+                break
         reason = "some change of the best may gain nothing"
         return [(self.log.ask(point), Proposal(point, SIMPLER, reason)) for point in points]
 

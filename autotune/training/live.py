@@ -34,7 +34,7 @@ def live(
         model: The model that trains.
         optimizer: Its optimizer.
         out: Keep a log beside this path, for ``autotune watch``; without it there is no log.
-        allow: Settings to try although they change what is learned or saved, such as ``precision,memory_format``.
+        allow: Settings to try although they change what is learned: ``precision``.
 
     Raises:
         UsageError: `allow` names something else.

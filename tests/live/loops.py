@@ -22,7 +22,6 @@ from autotune.recorder.live import training
 
 SAMPLES, EPOCHS = 160, 4
 FORMS = ("fused", "foreach")
-OF_MODEL = {"memory_format": "lay_out", "precision": "autocast_forward"}
 
 
 class Numbers(Dataset):
@@ -97,7 +96,7 @@ def candidate(**knobs):
         "loader": loader,
         "process": [] if threads is None else [["set_threads", threads]],
         "optimizer": [] if form is None else [["switch_optimizer", form]],
-        "model": [function for name, function in OF_MODEL.items() if name in knobs],
+        "model": ["autocast_forward"] if "precision" in knobs else [],
     }
 
 
@@ -109,10 +108,6 @@ OF_LOADER = [
 OTHERS = [*(candidate(optimizer_impl=form) for form in FORMS), candidate(num_threads=1)]
 
 
-LAYOUTS = [
-    candidate(memory_format="channels_last"), candidate(optimizer_impl="fused"), candidate(memory_format="contiguous"),
-    candidate(memory_format="channels_last"), candidate(optimizer_impl="foreach"),
-]  # fmt: skip
 PRECISIONS = [candidate(precision="bf16"), candidate(precision="fp32"), candidate(precision="bf16")]
 
 
@@ -155,6 +150,17 @@ class Chunks:
             yield from chunk
 
 
+class Summing(nn.Module):
+    """A model that raises in another precision, after it has drawn random numbers and counted in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 4))
+
+    def forward(self, values):
+        return torch.zeros(len(values), 4).index_add_(0, torch.arange(len(values)), self.layers(values))
+
+
 def make_loader(arguments, data):
     """A loader; a generator is named by its seed, and a sampler is made of the data."""
     arguments = {"batch_size": 4, **arguments}
@@ -165,24 +171,41 @@ def make_loader(arguments, data):
     return DataLoader(data, **arguments)
 
 
+def make_model(loop):
+    """The model of a loop."""
+    if loop == "convolutions":
+        folded = nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten()
+        return nn.Sequential(*folded, nn.Linear(16, 4))
+    if loop == "needs fp32":
+        return Summing()
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
+
+
+def load(file, parts):
+    """Resumes a training."""
+    states = torch.load(file)
+    for name, part in parts.items():
+        part.load_state_dict(states[name])
+    torch.set_rng_state(states["random"])
+
+
+def save(file, parts):
+    """Saves a training."""
+    states = {name: part.state_dict() for name, part in parts.items()}
+    torch.save({**states, "random": torch.get_rng_state()}, file)
+
+
 def train(arguments, loop="", fault=None, resumed=None, saved=None):
     """A training by hand, which may resume from a file, and save to one; all that it has learned, and drawn."""
     torch.manual_seed(0)
     data, others = Numbers(fault), DataLoader(Numbers(samples=16), batch_size=8)
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
-    if loop == "convolutions":
-        folded = nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten()
-        model = nn.Sequential(*folded, nn.Linear(16, 4))
+    model = make_model(loop)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    group, loader = optimizer.param_groups[0], make_loader(arguments, data)
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
     if resumed is not None:
-        states = torch.load(resumed)
-        for name, part in parts.items():
-            part.load_state_dict(states[name])
-        group = optimizer.param_groups[0]  # torch makes new ones
-        torch.set_rng_state(states["random"])
+        load(resumed, parts)
+    group, loader = optimizer.param_groups[0], make_loader(arguments, data)
     learned = {"losses": [], "ids": [], "states": [], "errors": []}
 
     def evaluate():
@@ -216,14 +239,14 @@ def train(arguments, loop="", fault=None, resumed=None, saved=None):
         schedule.step()
         learned["states"].append(hash(torch.get_rng_state().numpy().tobytes()))
     if saved is not None:
-        states = {name: part.state_dict() for name, part in parts.items()}
-        torch.save({**states, "random": torch.get_rng_state()}, saved)
+        save(saved, parts)
     state = optimizer.state_dict()
     learned["checkpoint"] = [
         {name: value for name, value in state["param_groups"][0].items() if name != "params"},
         [[name, str(value.dtype), value.stride()] for name, value in state["state"][0].items()],
     ]
     learned["group is the same"] = optimizer.param_groups[0] is group
+    learned["buffers"] = [buffer.tolist() for buffer in model.buffers()]
     return learned
 
 
@@ -353,8 +376,8 @@ def main(kinds):
         for loop in LOOPS:
             compare(loop, OF_LOADER, partial(train, {"shuffle": True}, loop))
         compare("optimizers", OTHERS, partial(train, {"shuffle": True}))
-        compare("layouts", LAYOUTS, partial(train, {"shuffle": True}, "convolutions"))
-        compare("precisions", PRECISIONS, partial(train, {"shuffle": True}, "convolutions"))
+        for loop in ("convolutions", "needs fp32"):
+            compare(loop, PRECISIONS, partial(train, {"shuffle": True}, loop))
     if "frameworks" in kinds:
         for name, framework in FRAMEWORKS.items():
             compare(name, OF_LOADER, framework)

@@ -76,16 +76,23 @@ def test_frameworks_learn_the_same(of_frameworks: Cases, name: str) -> None:
     assert case["tuned"] == case["plain"]
 
 
-@pytest.mark.parametrize(("name", "error"), [("optimizers", 1e-4), ("layouts", 1e-4), ("precisions", 0.05)])
+@pytest.mark.parametrize(("name", "error"), [("optimizers", 1e-4), ("convolutions", 0.05)])
 def test_other_settings_change_rounding_alone(of_loops: Cases, name: str, error: float) -> None:
     """Checkpoints hold the script's own flags, and what schedulers hold stays the same object."""
     case = of_loops[name]
     plain, tuned = case["plain"], case["tuned"]
-    assert len(case["decided"]) >= 3
+    assert len(case["decided"]) >= 2
     assert "failed" not in [verdict for verdict, _ in case["decided"]]
     assert (tuned["losses"] == plain["losses"]) is False
     assert tuned.pop("losses") == pytest.approx(plain.pop("losses"), abs=error)
     assert tuned == plain
+
+
+def test_a_model_that_fails_in_another_precision_trains_on_in_its_own(of_loops: Cases) -> None:
+    """The call is repeated with the same random numbers, and running averages count each batch once."""
+    case = of_loops["needs fp32"]
+    assert [verdict for verdict, _ in case["decided"]] == ["failed", "won", "failed"]
+    assert case["tuned"] == case["plain"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -1,8 +1,9 @@
-"""The models that a training calls and steps: whether their layout and precision may change while they train."""
+"""The models that a training calls and steps, whose precision may change while they train, if the user allows it."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,8 +11,10 @@ from torch import nn
 
 from .. import hooks
 from ..effects import compiled_graphs
-from ..loop import autocast_dtype, is_compiled
-from ..naming import wrapped_in
+from ..harmless import harmless
+from ..loop import autocast_dtype, is_compiled, is_in_backward, outermost
+from ..undo import Undo
+from ..wrapping import wrap_forward
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -23,43 +26,80 @@ class Models:
     def __init__(self) -> None:
         self._called: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._device_type, self._casts = "cpu", False
+        self._fault: str | None = None
         self.end = hooks.on_outermost_forward(self._on_forward, self._on_inner_forward)
 
+    @harmless
     def _on_forward(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:
-        if model.training and torch.is_grad_enabled() and (weight := next(model.parameters(), None)) is not None:
+        if not (model.training and torch.is_grad_enabled()) or is_in_backward():  # checkpointing calls parts again
+            return
+        if (weight := next(iter(model.parameters()), None)) is not None:
             self._called.add(model)
             self._device_type = weight.device.type
             self._on_inner_forward(arguments)
 
+    @harmless
     def _on_inner_forward(self, _: tuple[Any, ...]) -> None:
         """Frameworks enter autocast within the model."""
         self._casts |= torch.is_grad_enabled() and autocast_dtype(self._device_type) is not None
 
+    def give_up(self, why: str) -> None:
+        """Stops looking after a fault: then no model changes."""
+        self._fault = why
+        self.end()
+
     def stepped_by(self, optimizer: Optimizer) -> list[nn.Module]:
-        """The models whose weights an optimizer steps, without their wrappers."""
+        """The models whose weights an optimizer steps; no model is part of another one."""
         stepped = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-        models = [wrapped_in(model)[-1] for model in self._called]
-        return [model for model in models if any(id(weight) in stepped for weight in model.parameters())]
+        models = [model for model in self._called if any(id(weight) in stepped for weight in model.parameters())]
+        return outermost(models)
 
-    def why_not(self, models: list[nn.Module]) -> dict[str, str]:
-        """By knob, why models keep the script's own value."""
-        weights = [weight for model in models for weight in model.parameters()]
-        reason = None
+    def why_not(self, models: list[nn.Module]) -> str | None:
+        """Why models keep the script's own precision; None where nothing speaks against another one."""
+        if self._fault is not None:
+            return self._fault
         if not models:
-            reason = "no model was seen to be called"
-        elif compiled_graphs() or any(isinstance(m, torch.jit.ScriptModule) or is_compiled(m) for m in models):
-            reason = "the script compiles its model itself"
-        elif any(weight.untyped_storage().is_shared() for weight in weights if weight.device.type == "cpu"):
-            reason = "other processes share the weights"
-        elif torch.distributed.is_available() and torch.distributed.is_initialized():
-            reason = "the script trains in a process group"
-        if reason is not None:
-            return {"memory_format": reason, "precision": reason}
+            return "no model was seen to be called"
+        parts = [part for model in models for part in model.modules()]
+        if compiled_graphs() or any(isinstance(part, torch.jit.ScriptModule) or is_compiled(part) for part in parts):
+            return "the script compiles its model itself"
+        is_in_group = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if is_in_group or any(isinstance(part, nn.DataParallel) for part in parts):
+            return "the model is copied to several devices"
+        weights = [weight for model in models for weight in model.parameters()]
         if self._casts or any(weight.is_floating_point() and weight.dtype != torch.float32 for weight in weights):
-            return {"precision": "the script chooses its precision itself"}
-        return {}
+            return "the script chooses its precision itself"
+        return None
 
 
-def have_images(models: list[nn.Module]) -> bool:
-    """Whether any weight has four dimensions, as those of convolutions on images."""
-    return any(weight.dim() == 4 for model in models for weight in model.parameters())
+def with_fallback(model: nn.Module, fall_back: Callable[[Exception], None]) -> Undo:
+    """Calls a model's forward again where it raises, once `fall_back` has restored the script's own.
+
+    Random numbers are drawn as by the first call. Running averages are restored where that call is the first one.
+    """
+    buffers: list[tuple[torch.Tensor, torch.Tensor]] | None = [
+        (buffer, buffer.detach().clone()) for buffer in model.buffers()
+    ]
+
+    def guarded(forward: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal buffers
+        generators = [torch.get_rng_state()]
+        if next(model.parameters()).is_cuda:
+            generators.append(torch.cuda.get_rng_state())
+        kept, buffers = buffers, None
+        try:
+            return forward(*args, **kwargs)
+        except Exception as error:
+            called = args[0] if args and isinstance(args[0], type(model)) else model
+            if called is not model:  # a copy
+                raise
+            fall_back(error)
+            torch.set_rng_state(generators[0])
+            if len(generators) > 1:
+                torch.cuda.set_rng_state(generators[1])
+            with torch.no_grad():
+                for buffer, value in kept or ():
+                    buffer.copy_(value)
+            return model.forward(*(args[1:] if args and args[0] is model else args), **kwargs)
+
+    return wrap_forward(model, guarded)

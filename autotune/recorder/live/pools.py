@@ -172,7 +172,9 @@ class Pool:
         self._feed.order = order
         self._feed.drawn.clear()  # of a pass that was left early
         self.delivered = 0
+        self._wait_at_most(self.patience_seconds)  # workers may still have to start, or to end the last pass
         self._batches = ITERATE(self.loader)
+        self._wait_at_most(POLL_SECONDS)
         self._leave_to_us()
 
     def close(self) -> None:
@@ -193,8 +195,10 @@ class Pool:
                     batch = next(self._batches)
                     break
                 except RuntimeError as error:  # torch raises it also where workers have died
-                    if self.is_own or not str(error).startswith("DataLoader timed out") or perf_counter() > deadline:
+                    if self.is_own or not str(error).startswith("DataLoader timed out"):
                         raise
+                    if perf_counter() > deadline:
+                        raise RuntimeError(f"no batch came within {self.patience_seconds:g} s") from error
         except StopIteration:
             raise
         except Exception:
@@ -221,6 +225,11 @@ class Pool:
     def end(self) -> None:
         """Ends its workers, which have nothing left to do."""
         self._batches = self.loader._iterator = None
+
+    def _wait_at_most(self, seconds: float) -> None:
+        """Torch's iterator raises an error after this time. The script's own setting keeps its own."""
+        if not self.is_own and getattr(self._batches, "_timeout", False):
+            self._batches._timeout = min(seconds, self.patience_seconds)  # type: ignore[union-attr]
 
     def _leave_to_us(self) -> None:
         """Takes its workers out of torch's watch, which would end the training in the middle of any line."""

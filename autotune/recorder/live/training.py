@@ -39,11 +39,12 @@ from ..naming import has_own_iterator, length_of, loader_key, tensors_in
 from ..observer import Observer
 from ..ranks import count_ranks
 from ..telling import form_of
+from ..undo import Undo
 from ..usage import available_bytes, resident_bytes
 from .adviser import Parent
 from .evidence import Evidence, Spread
 from .ledger import WORST, Ledger
-from .models import Models, have_images
+from .models import Models, with_fallback
 from .own_reading import OwnReading
 from .pools import Changed, Order, Pass, Pool, Pools
 
@@ -215,6 +216,7 @@ class LiveTraining:
         self._draw_thread = 0
         self._reading = OwnReading()
         self._called, self._models = Models(), list[weakref.ref[nn.Module]]()
+        self._guards: list[Undo] = []
         self._known_optimizer: weakref.ref[Optimizer] | None = None
         self._unfused: str | None = None
         self._others = 0  # steps of other optimizers since the last one
@@ -250,6 +252,8 @@ class LiveTraining:
         if not torch.is_grad_enabled() or os.getpid() != self._process:
             return iterate(loader)
         passing = self._passes(loader)
+        if passing is None and any(pool.batches is loader._iterator for pool in self._lasting.get(loader, {}).values()):
+            loader._iterator = None  # torch would go on with a pool's workers
         return iterate(loader) if passing is None else passing
 
     @harmless
@@ -450,11 +454,17 @@ class LiveTraining:
                 self.left.setdefault(name, self.left["num_workers"])
 
     def _choose_models(self) -> None:
-        """The models that the optimizer steps, where they may be changed."""
+        """The models that the optimizer steps, where their precision may change."""
         self._called.end()
         assert self._optimizer is not None  # noqa: S101 - it has stepped
-        models = self._called.stepped_by(self._optimizer)
-        self.left |= self._called.why_not(models)
+        models: list[nn.Module] = []
+        try:
+            models = self._called.stepped_by(self._optimizer)
+            reason = self._called.why_not(models)
+        except Exception as error:  # noqa: BLE001 - a script's own strange models
+            reason = f"{type(error).__name__}: {error}"
+        if reason is not None:
+            self.left["precision"] = reason
         self._models = [weakref.ref(model) for model in models]
 
     @property
@@ -478,7 +488,6 @@ class LiveTraining:
             "batch_bytes": self._batch_bytes,
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "fixed_shapes": len(self._shapes) == 1,
-            "images": have_images(self._alive),
             "left": self.left,
         }
 
@@ -720,12 +729,15 @@ class LiveTraining:
             return
         optimizer = self._optimizer
         with _uninterrupted():
+            self._end_guards()
             if (undone := self._changes.pop(id(former), None)) is not None:
                 undone.undo()
             if setting.process or setting.optimizer or setting.model:
                 changes = self._changes[id(setting)] = setting.changes()
                 changes.on_process(self._device)
-                changes.on_models(self._alive)
+                if setting.model:
+                    changes.on_models(self._alive)
+                    self._guards = [with_fallback(model, self._on_forward_failed) for model in self._alive]
                 if optimizer is not None:
                     changes.on_optimizer(optimizer)
                 if changes.refused_form is not None and self._race is not None:
@@ -733,6 +745,19 @@ class LiveTraining:
         passing = self._pass
         if passing is not None and former.of_loader != setting.of_loader:
             passing.go_on_with(self._pool_for(setting, passing.loader, passing.pools))
+
+    def _on_forward_failed(self, error: Exception) -> None:
+        """A model has raised in another precision. Its own is restored; an error of the script's own comes again."""
+        reason, race = f"{type(error).__name__}: {error}", self._race
+        if race is not None and self._in_force is race.candidate:
+            race.failure = reason
+            self._enter(self._incumbent)
+        else:
+            self.give_up(f"the model fails in another precision: {reason}")
+
+    def _end_guards(self) -> None:
+        while self._guards:
+            self._guards.pop()()
 
     def _pool_for(self, setting: Setting, loader: DataLoader[Any], pools: Pools) -> Pool:
         """The pool of a setting, for one of the script's loaders."""
@@ -773,6 +798,7 @@ class LiveTraining:
 
     def _finish(self, why: str) -> None:
         """The search is over; what has won stays."""
+        self._called.end()
         if self._known_optimizer is not None:
             self._enter(self._incumbent)
         self._phase, self._race, self._block = "over", None, None
@@ -800,7 +826,9 @@ class LiveTraining:
         if self._phase == "over" and self._incumbent is OWN:
             return
         self._phase, self._race, self._block, self._incumbent, self._gain = "over", None, None, OWN, 1.0
+        self._called.end()
         with contextlib.suppress(Exception):
+            self._end_guards()
             for changes in self._changes.values():
                 changes.undo()
             self._changes.clear()
