@@ -159,7 +159,8 @@ def test_candidates_come_in_the_recorders_words(tmp_path: Path, seen: dict[str, 
     workers, threads = json.loads((tmp_path / "words.json").read_text())
     knobs = {"num_workers": 1, "prefetch_factor": 2}
     assert workers == {
-        "name": "num_workers=1, prefetch_factor=2", "knobs": knobs, "loader": knobs, "process": [], "optimizer": []
+        "name": "num_workers=1, prefetch_factor=2", "knobs": knobs, "loader": knobs, "process": [], "optimizer": [],
+        "model": [],
     }  # fmt: skip
     assert (threads["loader"], threads["process"]) == ({}, [["set_threads", 1]])
 
