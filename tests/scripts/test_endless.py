@@ -38,7 +38,7 @@ def test_epochs_of_so_many_steps_are_those_of_bursts() -> None:
     assert before.measurement is not None
     assert after.measurement is not None
     assert (before.measurement.epoch_samples, after.measurement.epoch_samples) == (3200, 640)
-    assert sum("begins its loader anew after each 20 batches" in note for note in notes) == 1
+    assert sum("begins its loader again after every 20 batches" in note for note in notes) == 1
 
 
 @pytest.mark.parametrize("sized", ["schedule", "array", "another iterator"])
