@@ -51,7 +51,8 @@ def measure(name: str, minutes: float) -> dict[str, Any]:
         tuned = trained(command, [*autotune, "train", "--out", str(result), "--"])
         launched = trained(command, [*autotune, "launch", "--no-realised", str(result), "--"])
         events = [json.loads(line) for line in result.with_suffix(".live.jsonl").read_text().splitlines()]
-        over: dict[str, Any] = next((one for one in events if one["event"] == "over"), {})
+        # A short training ends before its search is over.
+        over: dict[str, Any] = next((one for one in reversed(events) if one["event"] in {"over", "ended"}), {})
     return {
         "epochs": epochs,
         "seconds": {"untuned": untuned["seconds"], "tuned": tuned["seconds"], "launched": launched["seconds"]},
