@@ -47,6 +47,7 @@ class LiveFacts(Stored):
     cudnn_benchmark: bool = False
     attention: bool = Field(default=False, description="torch's attention is called")
     fixed_shapes: bool = Field(default=False, description="all batches have one shape")
+    allowed: tuple[str, ...] = Field(default=(), description="knobs that may change what is learned")
     left: dict[str, str] = Field(default_factory=dict, description="why a knob keeps the user's own value, by knob")
 
     @property
@@ -107,14 +108,14 @@ def allowed_knobs(names: str) -> tuple[str, ...]:
     return requested
 
 
-def live_candidates(facts: LiveFacts, hardware: Hardware, allowed: Collection[str] = ()) -> Candidates:
+def live_candidates(facts: LiveFacts, hardware: Hardware) -> Candidates:
     """The candidates for a running training, by the knobs' own rules.
 
-    Knobs that change what is learned are tried only if they are in `allowed`. If training waits for data, knobs of the
+    Knobs that change what is learned are tried only if the user allows them. If training waits for data, knobs of the
     loader come first; otherwise they come last. The first guess of every knob is tried before the second guess of any.
     """
     hardware, device = _where(facts, hardware)
-    baseline, waits, played = facts.baseline, facts.wait_share >= NOTABLE_WAIT, played_on(device, allowed)
+    baseline, waits, played = facts.baseline, facts.wait_share >= NOTABLE_WAIT, played_on(device, facts.allowed)
     no_loader = dict.fromkeys(of_loader(), "no loader of torch feeds the training") if facts.loader is None else {}
     batch = baseline.batch_size
     try:

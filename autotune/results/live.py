@@ -7,7 +7,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -237,13 +237,11 @@ class LiveLog:
         self.add({"event": "started", "command": command, "host": platform.node(), "pid": os.getpid()})
         return True
 
-    def begin(
-        self, event: Mapping[str, Any], hardware: Hardware, allowed: Collection[str] = ()
-    ) -> list[dict[str, Any]]:
+    def begin(self, event: Mapping[str, Any], hardware: Hardware) -> list[dict[str, Any]]:
         """Plans candidates for a training that has begun; returns them as the recorder's messages hold them."""
         facts = LiveFacts.model_validate(event)
         self.add(event)
-        plan = live_candidates(facts, hardware, allowed)
+        plan = live_candidates(facts, hardware)
         words = [in_words(config, plan.baseline) for config in plan.configs]
         self.add(
             {
@@ -256,7 +254,7 @@ class LiveLog:
         follow = "" if self._file is None else f"; follow it with 'autotune watch {self._file.name}'"
         tried = f"{len(words)} settings of {knobs} are tried while it trains{follow}"
         self._say(tried if words else "there is nothing to try")
-        for knob in allowed:
+        for knob in facts.allowed:
             if knob in knobs and isinstance(leave := KNOBS[knob].while_training, ByLeave):
                 self._say(f"{knob} is tried by your leave: {leave.changes}")
         for why in dict.fromkeys(plan.left.values()):

@@ -46,8 +46,7 @@ class Live:
         self, script: Script, out: Path | None, folder: Path, say: Callable[[str], None], allowed: Sequence[str] = ()
     ) -> None:
         self.log = LiveLog(say)
-        self._script, self._out, self._folder, self._say = script, out, folder, say
-        self._allowed = allowed
+        self._script, self._out, self._folder, self._say, self._allowed = script, out, folder, say, allowed
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(folder / "live"))
         self._listener.listen()
@@ -65,7 +64,8 @@ class Live:
         Args:
             warn: Shows a warning about a process that the recorder cannot enter.
         """
-        orders = {"role": "train", "socket": str(self._folder / "live"), "shared": str(self._folder)}
+        shared, allowed = str(self._folder), self._allowed
+        orders = {"role": "train", "socket": str(self._folder / "live"), "shared": shared, "allowed": allowed}
         environment = self._script.environment(orders, os.environ)
         listening = threading.Thread(target=self._listen, daemon=True)
         listening.start()
@@ -142,7 +142,7 @@ class Live:
             if self._out is None:
                 self.log.open(own, self._script.text)
         self._out = self._out or own
-        _offer(channel, self.log.begin(event, hardware, self._allowed))
+        _offer(channel, self.log.begin(event, hardware))
 
     def _conclude(self) -> None:
         """Writes the result after the script has ended."""
@@ -154,7 +154,7 @@ class Live:
             if self._out.exists() and not decided:
                 self._say(f"{self._out} stays as it is: this time the training ended before anything was decided")
                 return
-            result = live_result(self.log.story, self._script, self._hardware, *description, self._allowed)
+            result = live_result(self.log.story, self._script, self._hardware, *description)
             path, failure = keep_document(result, self._out)
             if failure is not None:
                 self._say(str(failure))

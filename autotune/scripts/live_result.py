@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import cast
 
@@ -32,14 +32,7 @@ from autotune.wording import ratio_text
 _ENDINGS = {"failed": Outcome.CRASHED, "too costly": Outcome.TIMEOUT}
 
 
-def live_result(
-    story: Story,
-    script: Script,
-    hardware: Hardware,
-    seen: SeenScript,
-    record: ScriptRecord,
-    allowed: Sequence[str] = (),
-) -> Result:
+def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScript, record: ScriptRecord) -> Result:
     """The result of a training: complete, or partial if the search did not finish.
 
     Args:
@@ -48,11 +41,11 @@ def live_result(
         hardware: The machine.
         seen: The script as a look sees it.
         record: The description by which `launch` finds the training loop again.
-        allowed: Knobs that could change what is learned.
     """
     facts, trials, is_over = facts_of(seen, script), tuple(_trials(story)), story.over is not None
     device = cast("DeviceKind", "rocm" if seen.device == "cuda" and "rocm" in hardware.devices else seen.device)
-    speedup, waiting = _speedup(story), story.facts.wait_share if story.facts is not None else None
+    speedup = _speedup(story)
+    waiting, allowed = (story.facts.wait_share, story.facts.allowed) if story.facts is not None else (None, ())
     return Result(
         status="complete" if is_over else "partial",
         created=datetime.now(timezone.utc),

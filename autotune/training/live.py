@@ -45,14 +45,13 @@ def live(
 
 def begin(out: str | Path | None = None, allow: str = "") -> None:
     """Tunes the training of this process from now on, as `live` does; callbacks of frameworks call it."""
-    LiveTraining(_Adviser(out, allow), probe_host().cpu.budget)
+    LiveTraining(_Adviser(out), probe_host().cpu.budget, allowed_knobs(allow))
 
 
 class _Adviser:
     """Plans candidates in the training process itself."""
 
-    def __init__(self, out: str | Path | None, allow: str) -> None:
-        self._allowed = allowed_knobs(allow)
+    def __init__(self, out: str | Path | None) -> None:
         self._log = LiveLog(lambda sentence: print(f"autotune: {sentence}", file=sys.stderr))
         self._out = out
         self._candidates: list[dict[str, Any]] = []
@@ -61,7 +60,7 @@ class _Adviser:
         """Asks for candidates."""
         if self._out is not None:
             self._log.open(Path(self._out), " ".join(sys.argv))
-        self._candidates = self._log.begin({"event": "began", "pid": os.getpid(), **facts}, probe_host(), self._allowed)
+        self._candidates = self._log.begin({"event": "began", "pid": os.getpid(), **facts}, probe_host())
 
     def answer(self) -> list[dict[str, Any]]:
         """The candidates."""

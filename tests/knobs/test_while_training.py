@@ -114,8 +114,8 @@ def test_what_is_left_alone_has_a_reason() -> None:
 )
 def test_what_is_learned_changes_only_by_leave(allowed: str, changes: dict[str, Any], tried: set[str]) -> None:
     """Precision is tried where the user allows it, and where the script does not choose its own."""
-    facts = LiveFacts(**{**FACTS, "device": "cuda", "wait_share": 0.0, **changes})
-    found = live_candidates(facts, gpu_machine(), allowed_knobs(allowed))
+    facts = {**FACTS, "device": "cuda", "wait_share": 0.0, "allowed": allowed_knobs(allowed), **changes}
+    found = live_candidates(LiveFacts(**facts), gpu_machine())
     assert {config.precision for config in found.configs} - {found.baseline.precision} == tried
 
 

@@ -341,7 +341,7 @@ def compare(name, candidates, plainly, tuned=None):
     """Trains as it is and tuned; what is tuned may fail in ways of its own."""
     plain = plainly()
     advice = Advice(candidates)
-    live = training.LiveTraining(advice, 2)
+    live = training.LiveTraining(advice, 2, ["precision"])
     tuned = (tuned or plainly)()
     live.give_up("the case is over")
     decided = [[one["verdict"], one["reason"]] for one in advice.events if one["event"] == "decided"]

@@ -17,7 +17,7 @@ def test_a_torch_that_is_too_old_ends_no_script(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(OLD_TORCH)
     (tmp_path / "train.py").write_text("import torch\nprint('trained')\n")
     command = (sys.executable, "train.py")
-    orders = {"role": "train", "socket": str(tmp_path / "nobody"), "shared": str(tmp_path / "gone")}
+    orders = {"role": "train", "socket": str(tmp_path / "nobody"), "shared": str(tmp_path / "gone"), "allowed": []}
     environment = Script(command).environment(orders, os.environ)
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr

@@ -13,7 +13,7 @@ from .. import hooks
 from ..effects import compiled_graphs
 from ..harmless import harmless
 from ..loop import autocast_dtype, is_compiled, is_in_backward, outermost
-from ..undo import Undo
+from ..undo import Undo, nothing
 from ..wrapping import wrap_forward
 
 if TYPE_CHECKING:
@@ -21,13 +21,19 @@ if TYPE_CHECKING:
 
 
 class Models:
-    """Notes the models that the script calls in training, from its first steps until the search begins."""
+    """Notes the models that the script calls in training, from its first steps until the search begins.
 
-    def __init__(self) -> None:
+    Args:
+        watches: Whether to look at all; each call of a module takes some microseconds longer.
+    """
+
+    def __init__(self, *, watches: bool) -> None:
         self._called: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._device_type, self._casts = "cpu", False
         self._fault: str | None = None
-        self.end = hooks.on_outermost_forward(self._on_forward, self._on_inner_forward)
+        self.end: Undo = nothing
+        if watches:
+            self.end = hooks.on_outermost_forward(self._on_forward, self._on_inner_forward)
 
     @harmless
     def _on_forward(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:

@@ -189,15 +189,16 @@ class LiveTraining:
     Args:
         adviser: Plans candidates.
         cpus: That this process may use.
+        allowed: Knobs that may change what is learned.
 
     Attributes:
         left: Knobs that keep the script's own value, each with why.
     """
 
-    def __init__(self, adviser: Adviser, cpus: int) -> None:
+    def __init__(self, adviser: Adviser, cpus: int, allowed: Sequence[str] = ()) -> None:
         self.left: dict[str, str] = {}
         self._adviser = adviser
-        self._cpus = cpus
+        self._cpus, self._allowed = cpus, allowed
         self._process, self._thread = os.getpid(), 0
         self._phase = "warms up"
         self._ledger, self._spread = Ledger(), Spread()
@@ -215,7 +216,7 @@ class LiveTraining:
         self._draws, self._step_draws = 0, 1.0
         self._draw_thread = 0
         self._reading = OwnReading()
-        self._called, self._models = Models(), list[weakref.ref[nn.Module]]()
+        self._called, self._models = Models(watches=bool(allowed)), list[weakref.ref[nn.Module]]()
         self._guards: list[Undo] = []
         self._known_optimizer: weakref.ref[Optimizer] | None = None
         self._unfused: str | None = None
@@ -427,7 +428,8 @@ class LiveTraining:
             return
         self._due, self._step_draws = perf_counter(), max(1.0, self._draws / self._steps)
         self._choose_loader()
-        self._choose_models()
+        if self._allowed:
+            self._choose_models()
         self._phase = "asks"
         self._adviser.ask(self._facts())
         self._await_answer()
@@ -488,6 +490,7 @@ class LiveTraining:
             "batch_bytes": self._batch_bytes,
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "fixed_shapes": len(self._shapes) == 1,
+            "allowed": self._allowed,
             "left": self.left,
         }
 
@@ -934,7 +937,8 @@ def _uninterrupted() -> Iterator[None]:
 def begin(orders: dict[str, Any]) -> None:
     """Tunes what this process trains, as the command plans it, and sends the command a description of the loop."""
     parent = Parent(orders["socket"])
-    LiveTraining(parent, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    LiveTraining(parent, cpus, orders["allowed"])
     Observer(  # after it, so that it sees what our passes hand out
         lambda seen: parent.tell("seen", value=seen),
         lambda error: parent.tell("unseen", reason=f"{type(error).__name__}: {error}"),
