@@ -7,19 +7,20 @@ from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
 from autotune.knobs import following, in_guides_order
-from autotune.measuring import PROCESS_SPREAD, Interval, Point, Speedup
+from autotune.measuring import PROCESS_SPREAD, Interval, Pair, Point, Speedup
 from autotune.results.result import AblationRow
 from autotune.results.summary import knob_text
 from autotune.search.model import Design, Effects
 from autotune.search.proposal import ALLOCATOR
+from autotune.search.rounds import TIE
 from autotune.search.standing import pairs_of
 from autotune.search.trials import Trial
 
 MOST_PRIOR = 0.5
 """The largest share of its prior variance that a worth may keep: trials then say as much as the prior. Not tuned."""
-LOSSES = (0.005, 0.01, 0.02)
+LOSSES = (0.005, 0.01, 1 - TIE)
 """Shares of the winner's rate that a point with fewer changes may lose, by the model's estimate. Each share gives a
-point that plays the winner. The largest is a tie (`autotune.search.rounds.TIE`). Not tuned."""
+point that plays the winner. The largest is a tie. Not tuned."""
 _SIDE = NormalDist().inv_cdf(0.975)
 
 
@@ -49,7 +50,7 @@ def simpler(winner: Point, baseline: Point, trials: Sequence[Trial], design: Des
     The first ones revert several changes, beginning with the one that the model expects to gain least, up to each loss
     of `LOSSES`. The others revert a single change of uncertain worth. malloc's settings stay: the search holds them.
     """
-    effects = Effects(design, pairs_of([trial for trial in trials if trial.stage != ALLOCATOR]))
+    effects = Effects(design, _pairs(trials))
     points: list[Point] = []
     for loss in LOSSES:
         here = winner
@@ -65,6 +66,11 @@ def simpler(winner: Point, baseline: Point, trials: Sequence[Trial], design: Des
     most = beliefs.mean + _SIDE * beliefs.deviation
     points += [without[index] for index in (-most).argsort() if most[index] >= math.log(1 - LOSSES[-1])]
     return [point for point in dict.fromkeys(points) if point not in {winner, baseline}]
+
+
+def _pairs(trials: Sequence[Trial]) -> list[tuple[Point, Pair]]:
+    """The pairs that say something about the model's knobs."""
+    return pairs_of([trial for trial in trials if trial.stage != ALLOCATOR])
 
 
 def _without_one(winner: Point, baseline: Point) -> list[Point]:
@@ -91,7 +97,7 @@ def ablation_rows(
     """
     without = reverted(winner, baseline)
     points = list(without.values())
-    pairs = pairs_of([trial for trial in trials if trial.stage != ALLOCATOR])
+    pairs = _pairs(trials)
     known, prior = (Effects(design, one).beside(points, winner) for one in (pairs, ()))
     fresh = next((trial.pair for trial in trials if trial.stage == ALLOCATOR and trial.pair is not None), None)
     gains = {name: (-float(known.mean[index]), float(known.deviation[index])) for index, name in enumerate(without)}

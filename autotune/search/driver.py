@@ -40,7 +40,7 @@ HEADROOM_SHARE = 0.08
 ALLOCATOR_SHARE = 0.08
 """The largest share of the budget for two fresh processes that compare allocators. Not tuned."""
 SIMPLER_SHARE = 0.08
-"""The largest share of the budget for points with fewer changes than the best. Not tuned."""
+"""When this share of the budget is left to search, points with fewer changes than the best come first. Not tuned."""
 AT_ONCE = 4
 """Candidates that challenge the incumbent in the same turns: a decision then costs 1.25 blocks a turn, not 2."""
 NOTABLY_LARGER = 1.25
