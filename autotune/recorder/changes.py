@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import telling
 from .copies import Copies
 from .layout import follow_weights
-from .naming import batches_of, is_own_batch_sampler
+from .naming import batches_of, is_own_batch_sampler, weights_of
 from .ranks import exchange_by
 from .undo import Undo, in_reverse, kept_on, never, unless_changed
 
@@ -99,7 +99,7 @@ class Changes:
     def covers(self, optimizer: Optimizer) -> bool:
         """Whether all weights that an optimizer steps belong to changed models: a script may make one for each task."""
         changed = {id(weight) for model in self.models for weight in model.parameters()}
-        return all(id(weight) in changed for group in optimizer.param_groups for weight in group["params"])
+        return all(id(weight) in changed for weight in weights_of(optimizer))
 
     def on_process(self, device: torch.device) -> None:
         """Sets what holds for the whole process; called again where the script may have changed it meanwhile."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from .naming import weights_of
 from .usage import available_bytes
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _tensors(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> It
 
     models, optimizers = list(models), list(optimizers)
     weights = [weight for model in models for weight in model.parameters()]
-    weights += [weight for one in optimizers for group in one.param_groups for weight in group["params"]]
+    weights += weights_of(*optimizers)
     yield from ({id(weight): weight.data for weight in weights}).values()
     for model in models:
         yield from model.buffers()

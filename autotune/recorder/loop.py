@@ -9,7 +9,16 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
-from .naming import batches_of, class_of, has_own_iterator, is_own_batch_sampler, length_of, loader_key, tensors_in
+from .naming import (
+    batches_of,
+    class_of,
+    has_own_iterator,
+    is_own_batch_sampler,
+    length_of,
+    loader_key,
+    tensors_in,
+    weights_of,
+)
 from .precision import matmul_precision
 
 if TYPE_CHECKING:
@@ -173,7 +182,7 @@ def chosen_by(optimizer: Optimizer | None, models: Sequence[nn.Module]) -> dict[
 
 def has_sparse_gradients(optimizer: Optimizer) -> bool:
     """Whether any gradient of an optimizer is sparse, as for large embeddings."""
-    weights = (weight for group in optimizer.param_groups for weight in group["params"])
+    weights = weights_of(optimizer)
     return any(weight.grad is not None and weight.grad.is_sparse for weight in weights)
 
 
@@ -184,7 +193,7 @@ def implementations(optimizer: Optimizer | None) -> list[str]:
     if optimizer is None:
         return []
     forms: list[str] = [form for form in ("foreach", "fused") if form in optimizer.defaults]
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    weights = weights_of(optimizer)
     unfit = optimizer.defaults.get("differentiable") or not all(torch.is_floating_point(weight) for weight in weights)
     if any(
         isinstance(group.get("lr"), torch.Tensor) and not group.get("capturable") for group in optimizer.param_groups
@@ -197,7 +206,7 @@ def holders_of(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
     """The outermost models that hold optimizers' weights, called or not: calls in compiled code are invisible."""
     from torch import nn
 
-    stepped = {id(weight) for each in optimizers for group in each.param_groups for weight in group["params"]}
+    stepped = {id(weight) for weight in weights_of(*optimizers)}
     modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
     return outermost(one for one in modules if any(id(weight) in stepped for weight in one.parameters()))
 

@@ -79,6 +79,11 @@ def _shape_of(weight: torch.Tensor) -> str:
         return "not known yet"
 
 
+def weights_of(*optimizers: Optimizer) -> list[nn.Parameter]:
+    """The weights that optimizers step, group by group."""
+    return [weight for optimizer in optimizers for group in optimizer.param_groups for weight in group["params"]]
+
+
 def find_models(keys: list[str]) -> list[nn.Module]:
     """The models in this process with these keys, one for each; empty unless all exist.
 
@@ -150,7 +155,7 @@ def models_of(optimizer: Optimizer, keys: list[str]) -> list[nn.Module]:
     from torch import nn
 
     named = {key.split(" ", 1)[0] for key in keys}
-    stepped = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    stepped = {id(weight) for weight in weights_of(optimizer)}
     modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and class_of(one) in named]
     return [
         one for one in modules if model_key(one) in keys and any(id(weight) in stepped for weight in one.parameters())

@@ -14,6 +14,7 @@ from .evaluation import Evaluation
 from .failing import PlayerError
 from .gate import Gate
 from .gradients import Gradients
+from .naming import weights_of
 from .protocol import FIRST, Command
 from .ranks import this_rank
 from .script_player import ScriptPlayer, UnsupportedError
@@ -114,7 +115,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         self.evaluation.trains()
         self._step_began = perf_counter()
         if self._gradients is not None:
-            self._gradients.before_step([weight for group in optimizer.param_groups for weight in group["params"]])
+            self._gradients.before_step(weights_of(optimizer))
 
     def after_step(self, _: Optimizer) -> None:
         """Handles the moment after an optimizer has stepped."""
@@ -212,7 +213,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         if former is not None:
             former.changes.undo()
             for optimizer in self._known_optimizers:
-                for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
+                for weight in weights_of(optimizer):
                     weight.grad = None
         changes = player.changes
         changes.on_process(self._device)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from .naming import weights_of
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -41,7 +43,7 @@ def traffic_of(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> 
     trained: set[torch.Tensor] = set()
     update_bytes = 0
     for optimizer in optimizers:
-        for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
+        for weight in weights_of(optimizer):
             if weight in trained or not weight.requires_grad or (optimizer.state and weight not in optimizer.state):
                 continue
             trained.add(weight)

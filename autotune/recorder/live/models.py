@@ -13,6 +13,7 @@ from .. import hooks
 from ..effects import compiled_graphs
 from ..harmless import harmless
 from ..loop import autocast_dtype, is_compiled, is_in_backward, outermost
+from ..naming import weights_of
 from ..undo import Undo, nothing
 from ..wrapping import wrap_forward
 
@@ -56,7 +57,7 @@ class Models:
 
     def stepped_by(self, optimizer: Optimizer) -> list[nn.Module]:
         """The models whose weights an optimizer steps; no model is part of another one."""
-        stepped = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+        stepped = {id(weight) for weight in weights_of(optimizer)}
         models = [model for model in self._called if any(id(weight) in stepped for weight in model.parameters())]
         return outermost(models)
 

@@ -35,7 +35,7 @@ from ..clock import clock_of
 from ..effects import compiled_graphs, compiling
 from ..harmless import harmless
 from ..loop import described, has_sparse_gradients, implementations
-from ..naming import has_own_iterator, length_of, loader_key, tensors_in
+from ..naming import has_own_iterator, length_of, loader_key, tensors_in, weights_of
 from ..observer import Observer
 from ..ranks import count_ranks
 from ..telling import form_of
@@ -407,7 +407,7 @@ class LiveTraining:
 
     def _take(self, optimizer: Optimizer) -> None:
         self._known_optimizer, self._thread = weakref.ref(optimizer), threading.get_ident()
-        weight = next((one for group in optimizer.param_groups for one in group["params"]), None)
+        weight = next(iter(weights_of(optimizer)), None)
         device = weight.device if weight is not None else torch.device("cpu")
         self._clock = clock_of(device)
         self._device = device
@@ -895,7 +895,7 @@ def why_no_workers(loader: DataLoader[Any], reading: OwnReading) -> str | None:
 
 def why_not_fused(optimizer: Optimizer) -> str | None:
     """Why torch's fused form might fail, or compute something else, by the gradients of a step; else None."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    weights = weights_of(optimizer)
     if has_sparse_gradients(optimizer):
         return "some gradients are sparse"
     if any(weight.grad is not None and weight.grad.stride() != weight.stride() for weight in weights):
