@@ -58,7 +58,7 @@ def test_ci_runs_the_two_commands_from_the_readme() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_option_that_is_named_exists(page: Path) -> None:
-    """An option of autotune in a page is an option of the command or of a benchmark; pip's, Docker's and others' are known by name."""
+    """An option in a page is an option of autotune or of a benchmark; those of pip and others are named here."""
     group = get_command(app)
     known = {option for parameter in group.params for option in parameter.opts}
     known |= {option for command in group.commands.values() for p in command.params for option in p.opts}  # type: ignore[attr-defined]
