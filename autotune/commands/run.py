@@ -23,10 +23,10 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what was seen and what would be tried, and exit.")
     ] = False,
-    keep: Annotated[
+    patch: Annotated[
         bool,
         typer.Option(
-            "--keep", help="Write the result's settings into the script; autotune keep --reverse reverts them."
+            "--patch", help="Write the result's settings into the script; autotune patch --reverse reverts them."
         ),
     ] = False,
     effective_batch: Annotated[
@@ -48,7 +48,7 @@ def run(
     if dry_run:
         _look(parsed, as_json=json, quiet=quiet)
     else:
-        raise typer.Exit(tune_and_tell(parsed, as_json=json, quiet=quiet, keeping=keep))
+        raise typer.Exit(tune_and_tell(parsed, as_json=json, quiet=quiet, patching=patch))
 
 
 def _look(options: Options, *, as_json: bool, quiet: bool) -> None:

@@ -36,16 +36,16 @@ def tune(
     raise typer.Exit(tune_and_tell(Options.parse(options, target=model), as_json=json, quiet=quiet))
 
 
-def tune_and_tell(options: Options, *, as_json: bool, quiet: bool, keeping: bool = False) -> int:
+def tune_and_tell(options: Options, *, as_json: bool, quiet: bool, patching: bool = False) -> int:
     """Tunes, writes and shows the result, and returns the exit status.
 
     Args:
         options: The options of the command.
         as_json: Whether to print the result as JSON.
         quiet: Whether to show only errors.
-        keeping: Whether to write the result's settings into the script.
+        patching: Whether to write the result's settings into the script.
     """
-    from autotune.commands.keep import after_run
+    from autotune.commands.patch import after_run
     from autotune.commands.saving import tune_and_save
     from autotune.results.files import to_json
     from autotune.search.interrupts import Interrupts
@@ -71,7 +71,7 @@ def tune_and_tell(options: Options, *, as_json: bool, quiet: bool, keeping: bool
         if saved.path is not None and not quiet:
             console.print(usage_lines(saved.result, saved.path, page))
         if saved.path is not None and failure is None:
-            patched, failure = after_run(saved.result, saved.path, keeping=keeping)
+            patched, failure = after_run(saved.result, saved.path, patching=patching)
             if patched is not None and not quiet:
                 console.print(patched)
         if as_json:
