@@ -56,6 +56,8 @@ MOST_CHARACTERS = 200
 """Length limit of one typed value, which appears in every row of the result's tables."""
 MOST_TRAINED = 1e15
 """Most samples of a training: no machine processes more in its lifetime."""
+SHORT = {"model": "-m", "budget": "-b", "out": "-o", "quiet": "-q"}
+"""Short forms of options, the same for every command that has them."""
 MAX_NAME_CHARACTERS = 60
 """Length limit of a machine's name, which appears in each row of a comparison."""
 _THOUSANDS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
@@ -433,6 +435,11 @@ def option_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def words_of(name: str) -> tuple[str, ...]:
+    """All words for an option on the command line: ``--budget``, ``-b``."""
+    return (option_of(name), *([SHORT[name]] if name in SHORT else []))
+
+
 def help_of(field: FieldInfo) -> str:
     """Help text of an option: its description, and the range of its values."""
     ranges = [bounds for part, metadata in _parts(field.annotation, field.metadata) if (bounds := _range(metadata))]
@@ -448,10 +455,10 @@ def schema_of(name: str) -> dict[str, Any]:
 def _typer_option(name: str, field: FieldInfo) -> Any:
     """An option for typer: a text, a list of texts, or a switch."""
     if field.annotation is bool:
-        return Annotated[bool, typer.Option(option_of(name), help=help_of(field))]
+        return Annotated[bool, typer.Option(*words_of(name), help=help_of(field))]
     sample = "|".join(_sample(part, metadata) for part, metadata in _parts(field.annotation, field.metadata))
     kind = list[str] | None if repeats(field) else str | None
-    return Annotated[kind, typer.Option(option_of(name), help=help_of(field), metavar=sample)]
+    return Annotated[kind, typer.Option(*words_of(name), help=help_of(field), metavar=sample)]
 
 
 def default_of(field: FieldInfo) -> Any:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from autotune.commands.common import STARTED, Json, Quiet, reported, say
+from autotune.commands.common import STARTED, Json, Quiet, Target, reported, say
 from autotune.commands.options import FOR_SCRIPTS, Options, offering
 from autotune.errors import INTERRUPTED_STATUS, AutotuneError, Interrupted, UsageError
 
@@ -15,7 +15,7 @@ from autotune.errors import INTERRUPTED_STATUS, AutotuneError, Interrupted, Usag
 @offering(without=FOR_SCRIPTS)
 def tune(
     context: typer.Context,
-    model: Annotated[str, typer.Option(help="What to tune: module:build or file.py:build.", metavar="TARGET")] = "",
+    model: Target = "",
     *,
     json: Json = False,
     quiet: Quiet = False,

@@ -6,6 +6,7 @@ import re
 import time
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from autotune.cli import app
@@ -111,6 +112,16 @@ def test_help_shows_choices_and_ranges() -> None:
     assert "cpu|cuda|rocm|mps" in told
     assert "From0to4294967295." in told
     assert "|".join(objective.name for objective in OBJECTIVES) in told
+
+
+def test_short_options_mean_the_same_everywhere() -> None:
+    """Every command that has a budget, a file to write, a model or silence has its short form, and none twice."""
+    group = get_command(app)
+    for command in (group, *group.commands.values()):  # type: ignore[attr-defined]
+        words = [word for parameter in command.params for word in parameter.opts]
+        assert len(words) == len({*words}), command.name
+        for name, short in options.SHORT.items():
+            assert (short in words) == (options.option_of(name) in words), (command.name, name)
 
 
 def test_help_of_a_script_says_what_free_changes() -> None:
