@@ -235,7 +235,7 @@ Existing = Annotated[
 Switch = Annotated[bool, Field(strict=True)]
 NOT_A_SWITCH = BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)
 """Makes a number refuse True, which pydantic would read as 1."""
-FOR_MODELS = frozenset({"objective", "at_least", "explore", "join", "nproc_per_node", "fit", "evaluation"})
+FOR_MODELS = frozenset({"objective", "at_least", "explore", "join", "nproc_per_node", "evaluation"})
 """Options that only models have."""
 FOR_SCRIPTS = frozenset({"writable", "network"})
 """Options that only scripts have. They lift a protection, so no agent may pass them."""
@@ -315,7 +315,6 @@ class Options(BaseModel):
         alias="nproc_per_node",
         description="Number of processes that train together, as under torchrun; auto: one per device.",
     )
-    fit: Switch = Field(default=False, description="Measure every change that would make a baseline fit into memory.")
     evaluation: Switch = Field(default=False, description="Also find the batch size for evaluation.")
     writable: Existing = Field(
         default=(), description="A file or folder that bursts may change in earnest; may be repeated."

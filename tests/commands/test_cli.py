@@ -50,7 +50,7 @@ def test_tuning_writes_a_result_that_training_can_use(tmp_path: Path) -> None:
 def test_a_baseline_that_does_not_fit_is_tuned_all_the_same(tmp_path: Path) -> None:
     """Neither the look at it nor its burst fits; the result says what was changed, and compares with that."""
     out = tmp_path / "fitted.json"
-    arguments = ["--model", "tests.workloads.too_large:build", "--budget", budget(30), "--fit", "--out", str(out)]
+    arguments = ["--model", "tests.workloads.too_large:build", "--budget", budget(30), "--out", str(out)]
     finished = run(arguments, tmp_path)
     assert finished.status == 0, finished.err
     result = read_result(out)

@@ -131,7 +131,7 @@ def test_help_of_a_script_says_what_free_changes() -> None:
     assert "--writable PATH" in told
 
 
-@pytest.mark.parametrize(("name", "value"), [("fit", True), ("at_least", 0.9)])
+@pytest.mark.parametrize(("name", "value"), [("evaluation", True), ("explore", {"x": [1]})])
 def test_what_is_for_models_is_refused_for_a_script(name: str, value: object) -> None:
     """By the model of the options, before anything else is said of it."""
     with pytest.raises(UsageError, match=f"{options.option_of(name)} is for models, and a command was given; leave it"):

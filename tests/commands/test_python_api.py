@@ -69,7 +69,7 @@ def test_there_is_no_option_that_only_one_of_both_has() -> None:
         ({"effective_batch": 64, "seed": 7}, ["--effective-batch", "64", "--seed", "7"]),
         ({"memory_target": 0.5, "pin": {"num_workers": "<=4"}}, ["--memory-target", "0.5", "--pin", "num_workers<=4"]),
         ({"out": "a.json", "warm_start": "b.json"}, ["--out", "a.json", "--warm-start", "b.json"]),
-        ({"resume": True, "fit": True, "device": None}, ["--resume", "--fit"]),
+        ({"resume": True, "device": None}, ["--resume"]),
     ],
 )
 def test_values_mean_what_is_typed(
