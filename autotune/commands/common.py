@@ -43,6 +43,7 @@ Samples = Annotated[
 ]
 Writable = Annotated[list[Path] | None, typer.Option(help=help_of(OFFERED["writable"]), metavar="PATH")]
 Network = Annotated[bool, typer.Option("--network", help=help_of(OFFERED["network"]))]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what was seen and what would be tried, and exit.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option(*words_of("quiet"), help="Show nothing but errors.")]
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -130,6 +130,8 @@ def test_an_unknown_option_is_an_error_of_the_call() -> None:
     """With the name that was probably meant."""
     with pytest.raises(TypeError, match=r"no option 'budgte'; did you mean 'budget'\?"):
         autotune.tune("train:build", budgte="10m")
+    with pytest.raises(UsageError, match="--network is for scripts"):
+        autotune.tune("train:build", network=True)
 
 
 def test_a_target_is_a_text_or_a_function() -> None:
