@@ -14,9 +14,9 @@ from autotune.commands.compare import compare
 from autotune.commands.cross import cross
 from autotune.commands.doctor import doctor
 from autotune.commands.fleet import fleet
-from autotune.commands.keep import keep
 from autotune.commands.launch import launch
 from autotune.commands.mcp import mcp
+from autotune.commands.patch import patch
 from autotune.commands.probe import probe
 from autotune.commands.report import report
 from autotune.commands.run import run
@@ -35,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.callback(invoke_without_command=True)(tune)
-for command in (probe, doctor, show, watch, report, card, compare, cross, check, fleet, keep, schema, mcp):
+for command in (probe, doctor, show, watch, report, card, compare, cross, check, fleet, patch, schema, mcp):
     app.command()(command)
 for trains in (run, launch, train):  # the training command keeps its own options
     app.command(context_settings={"allow_interspersed_args": False})(trains)

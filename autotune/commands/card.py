@@ -14,25 +14,28 @@ from autotune.errors import UsageError
 @reported
 def card(
     file: Annotated[Path, typer.Argument(help="A result file.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A .svg or .png; both beside the result when left out.")
-    ] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write the picture to this file, as SVG.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write the picture to this file, as PNG.")] = None,
 ) -> None:
-    """Draws a result as a card for a pull request: the speed-up, both rates, the changed knobs, and the machine."""
+    """Draws a result as a card for a pull request: the speed-up, both rates, the changed knobs, and the machine.
+
+    Without --svg and --png, both pictures are written beside the result.
+    """
     from autotune.commands.outputs import CARDS, require_replaceable
     from autotune.files import write_whole
     from autotune.report.card import card as drawn
     from autotune.results.result import read_result
 
     result = read_result(file)
-    places = [out] if out is not None else [file.with_suffix(".svg"), file.with_suffix(".png")]
-    for place in places:
-        kind = place.suffix.lower()
-        if kind not in {".svg", ".png"}:
-            raise UsageError(f"--out: expected a file that ends in .svg or .png, got {place}")
-        require_replaceable("--out", place, CARDS[kind])
+    places = {"svg": svg, "png": png}
+    if svg is None and png is None:
+        places = {kind: file.with_suffix(f".{kind}") for kind in places}
+    for kind, place in places.items():
+        if place is None:
+            continue
+        require_replaceable(f"--{kind}", place, CARDS[kind])
         try:
-            write_whole(place, drawn(result, "svg" if kind == ".svg" else "png"))
+            write_whole(place, drawn(result, kind))
         except OSError as error:
             raise UsageError(f"the card could not be written to {place}: {error.strerror or error}") from error
         say(str(place))

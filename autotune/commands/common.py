@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
-from autotune.commands.options import OFFERED, help_of
+from autotune.commands.options import OFFERED, help_of, words_of
 from autotune.errors import INTERRUPTED_STATUS, AutotuneError, Interrupted
 from autotune.hardware import DeviceKind
 
@@ -18,9 +18,19 @@ STARTED = time.monotonic()
 """Start of the budget. Not the start of the process: a shell may replace itself by its last command, and the process is
 then as old as the shell."""
 DEVICES = "|".join(get_args(DeviceKind))
-Model = Annotated[str, typer.Option(help="The workload, if it is not found under the name in the file.")]
+Target = Annotated[
+    str, typer.Option(*words_of("model"), help="What to tune: module:build or file.py:build.", metavar="TARGET")
+]
+Model = Annotated[
+    str,
+    typer.Option(
+        *words_of("model"), help="The workload, if it is not found under the name in the file.", metavar="TARGET"
+    ),
+]
 Trust = Annotated[bool, typer.Option("--trust", help="Run the code that the file names, wherever it is.")]
-Seconds = Annotated[str, typer.Option(help="Wall-clock time for everything: 90s, 10m, 1h30m.", metavar="TIME")]
+Seconds = Annotated[
+    str, typer.Option(*words_of("budget"), help="Wall-clock time for everything: 90s, 10m, 1h30m.", metavar="TIME")
+]
 Device = Annotated[str, typer.Option(help="Default: the first accelerator.", metavar=DEVICES)]
 AtLeast = Annotated[
     str,
@@ -33,8 +43,9 @@ Samples = Annotated[
 ]
 Writable = Annotated[list[Path] | None, typer.Option(help=help_of(OFFERED["writable"]), metavar="PATH")]
 Network = Annotated[bool, typer.Option("--network", help=help_of(OFFERED["network"]))]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what was seen and what would be tried, and exit.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")]
+Quiet = Annotated[bool, typer.Option(*words_of("quiet"), help="Show nothing but errors.")]
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 

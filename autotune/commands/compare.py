@@ -21,7 +21,9 @@ def compare(
         str,
         typer.Option("--format", help="Default: the ending of --out, else table.", metavar="|".join(get_args(Format))),
     ] = "",
-    out: Annotated[Path | None, typer.Option(help="Write to this file instead of showing it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(*options.words_of("out"), help="The file of the comparison; shown when left out.")
+    ] = None,
     samples: Samples = "",
     at_least: AtLeast = "",
 ) -> None:

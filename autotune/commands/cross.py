@@ -20,7 +20,7 @@ from autotune.commands.common import (
     reported,
     say,
 )
-from autotune.commands.options import read
+from autotune.commands.options import read, words_of
 from autotune.commands.run import Words
 from autotune.errors import NothingFeasibleError
 from autotune.hardware import DeviceKind
@@ -38,7 +38,9 @@ def cross(
     budget: Seconds = "60s",
     writable: Writable = None,
     network: Network = False,
-    out: Annotated[Path | None, typer.Option(help="The file; in results/<machine>/cross when left out.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(*words_of("out"), help="The cross file; in results/<machine>/cross when left out.")
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from autotune.commands.common import Device, Json, Quiet, reported, say
-from autotune.commands.options import missing_device, read
+from autotune.commands.options import missing_device, read, words_of
 
 LOOK_SECONDS = 60.0
 UNTRUSTED_STATUS = 4
@@ -18,7 +18,9 @@ UNTRUSTED_STATUS = 4
 @reported
 def doctor(
     device: Device = "",
-    out: Annotated[Path | None, typer.Option(help="Folder for the findings. Default: results/<machine>.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(*words_of("out"), help="The file of findings; in results/<machine> when left out.")
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -41,8 +43,8 @@ def doctor(
     chosen = requested or hardware.default_device
     if chosen not in hardware.devices:
         raise missing_device(chosen, hardware)
-    folder = out or Path("results") / hardware.slug
-    require_replaceable("--out", examination_path(folder, chosen), EXAMINATION)
+    place = out or examination_path(Path("results") / hardware.slug, chosen)
+    require_replaceable("--out", place, EXAMINATION)
     show = not quiet and not json
     with console.status("") as status:
         examination = examine(
@@ -52,12 +54,12 @@ def doctor(
             checking=lambda what: status.update(f"{what} …"),
         )
     try:
-        path = examination.write(folder)
+        examination.write(place)
     except OSError as error:
-        raise UsageError(f"{folder} cannot be written to ({error}); name another folder with --out") from error
+        raise UsageError(f"{place} cannot be written ({error}); name another file with --out") from error
     if json:
         say(examination.to_json())
     elif show:
-        console.print(examination_lines(examination, hardware.machine(chosen), path))
+        console.print(examination_lines(examination, hardware.machine(chosen), place))
     if not examination.trusted:
         sys.exit(UNTRUSTED_STATUS)

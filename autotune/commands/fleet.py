@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 import typer
 
 from autotune.commands import options
-from autotune.commands.common import AtLeast, Quiet, Samples, Seconds, reported
+from autotune.commands.common import AtLeast, Quiet, Samples, Seconds, Target, reported
 from autotune.errors import INTERRUPTED_STATUS
 from autotune.fleet.plan import EngineName
 
@@ -24,11 +24,11 @@ def fleet(
             show_default=False,
         ),
     ] = None,
-    model: Annotated[str, typer.Option(help="What to tune: module:build or file.py:build.", metavar="TARGET")] = "",
+    model: Target = "",
     budget: Seconds = "10m",
     engine: Annotated[str, typer.Option(help="Default: the file's.", metavar="|".join(get_args(EngineName)))] = "",
     address: Annotated[str, typer.Option(help="Address of a Ray cluster. Default: the file's.")] = "",
-    out: Annotated[Path, typer.Option(help="The folder for results, one for each machine in it.")] = Path("results"),
+    folder: Annotated[Path, typer.Option(help="The folder for results, one for each machine in it.")] = Path("results"),
     cross: Annotated[
         bool, typer.Option("--cross", help="Then measure each machine's config on all the others.")
     ] = False,
@@ -49,7 +49,7 @@ def fleet(
     from autotune.terminal.fleet import ending_lines, step_line
 
     request = FleetRequest.of(
-        read_plan(file, engine=engine, address=address), out, model=model, budget=budget, others=tuple(others or ())
+        read_plan(file, engine=engine, address=address), folder, model=model, budget=budget, others=tuple(others or ())
     )
     whole = options.read(options.Samples, "samples", samples)
     floor = options.read(options.Share, "at_least", at_least)

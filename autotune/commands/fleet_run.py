@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autotune.commands import outputs
 from autotune.commands.fleet_words import require_understood
-from autotune.commands.options import Options
+from autotune.commands.options import Options, words_of
 from autotune.commands.outputs import require_replaceable
 from autotune.errors import ResultFileError, UsageError
 from autotune.files import write_whole
@@ -29,7 +29,11 @@ from autotune.search.interrupts import Stop
 from autotune.units import parse_duration
 
 PAGE = "fleet.html"
-OURS = ("--out", "--model", "--budget", "--dollars-per-hour", "--machine-name", "--warm-start", "--json", "--quiet")
+OURS = frozenset(
+    word
+    for name in ("out", "model", "budget", "dollars_per_hour", "machine_name", "warm_start", "json", "quiet")
+    for word in words_of(name)
+)
 """Options of ``autotune`` that the fleet itself passes to each machine."""
 ENVIRONMENT = "OMP_NUM_THREADS"
 """Ray sets it to the number of a task's CPUs, 1 by default, which would change the user's baseline."""
@@ -42,7 +46,7 @@ class FleetRequest:
 
     Attributes:
         plan: The fleet.
-        out: The folder for results.
+        folder: The folder for results.
         target: The model to tune; None for a script.
         script: The training command; empty for a model.
         budget: Budget of each machine, as typed.
@@ -50,14 +54,14 @@ class FleetRequest:
     """
 
     plan: Plan
-    out: Path
+    folder: Path
     target: str | None
     script: tuple[str, ...]
     budget: str
     extra: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, plan: Plan, out: Path, *, model: str, budget: str, others: Sequence[str]) -> FleetRequest:
+    def of(cls, plan: Plan, folder: Path, *, model: str, budget: str, others: Sequence[str]) -> FleetRequest:
         """Checks the command line, and makes the request.
 
         Raises:
@@ -73,16 +77,16 @@ class FleetRequest:
             )
         extra = () if is_script else tuple(others)
         for owner in (extra, *(kind.options for kind in plan.machines.values())):
-            if own := [word for word in owner if word.partition("=")[0] in OURS]:
+            if own := [word for word in owner if not OURS.isdisjoint({word.partition("=")[0], word[:2]})]:
                 raise UsageError(f"{own[0]} is an option that the fleet itself passes to each machine; leave it out")
-        if out.exists() and not out.is_dir():
-            raise UsageError(f"--out: expected a folder, but {out} is a file; choose another")
-        request = cls(plan, out, model or None, tuple(others) if is_script else (), budget, extra)
-        require_replaceable("--out", out / PAGE, outputs.PAGE)
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"--folder: expected a folder, but {folder} is a file; choose another")
+        request = cls(plan, folder, model or None, tuple(others) if is_script else (), budget, extra)
+        require_replaceable("--folder", folder / PAGE, outputs.PAGE)
         for machine in plan.machines:
             words = tuple(word for word in request.command(machine) if word != WARM_START)
             require_understood(machine, words)
-            require_replaceable("--out", request.place(machine), outputs.RESULT)
+            require_replaceable("--folder", request.place(machine), outputs.RESULT)
         return request
 
     @property
@@ -94,7 +98,7 @@ class FleetRequest:
         """Path of a machine's result; the name holds the device if the options do."""
         words = " ".join([*self.extra, *self.plan.machines[machine].options])
         device = re.findall(r"--device[ =](\w+)", words)[-1:]
-        return self.out / slug(machine) / f"{'-'.join([self.name, *device])}.json"
+        return self.folder / slug(machine) / f"{'-'.join([self.name, *device])}.json"
 
     def command(self, machine: str) -> tuple[str, ...]:
         """The arguments of ``autotune`` on a machine."""
@@ -130,11 +134,11 @@ class FleetRun:
         self._engine = _engine_of(self.request.plan)
         self._cleanup.callback(self._engine.close)
         try:
-            self.request.out.mkdir(parents=True, exist_ok=True)
+            self.request.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             self._cleanup.close()
             raise UsageError(
-                f"--out: the folder {self.request.out} cannot be made: {error.strerror}; choose another"
+                f"--folder: the folder {self.request.folder} cannot be made: {error.strerror}; choose another"
             ) from error
         return self
 
@@ -170,7 +174,7 @@ class FleetRun:
 
     def write_page(self, page: str) -> str:
         """Writes the comparison's page; returns a sentence with its path, or why it could not be written."""
-        path = self.request.out / PAGE
+        path = self.request.folder / PAGE
         try:
             write_whole(path, page)
         except OSError as error:
@@ -233,7 +237,7 @@ class FleetRun:
 
     def _keep_cross(self, machine: str, text: str) -> str:
         cross = parse_document(json.loads(text), f"the file of {machine}", Cross)
-        folder = self.request.out / slug(machine) / "cross"
+        folder = self.request.folder / slug(machine) / "cross"
         path = _kept(cross, folder / f"{self.request.name}-{cross.device}-from-{slug(cross.config_of.machine)}.json")
         return f"{cross.finding}; {path}"
 

@@ -8,11 +8,13 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from autotune.commands.options import FOR_SCRIPTS, OFFERED, Options
+from autotune.commands.options import OFFERED, Options
 from autotune.commands.run import run
 from autotune.commands.tune import tune
 from autotune.errors import UsageError
 
+PATHS = {"writable"}
+"""Options that name files of the machine, which this one may not have."""
 _REFUSED: Any = typer.BadParameter.__base__
 """Base of click's usage errors. Some versions of typer include click, and others depend on it."""
 
@@ -35,6 +37,7 @@ def require_understood(machine: str, words: Sequence[str]) -> None:
     except _REFUSED as error:
         raise UsageError(f"the options of {machine}: {error.format_message()}") from None
     try:
-        Options.parse({name: typed[name] for name in OFFERED.keys() & typed.keys() - FOR_SCRIPTS}, target="")
+        given = {name: typed[name] for name in OFFERED.keys() & typed.keys() - PATHS}
+        Options.parse(given, target="", script=tuple(typed.get("command") or ()))
     except UsageError as error:
         raise UsageError(f"the options of {machine}: {error}") from None

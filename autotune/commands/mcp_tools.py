@@ -134,7 +134,7 @@ class _Measuring:
 
     async def run(self, context: Context[Any, Any], given: dict[str, Any]) -> ToolAnswer:
         """`autotune --model` and `autotune run`."""
-        from autotune.commands.keep import after_run
+        from autotune.commands.patch import after_run
         from autotune.commands.saving import tune_and_save
 
         options = _options(given, out_anywhere=self._desk.out_anywhere)
@@ -143,7 +143,7 @@ class _Measuring:
         def work(sentence: Sentence, stop: Stop) -> Any:
             saved = tune_and_save(options, sentence, budget, stop)
             if saved.path is not None and saved.failure is None:
-                after_run(saved.result, saved.path, keeping=False)
+                after_run(saved.result, saved.path, patching=False)
             return saved, *saved.write_page()
 
         saved, page, why_none = await self._desk.measure(context, options.target, budget.seconds, work)

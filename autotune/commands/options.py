@@ -56,6 +56,8 @@ MOST_CHARACTERS = 200
 """Length limit of one typed value, which appears in every row of the result's tables."""
 MOST_TRAINED = 1e15
 """Most samples of a training: no machine processes more in its lifetime."""
+SHORT = {"model": "-m", "budget": "-b", "out": "-o", "quiet": "-q"}
+"""Short forms of options, the same for every command that has them."""
 MAX_NAME_CHARACTERS = 60
 """Length limit of a machine's name, which appears in each row of a comparison."""
 _THOUSANDS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
@@ -68,6 +70,14 @@ class Takes:
 
     sample: str
     noun: str = ""
+
+
+@dataclass(frozen=True)
+class Only:
+    """Marks an option that only `models`, or only `scripts`, have, with the reason why the other kind lacks it."""
+
+    kind: Literal["models", "scripts"]
+    reason: str
 
 
 def _typed(value: Any) -> str:
@@ -233,10 +243,9 @@ Existing = Annotated[
 Switch = Annotated[bool, Field(strict=True)]
 NOT_A_SWITCH = BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)
 """Makes a number refuse True, which pydantic would read as 1."""
-FOR_MODELS = frozenset({"objective", "at_least", "explore", "join", "nproc_per_node", "fit", "evaluation"})
-"""Options that only models have."""
-FOR_SCRIPTS = frozenset({"writable", "network"})
-"""Options that only scripts have. They lift a protection, so no agent may pass them."""
+
+
+_UNPROTECTED = Only("scripts", "nothing keeps a build() from files or the network")
 
 
 class Options(BaseModel):
@@ -289,9 +298,12 @@ class Options(BaseModel):
     allow_numerics: Switch = Field(
         default=False, description="Also search products in FP8, and gradients exchanged in bf16."
     )
-    explored: Annotated[dict[str, Any], _reader(_explored, dict[str, list[Any]] | list[str]), Takes("NAME=A,B")] = (
-        Field(default={}, alias="explore", description="Values for an argument of build(); may be repeated.")
-    )
+    explored: Annotated[
+        dict[str, Any],
+        _reader(_explored, dict[str, list[Any]] | list[str]),
+        Takes("NAME=A,B"),
+        Only("models", "a script has no build() whose arguments could vary"),
+    ] = Field(default={}, alias="explore", description="Values for an argument of build(); may be repeated.")
     warm_start: Paths = Field(default=(), description="Try another machine's result first; may be repeated.")
     sampler: Literal["bayes", "tpe", "random"] = Field(
         default="bayes", description="What proposes candidates; tpe is Optuna's."
@@ -308,17 +320,21 @@ class Options(BaseModel):
     resume: Switch = Field(
         default=False, description="Continue an interrupted run; only bursts that timed out are repeated."
     )
-    ranks: Annotated[int, Field(ge=1, le=MOST_RANKS), NOT_A_SWITCH] | Literal["auto"] = Field(
+    ranks: Annotated[
+        Annotated[int, Field(ge=1, le=MOST_RANKS), NOT_A_SWITCH] | Literal["auto"],
+        Only("models", "a script's own command starts its processes, as in -- torchrun --nproc-per-node 4 train.py"),
+    ] = Field(
         default=1,
         alias="nproc_per_node",
         description="Number of processes that train together, as under torchrun; auto: one per device.",
     )
-    fit: Switch = Field(default=False, description="Measure every change that would make a baseline fit into memory.")
-    evaluation: Switch = Field(default=False, description="Also find the batch size for evaluation.")
-    writable: Existing = Field(
+    evaluation: Annotated[Switch, Only("models", "a script evaluates in its own way, which cannot run by itself")] = (
+        Field(default=False, description="Also find the batch size for evaluation.")
+    )
+    writable: Annotated[Existing, _UNPROTECTED] = Field(
         default=(), description="A file or folder that bursts may change in earnest; may be repeated."
     )
-    any_network: Switch = Field(
+    any_network: Annotated[Switch, _UNPROTECTED] = Field(
         default=False,
         alias="network",
         description="Let bursts connect anywhere after their first step, not only to their data.",
@@ -348,8 +364,7 @@ class Options(BaseModel):
 
     @model_validator(mode="after")
     def _agree(self) -> Options:
-        if self.script:
-            self._suit_a_script()
+        self._suit_the_workload()
         if self.out is not None:
             require_result_place(self.out)
         if self.join and not self.storage:
@@ -363,12 +378,13 @@ class Options(BaseModel):
             )
         return self
 
-    def _suit_a_script(self) -> None:
-        for name in sorted(FOR_MODELS):
+    def _suit_the_workload(self) -> None:
+        for name in sorted(FOR_MODELS if self.script else FOR_SCRIPTS):
             field = OFFERED[name]
             if getattr(self, NAMES[name]) != field.default:
-                raise UsageError(f"{option_of(name)} is for models, and a command was given; leave it out")
-        if isinstance(self.effective_batch, int):
+                only = next(entry for entry in field.metadata if isinstance(entry, Only))
+                raise UsageError(f"{option_of(name)} is for {only.kind}: {only.reason}; leave it out")
+        if self.script and isinstance(self.effective_batch, int):
             raise UsageError(
                 "--effective-batch: expected 'free' for a script, which accumulates by itself, got "
                 f"{self.effective_batch}; leave it out, or pass 'free'"
@@ -394,14 +410,31 @@ NAMES = {field.alias or name: name for name, field in Options.model_fields.items
 OFFERED: Mapping[str, FieldInfo] = {option: Options.model_fields[name] for option, name in NAMES.items()}
 
 
-def offering(without: Collection[str]) -> Callable[[Command], Command]:
-    """Replaces a command's ``**options`` by the options of a tuning, except those in `without`."""
+def _options_for(kind: str) -> frozenset[str]:
+    marks = ((option, entry) for option, field in OFFERED.items() for entry in field.metadata)
+    return frozenset(option for option, entry in marks if isinstance(entry, Only) and entry.kind == kind)
+
+
+FOR_MODELS = _options_for("models")
+FOR_SCRIPTS = _options_for("scripts")
+"""The options that lift a protection of scripts, so no agent may pass them."""
+
+
+def offering(hidden: Collection[str], without: Collection[str] = ()) -> Callable[[Command], Command]:
+    """Replaces a command's ``**options`` by the options of a tuning.
+
+    Args:
+        hidden: Those that ``--help`` leaves out: `Options` refuses them, and says why.
+        without: Those that the command declares itself.
+    """
 
     def offer(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True)
         keyword = inspect.Parameter.KEYWORD_ONLY
         named = [
-            inspect.Parameter(name, keyword, default=default_of(field), annotation=_typer_option(name, field))
+            inspect.Parameter(
+                name, keyword, default=default_of(field), annotation=_typer_option(name, field, hidden=name in hidden)
+            )
             for name, field in OFFERED.items()
             if name not in without
         ]
@@ -433,6 +466,11 @@ def option_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def words_of(name: str) -> tuple[str, ...]:
+    """All words for an option on the command line: ``--budget``, ``-b``."""
+    return (option_of(name), *([SHORT[name]] if name in SHORT else []))
+
+
 def help_of(field: FieldInfo) -> str:
     """Help text of an option: its description, and the range of its values."""
     ranges = [bounds for part, metadata in _parts(field.annotation, field.metadata) if (bounds := _range(metadata))]
@@ -445,13 +483,13 @@ def schema_of(name: str) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key != "title"} | {"description": help_of(OFFERED[name])}
 
 
-def _typer_option(name: str, field: FieldInfo) -> Any:
+def _typer_option(name: str, field: FieldInfo, *, hidden: bool) -> Any:
     """An option for typer: a text, a list of texts, or a switch."""
     if field.annotation is bool:
-        return Annotated[bool, typer.Option(option_of(name), help=help_of(field))]
+        return Annotated[bool, typer.Option(*words_of(name), help=help_of(field), hidden=hidden)]
     sample = "|".join(_sample(part, metadata) for part, metadata in _parts(field.annotation, field.metadata))
     kind = list[str] | None if repeats(field) else str | None
-    return Annotated[kind, typer.Option(option_of(name), help=help_of(field), metavar=sample)]
+    return Annotated[kind, typer.Option(*words_of(name), help=help_of(field), metavar=sample, hidden=hidden)]
 
 
 def default_of(field: FieldInfo) -> Any:

@@ -31,8 +31,8 @@ PAGE = Kind("a report", re.compile("\\s*<!DOCTYPE html>.*– autotune</title>".e
 LIVE = Kind("a log of a training", re.compile(rb'\{"event": "started"'))
 JOURNAL = Kind("a journal", re.compile(rb'\{"op_code":'))
 CARDS = {
-    ".svg": Kind("a card", re.compile(rb"<\?xml.*<dc:title>autotune card</dc:title>", re.DOTALL)),
-    ".png": Kind("a card", re.compile(rb"\x89PNG.*autotune card", re.DOTALL)),
+    "svg": Kind("a card", re.compile(rb"<\?xml.*<dc:title>autotune card</dc:title>", re.DOTALL)),
+    "png": Kind("a card", re.compile(rb"\x89PNG.*autotune card", re.DOTALL)),
 }
 COMPARISONS = {
     "md": Kind("a comparison", re.compile(rb"# Tuned by autotune\n")),

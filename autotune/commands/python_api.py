@@ -46,7 +46,7 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
         KeyboardInterrupt: Interrupted twice, or before anything was measured.
     """
     for name in options:
-        if name not in OPTIONS:
+        if name not in OFFERED:
             near = difflib.get_close_matches(name, OPTIONS, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(OPTIONS)}"
             raise TypeError(f"there is no option {name!r}; {hint}")

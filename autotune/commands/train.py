@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands.common import reported
+from autotune.commands.common import Quiet, reported
+from autotune.commands.options import OFFERED, words_of
 from autotune.commands.run import Words
 
 
@@ -15,12 +16,12 @@ from autotune.commands.run import Words
 def train(
     command: Words = None,
     out: Annotated[
-        Path | None, typer.Option(help="The result file; in results/<machine> when left out.", metavar="FILE")
+        Path | None, typer.Option(*words_of("out"), help=str(OFFERED["out"].description), metavar="FILE")
     ] = None,
     allow: Annotated[
         str, typer.Option(help="Settings to try although they change what is learned: precision.", metavar="KNOB,…")
     ] = "",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Trains for real, and finds faster settings meanwhile: autotune train -- python train.py --epochs 90."""
     from autotune.bursts.cleanup import make_run_folder

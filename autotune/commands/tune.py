@@ -6,17 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from autotune.commands.common import STARTED, Json, Quiet, reported, say
+from autotune.commands.common import STARTED, DryRun, Json, Quiet, Target, reported, say
 from autotune.commands.options import FOR_SCRIPTS, Options, offering
 from autotune.errors import INTERRUPTED_STATUS, AutotuneError, Interrupted, UsageError
 
 
 @reported
-@offering(without=FOR_SCRIPTS)
+@offering(hidden=FOR_SCRIPTS)
 def tune(
     context: typer.Context,
-    model: Annotated[str, typer.Option(help="What to tune: module:build or file.py:build.", metavar="TARGET")] = "",
+    model: Target = "",
     *,
+    dry_run: DryRun = False,
     json: Json = False,
     quiet: Quiet = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
@@ -33,19 +34,23 @@ def tune(
         return
     if not model:
         raise UsageError("--model is required, such as --model train:build; autotune --help shows the rest")
-    raise typer.Exit(tune_and_tell(Options.parse(options, target=model), as_json=json, quiet=quiet))
+    parsed = Options.parse(options, target=model)
+    if dry_run:
+        look_and_tell(parsed, as_json=json, quiet=quiet)
+    else:
+        raise typer.Exit(tune_and_tell(parsed, as_json=json, quiet=quiet))
 
 
-def tune_and_tell(options: Options, *, as_json: bool, quiet: bool, keeping: bool = False) -> int:
+def tune_and_tell(options: Options, *, as_json: bool, quiet: bool, patching: bool = False) -> int:
     """Tunes, writes and shows the result, and returns the exit status.
 
     Args:
         options: The options of the command.
         as_json: Whether to print the result as JSON.
         quiet: Whether to show only errors.
-        keeping: Whether to write the result's settings into the script.
+        patching: Whether to write the result's settings into the script.
     """
-    from autotune.commands.keep import after_run
+    from autotune.commands.patch import after_run
     from autotune.commands.saving import tune_and_save
     from autotune.results.files import to_json
     from autotune.search.interrupts import Interrupts
@@ -71,7 +76,7 @@ def tune_and_tell(options: Options, *, as_json: bool, quiet: bool, keeping: bool
         if saved.path is not None and not quiet:
             console.print(usage_lines(saved.result, saved.path, page))
         if saved.path is not None and failure is None:
-            patched, failure = after_run(saved.result, saved.path, keeping=keeping)
+            patched, failure = after_run(saved.result, saved.path, patching=patching)
             if patched is not None and not quiet:
                 console.print(patched)
         if as_json:
@@ -79,6 +84,28 @@ def tune_and_tell(options: Options, *, as_json: bool, quiet: bool, keeping: bool
         if failure is not None:
             raise failure
     return INTERRUPTED_STATUS if saved.result.status == "partial" else 0
+
+
+def look_and_tell(options: Options, *, as_json: bool, quiet: bool) -> None:
+    """Shows a dry run: what was seen in the workload, and what the search would try."""
+    from json import dumps
+
+    from autotune.commands.tuning import Tuning
+    from autotune.search.interrupts import Interrupts
+    from autotune.search.stopping import Budget
+    from autotune.secrets import masked_data
+    from autotune.terminal.console import make_console
+    from autotune.terminal.look import look_data, look_lines
+    from autotune.terminal.progress import make_progress
+
+    console = make_console()
+    budget = Budget(options.budget_seconds, started=STARTED)
+    with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=budget.remaining) as progress:
+        look = Tuning(options, progress, budget, interrupts).look()
+    if as_json:
+        say(dumps(masked_data(look_data(*look)), indent=2, default=str))
+    else:
+        console.print(look_lines(*look))
 
 
 def _refuse_options(context: typer.Context, command: str) -> None:

@@ -127,7 +127,6 @@ class Tuning:
             memory_limit_bytes=setting.memory_limit_bytes,
             device=setting.device,
             numerics=self._numerics(runner, baseline),
-            every_fit=options.fit,
             note=self._note,
             headroom=setting.seen is None or bool(setting.seen.loaders),
         )

@@ -99,15 +99,13 @@ class Examination(Stored):
         """The examination as JSON."""
         return self.model_dump_json(by_alias=True, indent=2)
 
-    def write(self, folder: Path) -> Path:
-        """Writes the examination beside a machine's results. Returns the file.
+    def write(self, path: Path) -> None:
+        """Writes the examination to a file.
 
         Raises:
             OSError: The file cannot be written.
         """
-        path = examination_path(folder, self.device)
         write_whole(path, self.to_json() + "\n")
-        return path
 
 
 def examination_of(hardware: Hardware, device: DeviceKind, findings: Sequence[Finding], seconds: float) -> Examination:

@@ -117,15 +117,15 @@ def usage(result: Result, source: Path | None) -> list[Block]:
     """How to train with a result, and the command that checks it."""
     path = source if source is not None else Path("result.json")
     script = result.workload.script
-    kept: list[Block] = []
+    patch: list[Block] = []
     changed = "warn you if the machine, torch or the model has changed since"
     if script is not None:
         how = Code(summary.how_to_train(result, path), "Command that trains the script with this result")
         explanation = f"This trains the script with the measured answer, without changing it, and will {changed}."
-        keep = f"autotune keep {shlex.quote(str(path))}"
-        kept = [
+        command = f"autotune patch {shlex.quote(str(path))}"
+        patch = [
             Text("To write the settings into the script; --reverse takes them out again:"),
-            Code(keep, "Command that writes this result into the script"),
+            Code(command, "Command that writes this result into the script"),
         ]
     else:
         how = Code(summary.how_to_train(result, path), "Python that trains with this result")
@@ -133,7 +133,7 @@ def usage(result: Result, source: Path | None) -> list[Block]:
     return [
         Text(explanation),
         how,
-        *kept,
+        *patch,
         Text("To check in under a minute whether it still holds, here or on another machine:"),
         Code(f"autotune check {shlex.quote(str(path))}", "Command that checks this result"),
     ]

@@ -96,8 +96,8 @@ def _applied_instead(files: Files, name: str, calls: list[ast.Call], place: str)
     argument = calls[0].args[0] if len(calls) == 1 and len(calls[0].args) == 1 else None
     if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
         raise UsageError(
-            f"{name} calls autotune.apply already, in another way than by one line; take that out, with 'autotune keep "
-            "--reverse' and the result it applies or by hand, or train with 'autotune launch'"
+            f"{name} calls autotune.apply already, in another way than by one line; take that out, with 'autotune "
+            "patch --reverse' and the result it applies or by hand, or train with 'autotune launch'"
         )
     if argument.value != place:
         file.replace(argument, literal(place))

@@ -67,7 +67,6 @@ class Search:
         memory_limit_bytes: The memory target, which bounds the largest batch.
         device: The kind of device.
         numerics: Checks finalists against eager fp32; None trusts them, as replays of recordings do.
-        every_fit: Whether to measure every change that makes the baseline fit into memory, not only the first.
         note: Receives notes that the result should contain; None sends them to the progress alone.
         headroom: Whether the search first measures the most that a faster loader could gain.
 
@@ -91,7 +90,6 @@ class Search:
         memory_limit_bytes: int | None = None,
         device: DeviceKind = "cpu",
         numerics: NumericsGuard | None = None,
-        every_fit: bool = False,
         note: Callable[[str], None] | None = None,
         headroom: bool = False,
     ) -> None:
@@ -99,7 +97,7 @@ class Search:
         self.baseline = baseline
         self.log = log
         self._seed = seed
-        self._note, self._numerics, self._every_fit = note or progress.note, numerics, every_fit
+        self._note, self._numerics = note or progress.note, numerics
         self._bursts = Bursts(baseline, runner, log, budget, progress, device, memory_limit_bytes)
         self.ceilings = Ceilings(self._bursts.part_rate, self._affordable)
         self._at_least = at_least
@@ -268,8 +266,7 @@ class Search:
         ended = next((trial.burst for trial in self.log.trials if trial.burst.point == self.baseline), None)
         if ended is None or not ended.outcome.is_memory:
             return
-        agrees, every = self.confirmation.agrees, self._every_fit
-        fitted, summary = fit(self.baseline, self.space, self._bursts, ended, agrees, every=every)
+        fitted, summary = fit(self.baseline, self.space, self._bursts, ended, self.confirmation.agrees)
         self._note(summary)
         if fitted is not None:
             self.baseline = self._bursts.baseline = fitted

@@ -13,12 +13,9 @@ from autotune.units import format_bytes
 Rung = tuple[Point, str]
 """A point to try, and why."""
 
-EVERY_SHARE = 0.25
-"""The share of the budget for measuring further changes after the first that fits, if requested. Not tuned."""
-
 
 def fit(
-    baseline: Point, space: Space, bursts: Bursts, failed: Burst, agrees: Callable[[Point], bool], *, every: bool
+    baseline: Point, space: Space, bursts: Bursts, failed: Burst, agrees: Callable[[Point], bool]
 ) -> tuple[Point | None, str]:
     """Tries ever larger changes to a baseline until it trains.
 
@@ -28,28 +25,23 @@ def fit(
         bursts: Runs bursts; does not repeat those before an interruption.
         failed: How the baseline ended.
         agrees: Returns whether a point trains what the baseline would.
-        every: Whether to measure the changes after the first that is enough as well, while there is time.
 
     Returns:
         The first point that trains, or None if no change was enough; and a summary of each change's outcome.
     """
-    fitted: Point | None = None
     outcomes: list[str] = []
     for point, reason in rungs(baseline, space, failed.outcome):
-        spent = bursts.budget.elapsed > EVERY_SHARE * bursts.budget.seconds
-        if bursts.searching_seconds <= 0 or (fitted is not None and (spent or not every)):
+        if bursts.searching_seconds <= 0:
             break
         earlier = next((trial.burst for trial in bursts.trials if trial.burst.point == point), None)
         burst = earlier or bursts.search(Proposal(point, FIT, reason))
         outcomes.append(f"{point.changes_text(baseline)}: {_outcome_text(burst)}")
-        if fitted is None and burst.ok and agrees(point):
-            fitted = point
-    if fitted is None:
-        return None, f"what you train with today runs out of memory, and no change was enough ({'; '.join(outcomes)})"
-    return fitted, (
-        f"what you train with today runs out of memory; with {fitted.changes_text(baseline)} it trains: tuning starts "
-        f"from there, and the answer is compared with it ({'; '.join(outcomes)})"
-    )
+        if burst.ok and agrees(point):
+            return point, (
+                f"what you train with today runs out of memory; with {point.changes_text(baseline)} it trains: tuning "
+                f"starts from there, and the answer is compared with it ({'; '.join(outcomes)})"
+            )
+    return None, f"what you train with today runs out of memory, and no change was enough ({'; '.join(outcomes)})"
 
 
 def rungs(baseline: Point, space: Space, outcome: Outcome) -> Iterator[Rung]:

@@ -13,7 +13,7 @@ from autotune.scripts.patch import Patch
 from autotune.wording import as_text, labelled
 
 
-def kept_lines(patch: Patch, file: Path, *, changed: bool) -> RenderableType:
+def patch_lines(patch: Patch, file: Path, *, changed: bool) -> RenderableType:
     """The diff or the changed files, and the command that writes or reverts the changes.
 
     Args:
@@ -34,10 +34,10 @@ def kept_lines(patch: Patch, file: Path, *, changed: bool) -> RenderableType:
             labelled("changed", names, "", "bold"),
             *lines,
             as_text("undo it:"),
-            as_text(f"    autotune keep --reverse {named}", "cyan"),
+            as_text(f"    autotune patch --reverse {named}", "cyan"),
         )
     place = [labelled("diff", f"{path} ({names})", "", "bold")] if path.exists() else []  # a dry run writes no diff
-    return Group(*place, *lines, as_text("write it into the script:"), as_text(f"    autotune keep {named}", "cyan"))
+    return Group(*place, *lines, as_text("write it into the script:"), as_text(f"    autotune patch {named}", "cyan"))
 
 
 def undone_lines(files: Sequence[EditedFile]) -> RenderableType:

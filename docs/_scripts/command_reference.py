@@ -25,7 +25,7 @@ def text() -> str:
 def _section(title: str, command: Any) -> str:
     signature = inspect.signature(command.callback, eval_str=True).parameters
     hints = {name: typing.get_args(item.annotation)[0] for name, item in signature.items() if name != "context"}
-    own = [parameter for parameter in command.params if parameter.name in hints]  # not typer's own, such as --help
+    own = [parameter for parameter in command.params if parameter.name in hints and not parameter.hidden]
     words = [title, *(_placeholder(p) for p in own if p.param_type_name == "argument")]
     summary = (command.help or "").strip()
     rows = [_row(parameter, _takes(parameter, hints[parameter.name])) for parameter in own]

@@ -46,11 +46,22 @@ def test_tuning_writes_a_result_that_training_can_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_dry_run_of_a_model_tunes_nothing(tmp_path: Path) -> None:
+    """It says what would be tried and what would not, each with its reason, and writes nothing."""
+    finished = run(["--model", TINY, "--only", "num_workers", "--dry-run", "--json"], tmp_path)
+    assert finished.status == 0, finished.err
+    look = json.loads(finished.out)
+    assert look["choices"].keys() == {"num_workers"}
+    assert "--only" in look["skipped"]["batch_size"]
+    assert not list(tmp_path.glob("**/*.json"))
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")
 def test_a_baseline_that_does_not_fit_is_tuned_all_the_same(tmp_path: Path) -> None:
     """Neither the look at it nor its burst fits; the result says what was changed, and compares with that."""
     out = tmp_path / "fitted.json"
-    arguments = ["--model", "tests.workloads.too_large:build", "--budget", budget(30), "--fit", "--out", str(out)]
+    arguments = ["--model", "tests.workloads.too_large:build", "--budget", budget(30), "--out", str(out)]
     finished = run(arguments, tmp_path)
     assert finished.status == 0, finished.err
     result = read_result(out)

@@ -240,7 +240,7 @@ def test_errors_are_the_commands_sentences(
         ({}, "expected either model, such as train:build, or command"),
         ({"model": TINY, "command": ["python", "train.py"]}, "expected either model"),
         ({"command": [sys.executable, "train.py"], "explore": {"width": [1]}}, "--explore is for models"),
-        ({"command": [sys.executable, "train.py"], "at_least": 0.9}, "--at-least is for models"),
+        ({"command": [sys.executable, "train.py"], "evaluation": True}, "--evaluation is for models"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 import time
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from autotune.cli import app
@@ -113,18 +114,45 @@ def test_help_shows_choices_and_ranges() -> None:
     assert "|".join(objective.name for objective in OBJECTIVES) in told
 
 
+def test_short_options_mean_the_same_everywhere() -> None:
+    """Every command that has a budget, a file to write, a model or silence has its short form, and none twice."""
+    group = get_command(app)
+    for command in (group, *group.commands.values()):  # type: ignore[attr-defined]
+        words = [word for parameter in command.params for word in parameter.opts]
+        assert len(words) == len({*words}), command.name
+        for name, short in options.SHORT.items():
+            assert (short in words) == (options.option_of(name) in words), (command.name, name)
+
+
 def test_help_of_a_script_says_what_free_changes() -> None:
     """A number is refused for a script, so that none is offered."""
     told = " ".join(re.sub("[│╭╮╰╯─]", "", CliRunner().invoke(app, ["run", "--help"]).output).split())
     assert re.search(r"--effective-batch free Try other batch sizes", told)
-    assert "--writable PATH" in told
+    assert all(option in told for option in ("--writable PATH", "--objective", "--at-least", "--join"))
+    assert "--explore" not in told
 
 
-@pytest.mark.parametrize(("name", "value"), [("fit", True), ("at_least", 0.9)])
-def test_what_is_for_models_is_refused_for_a_script(name: str, value: object) -> None:
-    """By the model of the options, before anything else is said of it."""
-    with pytest.raises(UsageError, match=f"{options.option_of(name)} is for models, and a command was given; leave it"):
-        options.Options.parse({name: value}, target="train.py", script=("python", "train.py"))
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["run", "--evaluation", "--", "python", "x.py"],
+            "--evaluation is for models: a script evaluates in its own way",
+        ),
+        (["run", "--explore", "x=1", "--", "python", "x.py"], "--explore is for models: a script has no build()"),
+        (
+            ["run", "--nproc-per-node", "2", "--", "python", "x.py"],
+            "torchrun --nproc-per-node 4 train.py; leave it out",
+        ),
+        (["run", "--effective-batch", "8", "--", "python", "x.py"], "expected 'free' for a script"),
+        (["-m", "nowhere:build", "--network"], "--network is for scripts: nothing keeps a build() from files"),
+        (["-m", "nowhere:build", "--writable", "."], "--writable is for scripts"),
+    ],
+)
+def test_an_option_of_the_other_workload_is_refused_with_the_reason(arguments: list[str], told: str) -> None:
+    """By the model of the options, though no help offers it."""
+    result = CliRunner().invoke(app, arguments)
+    assert (result.exit_code, told in " ".join(result.output.split())) == (2, True), result.output
 
 
 def test_a_workloads_own_effective_batch_has_the_same_range() -> None:

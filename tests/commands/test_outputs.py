@@ -50,8 +50,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ["compare", "result.json", "--out", "own.csv"],
         ["compare", "result.json", "--out", "own.html"],
         ["compare", "result.json", "--out", "result.json"],
-        ["card", "result.json", "--out", "own.svg"],
-        ["card", "result.json", "--out", "own.png"],
     ],
 )
 def test_a_file_of_another_kind_is_never_replaced(arguments: list[str], folder: Path) -> None:
@@ -77,7 +75,7 @@ def test_what_is_no_regular_file_is_never_replaced(place: str, words: str, folde
 
 
 def test_a_page_of_someone_elses_is_kept(folder: Path) -> None:
-    """`report` names its page by the result; the card without --out does too."""
+    """`report` names its page by the result; the card that names no file does too."""
     for name in ("result.html", "result.svg"):
         (folder / name).write_text(SOURCE)
     for command in ("report", "card"):
@@ -92,7 +90,7 @@ def test_a_page_of_someone_elses_is_kept(folder: Path) -> None:
     [
         ["compare", "result.json", "--out", "all.md"], ["compare", "result.json", "--out", "all.csv"],
         ["compare", "result.json", "--out", "all.json"], ["compare", "result.json", "--out", "all.html"],
-        ["card", "result.json", "--out", "card.svg"], ["card", "result.json", "--out", "card.png"],
+        ["card", "result.json", "--svg", "card.svg"], ["card", "result.json", "--png", "card.png"],
         ["report", "result.json"],
     ],
 )  # fmt: skip
@@ -117,9 +115,9 @@ def test_a_result_and_all_beside_it_may_be_replaced(folder: Path) -> None:
 
 
 def test_an_examination_takes_only_the_place_of_one(folder: Path) -> None:
-    """--out of `doctor` names a folder."""
+    """Before anything is examined."""
     (folder / "doctor-cpu.json").write_text(SOURCE)
-    done = run(["doctor", "--device", "cpu", "--out", "."], folder)
+    done = run(["doctor", "--device", "cpu", "--out", "doctor-cpu.json"], folder)
     assert done.status == 2
     assert "an examination of autotune to replace" in " ".join(done.err.split())
 
@@ -128,8 +126,8 @@ def test_a_second_examination_replaces_the_first(folder: Path, monkeypatch: pyte
     """And what gathers results passes over it, but says what it is where a person names it."""
     monkeypatch.setattr("autotune.doctor.examination.CHECKS", ())
     for _ in range(2):
-        assert run_inside(["doctor", "--device", "cpu", "--out", "kept", "--quiet"], folder).status == 0
-    (place,) = (folder / "kept").iterdir()
+        assert run_inside(["doctor", "--device", "cpu", "--out", "kept/doctor.json", "--quiet"], folder).status == 0
+    place = folder / "kept" / "doctor.json"
     assert Examination.model_validate_json(place.read_text()).schema_ == "autotune.doctor/1"
     write_document(make_result(), folder / "kept" / "result.json")
     compared = run_inside(["compare", "kept"], folder)

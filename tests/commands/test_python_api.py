@@ -69,7 +69,7 @@ def test_there_is_no_option_that_only_one_of_both_has() -> None:
         ({"effective_batch": 64, "seed": 7}, ["--effective-batch", "64", "--seed", "7"]),
         ({"memory_target": 0.5, "pin": {"num_workers": "<=4"}}, ["--memory-target", "0.5", "--pin", "num_workers<=4"]),
         ({"out": "a.json", "warm_start": "b.json"}, ["--out", "a.json", "--warm-start", "b.json"]),
-        ({"resume": True, "fit": True, "device": None}, ["--resume", "--fit"]),
+        ({"resume": True, "device": None}, ["--resume"]),
     ],
 )
 def test_values_mean_what_is_typed(
@@ -130,6 +130,8 @@ def test_an_unknown_option_is_an_error_of_the_call() -> None:
     """With the name that was probably meant."""
     with pytest.raises(TypeError, match=r"no option 'budgte'; did you mean 'budget'\?"):
         autotune.tune("train:build", budgte="10m")
+    with pytest.raises(UsageError, match="--network is for scripts"):
+        autotune.tune("train:build", network=True)
 
 
 def test_a_target_is_a_text_or_a_function() -> None:

@@ -16,7 +16,7 @@ import pytest
 from autotune.doctor import features, limits, memory, timing
 from autotune.doctor.clinic import Clinic, point
 from autotune.doctor.examination import examine_quickly
-from autotune.doctor.findings import Examination, Finding, known_examination
+from autotune.doctor.findings import Examination, Finding, examination_path, known_examination
 from autotune.errors import WorkloadError
 from autotune.hardware import DeviceKind, Hardware, probe_host
 from autotune.knobs import KNOBS
@@ -206,7 +206,9 @@ def test_what_was_found_holds_for_one_driver_and_one_torch(tmp_path: Path) -> No
     """After an update nobody has looked."""
     machine = gpu_machine()
     found = examine_quickly(machine, "cuda")
-    assert json.loads(found.write(tmp_path).read_text())["device"] == "cuda"
+    place = examination_path(tmp_path, "cuda")
+    found.write(place)
+    assert json.loads(place.read_text())["device"] == "cuda"
     assert known_examination(tmp_path, machine, "cuda") == found
     newer = machine.model_copy(update={"gpus": (machine.gpus[0].model_copy(update={"driver": "999.1"}),)})
     assert known_examination(tmp_path, newer, "cuda") is None

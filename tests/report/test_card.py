@@ -73,13 +73,13 @@ def test_a_side_that_was_not_measured_leaves_its_place_empty() -> None:
 
 
 def test_the_command_writes_both_kinds_or_the_one_that_is_named(tmp_path: Path) -> None:
-    """The PNG has two pixels for one of the SVG's; another ending is refused."""
+    """The PNG has two pixels for one of the SVG's."""
     write_document(make_result(), tmp_path / "result.json")
     done = run_inside(["card", "result.json"], tmp_path)
     assert (done.status, done.out.split()) == (0, ["result.svg", "result.png"])
     png = (tmp_path / "result.png").read_bytes()
     assert (png[:8], struct.unpack(">I", png[16:20])[0]) == (b"\x89PNG\r\n\x1a\n", 2 * WIDTH)
-    assert run_inside(["card", "result.json", "-o", "card.gif"], tmp_path).status == 2
+    assert run_inside(["card", "result.json", "--png", "card.png"], tmp_path).out.split() == ["card.png"]
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "tmp") == [
-        "result.json", "result.png", "result.svg",
+        "card.png", "result.json", "result.png", "result.svg",
     ]  # fmt: skip

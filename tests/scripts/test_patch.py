@@ -233,7 +233,7 @@ def test_bytes_that_are_not_changed_stay_as_they_are(content: bytes) -> None:
     "tool", [["git", "apply", "{}", "train.diff"], ["patch", "-p1", "--binary", "{}", "-i", "train.diff"]]
 )
 def test_the_diff_is_taken_by_git_and_by_patch_both_ways(tool: list[str], last: str, newline: str) -> None:
-    """`reverted` does the same. Forward it leads to the file that `keep` writes, in reverse to the measured one."""
+    """`reverted` does the same. Forward it leads to the file that `patch` writes, in reverse to the measured one."""
     source = (SCRIPT.replace("ARGUMENTS", "num_workers=0") + last).replace("\n", newline).encode()
     patch = patch_of(written(source, {"num_workers": 2, "optimizer_impl": "fused"}), RESULT)
     Path("train.diff").write_bytes(patch.diff)
@@ -359,5 +359,5 @@ def test_a_script_that_applies_a_result_already_applies_the_new_one_instead(old:
 def test_a_script_that_applies_a_result_in_its_own_way_is_left_alone() -> None:
     """The source does not show which of its calls is in force."""
     content = b"from autotune import apply\napply(choose())\nx = DataLoader(1, num_workers=0)\n"
-    with pytest.raises(UsageError, match=r"train\.py calls autotune\.apply already, .*'autotune keep --reverse'"):
+    with pytest.raises(UsageError, match=r"train\.py calls autotune\.apply already, .*'autotune patch --reverse'"):
         patch_of(written(content, {"num_workers": 2}), RESULT)

@@ -191,7 +191,7 @@ def make_search(
     storage: optuna.storages.BaseStorage | None = None, utilization_target: float = 0.95,
     at_least: float | None = None,
     memory_limit_bytes: int | None = None, numerics: NumericsGuard | None = None, first: Sequence[Proposal] = (),
-    objective: Objective = SAMPLES_PER_SECOND, every_fit: bool = False,
+    objective: Objective = SAMPLES_PER_SECOND,
     note: Callable[[str], None] | None = None, headroom: bool = False, device: DeviceKind = "cpu",
     **runner: object,
 ) -> tuple[Search, SurfaceRunner]:  # fmt: skip
@@ -208,7 +208,7 @@ def make_search(
         space, Point(config=space.baseline), surface, TrialLog(study, space, objective=objective), budget,
         Quiet(),
         utilization_target=utilization_target, at_least=at_least, seed=seed, memory_limit_bytes=memory_limit_bytes,
-        numerics=numerics, first=first, every_fit=every_fit, note=note, headroom=headroom,
+        numerics=numerics, first=first, note=note, headroom=headroom,
         device=device,
     )  # fmt: skip
     return search, surface

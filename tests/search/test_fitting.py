@@ -68,13 +68,6 @@ def test_a_baseline_that_fits_is_left_alone() -> None:
     assert notes == []
 
 
-def test_what_each_change_gives_is_measured_where_that_is_asked_for() -> None:
-    """Also those after the first that is enough, with their memory."""
-    search, _, notes = fitted(every_fit=True, bytes_of=lambda config: 2**20 * config.batch_size)
-    assert search.baseline.config.batch_size == 16
-    assert "batch_size=8 accumulation_steps=8: 8.00 MiB" in notes[0]
-
-
 def test_a_resumed_search_fits_without_running_anything_again() -> None:
     """It knows from its trials how the baseline and the changes ended."""
     storage = optuna.storages.InMemoryStorage()

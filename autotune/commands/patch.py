@@ -1,4 +1,4 @@
-"""`autotune keep`: writes a result's settings into the script, and reverts them."""
+"""`autotune patch`: writes a result's settings into the script, and reverts them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @reported
-def keep(
+def patch(
     file: Annotated[Path, typer.Argument(help="A result file of autotune run.")],
     reverse: Annotated[bool, typer.Option("--reverse", help="Take the changes out again.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the diff, and change nothing.")] = False,
@@ -30,14 +30,14 @@ def keep(
     from autotune.results.result import read_result
     from autotune.scripts.patch import patch_of, undone
     from autotune.terminal.console import make_console
-    from autotune.terminal.patch import kept_lines, undone_lines
+    from autotune.terminal.patch import patch_lines, undone_lines
 
     result, console = read_result(file), make_console()
     former = undone(result, file, _diff_beside(file))
     if reverse:
         if not former:
             raise UsageError(
-                f"expected files that 'autotune keep {file}' has changed, got others; "
+                f"expected files that 'autotune patch {file}' has changed, got others; "
                 f"'patch -R -p1 < {file.with_suffix('.diff')}' takes the changes out where it can"
             )
         if dry_run:
@@ -49,24 +49,24 @@ def keep(
     if former:
         console.print(f"{', '.join(edited.name for edited in former)}: already changed", markup=False)
         return
-    patch = patch_of(result, file)
+    changes = patch_of(result, file)
     if dry_run:
-        _print_diff(patch.files)
-    elif patch.files:
-        write_diff(patch, file)  # --reverse needs it
-        write_files(patch.files)
-    console.print(kept_lines(patch, file, changed=not dry_run))
+        _print_diff(changes.files)
+    elif changes.files:
+        write_diff(changes, file)  # --reverse needs it
+        write_files(changes.files)
+    console.print(patch_lines(changes, file, changed=not dry_run))
 
 
-def after_run(result: Result, place: Path, *, keeping: bool) -> tuple[RenderableType | None, AutotuneError | None]:
-    """Writes a script's diff beside its result and, with `keeping`, changes the script.
+def after_run(result: Result, place: Path, *, patching: bool) -> tuple[RenderableType | None, AutotuneError | None]:
+    """Writes a script's diff beside its result and, with `patching`, changes the script.
 
     Returns:
-        The output to show, and the failure if the script was to be changed. Without `keeping` a diff that cannot be
+        The output to show, and the failure if the script was to be changed. Without `patching` a diff that cannot be
         made is no failure: the result exists, and `launch` trains with it.
     """
     from autotune.scripts.patch import Patch, patch_of
-    from autotune.terminal.patch import kept_lines, no_diff_lines
+    from autotune.terminal.patch import no_diff_lines, patch_lines
 
     if result.workload.script is None:
         return None, None
@@ -76,14 +76,14 @@ def after_run(result: Result, place: Path, *, keeping: bool) -> tuple[Renderable
         patch = patch_of(result, place) if result.changed_knobs else Patch()
         if patch.files:
             write_diff(patch, place)
-        if keeping:
+        if patching:
             write_files(patch.files)
     except AutotuneError as error:
-        return no_diff_lines(str(error)), error if keeping else None
+        return no_diff_lines(str(error)), error if patching else None
     except Exception as error:  # noqa: BLE001 - the result is written; without its diff it is still complete
         why = f"it could not be made: {type(error).__name__}: {error}"
-        return no_diff_lines(why), UsageError(f"the script is as it was: {why}") if keeping else None
-    return kept_lines(patch, place, changed=keeping), None
+        return no_diff_lines(why), UsageError(f"the script is as it was: {why}") if patching else None
+    return patch_lines(patch, place, changed=patching), None
 
 
 def write_diff(patch: Patch, place: Path) -> None:

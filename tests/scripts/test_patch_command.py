@@ -1,4 +1,4 @@
-"""`autotune keep` of real scripts: changed as a result says, they train so; undone, they are as before."""
+"""`autotune patch` of real scripts: changed as a result says, they train so; undone, they are as before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.keep import write_files
+from autotune.commands.patch import write_files
 from autotune.errors import UsageError
 from autotune.results.files import write_document
 from autotune.scripts.facts import baseline_of
@@ -76,9 +76,9 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def keep(*words: str) -> Finished:
-    """`autotune keep` of the result in this folder."""
-    return run_inside(["keep", "result.json", *words], Path.cwd())
+def patch(*words: str) -> Finished:
+    """`autotune patch` of the result in this folder."""
+    return run_inside(["patch", "result.json", *words], Path.cwd())
 
 
 def told(done: Finished) -> str:
@@ -106,7 +106,7 @@ def test_a_script_is_changed_trains_so_and_is_as_before_when_that_is_undone(text
     script.write_bytes(text.encode())
     script.chmod(0o750)
     claimed(command, Path("result.json"), **WORKERS, **FUSED)
-    done = keep()
+    done = patch()
     assert done.status == 0, done.err
     assert "changed: train.py" in told(done)
     assert "one line" not in told(done)
@@ -115,10 +115,10 @@ def test_a_script_is_changed_trains_so_and_is_as_before_when_that_is_undone(text
     assert (seen.loaders[0].num_workers, seen.loaders[0].persistent_workers) == (1, True)
     trained = subprocess.run([sys.executable, "train.py", "1"], capture_output=True, text=True)
     assert trained.stdout == "fused True\n", trained.stderr
-    assert "already changed" in told(keep())
-    assert keep("--reverse").status == 0
+    assert "already changed" in told(patch())
+    assert patch("--reverse").status == 0
     assert script.read_bytes() == text.encode()
-    assert keep("--reverse").status == 2
+    assert patch("--reverse").status == 2
 
 
 @pytest.mark.slow
@@ -131,7 +131,7 @@ def test_the_one_line_applies_what_has_no_place_and_finds_the_result(tmp_path: P
     (tmp_path / "train.sh").write_text(f"cd code\nexec {sys.executable} train.py $1\n")
     command = ["bash", "train.sh", "5000"]
     claimed(command, Path("result.json"), **FUSED, num_workers=1)
-    done = keep()
+    done = patch()
     assert done.status == 0, done.err
     assert "one line applies all of it: num_workers is computed by the script" in told(done)
     line = 'import autotune; autotune.apply("../result.json")'
@@ -158,7 +158,7 @@ def test_files_that_a_module_imports_are_changed_where_the_loader_is_made() -> N
     )
     command = [sys.executable, "-m", "pkg.train", "5000"]
     claimed(command, Path("result.json"), **WORKERS, **FUSED)
-    assert keep().status == 0
+    assert patch().status == 0
     diff = Path("result.diff").read_text()
     assert "shuffle=shuffle, num_workers=1, persistent_workers=True)" in diff
     assert "SGD(model.parameters(), fused=True)" in diff
@@ -180,7 +180,7 @@ def test_a_framework_is_told_in_its_own_words(name: str, changed: list[str]) -> 
     command = [sys.executable, "train.py"]
     best: dict[str, Any] = {"precision": "bf16", "num_workers": 1}
     claimed(command, Path("result.json"), **best)
-    done = keep()
+    done = patch()
     assert done.status == 0, done.err
     diff = Path("result.diff").read_text()
     assert [words for words in changed if words not in diff] == []
@@ -197,7 +197,7 @@ def test_a_call_that_makes_other_loaders_too_is_left_alone() -> None:
     )  # fmt: skip
     Path("train.py").write_text(text)
     claimed([sys.executable, "train.py", "5000"], Path("result.json"), num_workers=1)
-    done = keep("--dry-run")
+    done = patch("--dry-run")
     assert "+import autotune; autotune.apply(" in done.out
     assert "where other loaders are made as well" in told(done)
 
@@ -227,7 +227,7 @@ NAMES = ["/{elsewhere}", "../elsewhere/train.py", "link.py", "linked/train.py", 
 
 
 @pytest.mark.parametrize("name", NAMES, ids=["absolute", "above", "a link", "a linked folder", "no name"])
-@pytest.mark.parametrize("words", [[], ["--reverse"]], ids=["keep", "reverse"])
+@pytest.mark.parametrize("words", [[], ["--reverse"]], ids=["patch", "reverse"])
 def test_files_elsewhere_that_a_result_names_stay_as_they_are(
     name: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,8 +242,8 @@ def test_files_elsewhere_that_a_result_names_stay_as_they_are(
     source = result.workload.script.source
     assert source is not None
     write_document(result, Path("result.json"))
-    kept = keep()
-    assert kept.status == 0, kept.err
+    patched = patch()
+    assert patched.status == 0, patched.err
     shutil.copy("train.py", elsewhere / "train.py")  # with its changes, which --reverse would take out
     Path("link.py").symlink_to(elsewhere / "train.py")
     Path("linked").symlink_to(elsewhere)
@@ -256,7 +256,7 @@ def test_files_elsewhere_that_a_result_names_stay_as_they_are(
     diff = Path("result.diff").read_text().replace("a/train.py", name).replace("b/train.py", name)
     Path("result.diff").write_text(Path("result.diff").read_text() + diff)
     before = {path: path.read_bytes() for path in tmp_path.glob("*/*.*")}
-    done = keep(*words)
+    done = patch(*words)
     assert (done.status, "below the working directory" in told(done)) == (2, True), done.err
     assert {path: path.read_bytes() for path in tmp_path.glob("*/*.*")} == before
 
@@ -268,13 +268,13 @@ def test_the_folder_that_holds_an_absolute_name_may_change_it() -> None:
     assert Path("train.py").read_bytes() == b"2"
 
 
-def test_a_result_that_changes_nothing_keeps_nothing() -> None:
-    """`keep` says so, and `--reverse` has nothing to take out."""
+def test_a_result_that_changes_nothing_patches_nothing() -> None:
+    """`patch` says so, and `--reverse` has nothing to take out."""
     write_document(written(b"x = DataLoader(1, num_workers=0)", {}), Path("result.json"))
-    done = keep()
+    done = patch()
     assert (done.status, Path("train.py").read_bytes()) == (0, b"x = DataLoader(1, num_workers=0)")
     assert "nothing faster was found" in told(done)
-    assert "expected files that 'autotune keep result.json' has changed" in told(keep("--reverse"))
+    assert "expected files that 'autotune patch result.json' has changed" in told(patch("--reverse"))
     assert not Path("result.diff").exists()
 
 
@@ -308,10 +308,10 @@ def test_a_run_that_claims_something_changes_the_script_in_the_end_where_that_wa
     """Two workers that wait side by side are a gain for sure; the last lines say how to take it out again."""
     Path("train.py").write_text(SLEEPING)
     words = ["--only", "num_workers", "--out", "result.json", "--", sys.executable, "train.py"]
-    done = run(["run", "--keep", "--budget", budget(60), *words], Path.cwd(), 280)
+    done = run(["run", "--patch", "--budget", budget(60), *words], Path.cwd(), 280)
     assert done.status == 0, done.err
     assert "changed: train.py" in told(done)
-    assert told(done).endswith("undo it: autotune keep --reverse result.json")
+    assert told(done).endswith("undo it: autotune patch --reverse result.json")
     assert "loader = DataLoader(Rows(), batch_size=8, num_workers=" in Path("train.py").read_text()
-    assert keep("--reverse").status == 0
+    assert patch("--reverse").status == 0
     assert Path("train.py").read_text() == SLEEPING
