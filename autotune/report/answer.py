@@ -71,7 +71,9 @@ def ablation(result: Result) -> list[Block]:
     svg = waterfall_picture(result)
     if svg is None:
         return [Text(_no_ablation(result), "note")]
-    rows = tuple((row.knob, ratio_text(row.ratio), summary.ratios(row.ci95)) for row in result.ablation)
+    rows = tuple(
+        (row.knob, summary.gain_text(row.ratio, row.ci95), summary.ratios(row.ci95)) for row in result.ablation
+    )
     worths = ", ".join(f"{knob} {ratio} ({sure})" for knob, ratio, sure in rows)
     picture = Picture(
         svg,

@@ -134,6 +134,11 @@ def ratios(interval: Interval) -> str:
     return f"{ratio_text(interval.low).removesuffix('×')} – {ratio_text(interval.high).removesuffix('×')}"
 
 
+def gain_text(ratio: float, interval: Interval) -> str:
+    """A ratio, or ``unclear`` where its interval includes 1: a figure would look like a gain or a loss."""
+    return "unclear" if interval.low <= 1 <= interval.high else ratio_text(ratio)
+
+
 def too_few_pairs(pairs: int) -> str | None:
     """A remark where there are too few pairs of processes for a claim; None where there are enough."""
     if pairs >= FEWEST_PAIRS:
@@ -179,7 +184,7 @@ def figures(result: Result) -> Iterator[Figure]:
 
 def changes(result: Result) -> list[Change]:
     """The changed knobs and arguments of `build()`."""
-    worth = {row.knob: f"{ratio_text(row.ratio)} ({ratios(row.ci95)})" for row in result.ablation}
+    worth = {row.knob: f"{gain_text(row.ratio, row.ci95)} ({ratios(row.ci95)})" for row in result.ablation}
     return [
         Change(knob, knob_text(knob, before), knob_text(knob, after), worth.get(knob, ""))
         for knob, (before, after) in result.changed_knobs.items()
@@ -381,6 +386,14 @@ def numerics_text(result: Result) -> str | None:
     caveat = f" ({CAVEAT})" if numerics.outcome == "agrees" else ""
     words = {"agrees": "agrees", "disagrees": "DISAGREES", "unchanged": "unchanged", "unchecked": "not checked"}
     return f"{words[numerics.outcome]}: {numerics.reason}{caveat}"
+
+
+def bottleneck_text(result: Result) -> str:
+    """The part that limits training now, and the share of the time that it takes."""
+    if (part := result.bottleneck) is None:
+        return "not found"
+    words = "neither computing nor waiting for data explains" if part == "overhead" else "busy"
+    return f"{part} ({words} {percent(min(result.time_shares[part], 1.0))} of the time)"
 
 
 def ceilings_text(result: Result) -> str | None:
