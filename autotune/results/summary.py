@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -115,6 +116,14 @@ def how_to_train(result: Result, path: Path) -> str:
     if result.best.config.compile_mode == "loss":
         lines.append("loss = tuned.compiled_loss(loss)")
     return "\n".join(lines)
+
+
+def how_to_search_longer(result: Result) -> str:
+    """The command that tunes again with twice the budget, without further options."""
+    budget = f"--budget {math.ceil(2 * result.constraints.budget_seconds)}s"
+    if (script := result.workload.script) is not None:
+        return f"autotune run {budget} -- {shlex.join(script.command)}"
+    return f"autotune --model {shlex.quote(result.workload.target)} {budget}"
 
 
 # Figures.
@@ -378,14 +387,13 @@ def break_even(result: Result) -> str | None:
     return f"{cost}; break-even after about {steps(speedup.ratio)} optimizer steps ({spread})"
 
 
-def numerics_text(result: Result) -> str | None:
-    """Whether the config still trains the same thing; None where the file does not say."""
+def numerics_text(result: Result, caveat: str = f" ({CAVEAT})") -> str | None:
+    """Whether the config still trains the same thing, with a caveat if it does; None where the file does not say."""
     numerics = result.numerics
     if numerics is None:
         return None
-    caveat = f" ({CAVEAT})" if numerics.outcome == "agrees" else ""
     words = {"agrees": "agrees", "disagrees": "DISAGREES", "unchanged": "unchanged", "unchecked": "not checked"}
-    return f"{words[numerics.outcome]}: {numerics.reason}{caveat}"
+    return f"{words[numerics.outcome]}: {numerics.reason}{caveat * (numerics.outcome == 'agrees')}"
 
 
 def bottleneck_text(result: Result) -> str:
