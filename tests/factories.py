@@ -175,7 +175,6 @@ def make_result(**changes: Any) -> Result:
             skipped_knobs={"pin_memory": "there is no GPU to copy to"},
         ),
         "diagnosis": Diagnosis(
-            bottleneck="compute",
             ceilings={"compute": 1580.0, "loader": 4210.0, "copy": None},
             data_wait_fraction=0.08,
             advice=("a larger model would hardly be slower to feed",),

@@ -7,8 +7,8 @@ from pathlib import Path
 from autotune.errors import ResultFileError
 from autotune.files import write_whole
 from autotune.hardware import hardware_rows
-from autotune.report.answer import ablation, headline, numerics, rates, usage
-from autotune.report.blocks import Section, Table
+from autotune.report.answer import ablation, answers, headline, numerics, rates, usage
+from autotune.report.blocks import Section, Table, Text
 from autotune.report.history import history
 from autotune.report.limits import ceilings, diagnosis, memory, telemetry
 from autotune.report.page import Page, RawData, render
@@ -33,12 +33,12 @@ def render_report(result: Result, source: Path | None = None) -> str:
         text=to_json(result),
         place=str(source) if source is not None else "the result file",
     )
-    return render(_page(result, _sections(result, source), raw))
+    return render(_page(result, source, _sections(result, source), raw))
 
 
-def render_first_screen(result: Result) -> str:
-    """The first screen of the report as its own page: the answer, and before and after."""
-    return render(_page(result, [_before_and_after(result, None)], None))
+def render_first_screen(result: Result, source: Path | None = None) -> str:
+    """The first screen of the report as its own page: the answers, and before and after."""
+    return render(_page(result, source, [_before_and_after(result)], None))
 
 
 def write_report(result: Result, path: Path) -> Path:
@@ -61,28 +61,31 @@ def write_report(result: Result, path: Path) -> Path:
     return place
 
 
-def _page(result: Result, sections: list[Section], raw: RawData | None) -> Page:
+def _page(result: Result, source: Path | None, sections: list[Section], raw: RawData | None) -> Page:
     """A page about a result."""
-    workload, limits, why = result.workload, result.constraints, unfinished(result)
-    torch = f"torch {result.software.torch} · " if result.software.torch else ""
-    when = f"{result.created:%Y-%m-%d %H:%M %Z}".strip()
-    budget = format_seconds(limits.budget_seconds)
+    workload, why = result.workload, unfinished(result)
     return Page(
         title=f"{workload.name} on {result.machine} – autotune",
         heading=workload.name,
-        about=(
-            f"{workload.target} · {result.machine} · device {limits.device}",
-            f"{when} · {torch}budget {budget} · stopped by: {result.stopped_by}",
-        ),
+        about=(f"{workload.target} · {result.machine} · {result.created:%Y-%m-%d}",),
         warning=f"PARTIAL: {why}" if why is not None else None,
         headline=headline(result),
+        answers=answers(result, source),
         sections=sections,
         raw=raw,
     )
 
 
-def _before_and_after(result: Result, source: Path | None) -> Section:
-    return Section("rates", "Before and after", "Before and after", rates(result, source))
+def _before_and_after(result: Result) -> Section:
+    return Section("rates", "Before and after", "Before and after", rates(result))
+
+
+def _setting(result: Result) -> Text:
+    """When and with what the result was tuned."""
+    torch = f", torch {result.software.torch}" if result.software.torch else ""
+    budget = format_seconds(result.constraints.budget_seconds)
+    when = f"{result.created:%Y-%m-%d %H:%M %Z}".strip()
+    return Text(f"{when}, device {result.constraints.device}{torch}, budget {budget}, stopped by: {result.stopped_by}")
 
 
 def _sections(result: Result, source: Path | None) -> list[Section]:
@@ -91,7 +94,7 @@ def _sections(result: Result, source: Path | None) -> list[Section]:
     machine = Table(result.hardware.hostname, ("", ""), rows)
     pairs = confirmation(result)
     return [
-        _before_and_after(result, source),
+        _before_and_after(result),
         *([Section("pairs", "The proof, pair by pair", "Proof", pairs)] if pairs else []),
         Section("ablation", "What each change was worth", "Worth", ablation(result)),
         Section("ceilings", "Ceilings, and what was reached", "Ceilings", ceilings(result)),
@@ -100,6 +103,6 @@ def _sections(result: Result, source: Path | None) -> list[Section]:
         Section("telemetry", "Telemetry, before and after", "Telemetry", telemetry(result)),
         Section("diagnosis", "Diagnosis and advice", "Diagnosis", diagnosis(result)),
         Section("numerics", "Does it still train the same thing?", "Numerics", numerics(result)),
-        Section("machine", "The machine", "Machine", (machine,)),
-        Section("usage", "How to use it", "Use", usage(result, source)),
+        Section("machine", "The machine", "Machine", (_setting(result), machine)),
+        Section("usage", "How to keep it and check it", "Use", usage(result, source)),
     ]

@@ -1,4 +1,4 @@
-"""The answer's sections: the speed-up, the changes and their worth, the numerics check, and how to use it."""
+"""The answer: the first screen, the rates, the changes and their worth, the numerics check, and how to keep it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import shlex
 from pathlib import Path
 
 from autotune.knobs import KNOB_NAMES
-from autotune.report.blocks import Block, Code, Folded, Headline, Pair, Picture, Table, Text, Tone
+from autotune.report.blocks import Block, Code, Folded, Headline, Pair, Picture, Section, Table, Text, Tone
 from autotune.report.charts import TOGETHER, both_sides, rates_picture, waterfall_picture, waterfall_steps
+from autotune.report.pairs import rounds_of
 from autotune.results import summary
 from autotune.results.result import Result
 from autotune.results.trainings import read_trainings
@@ -15,6 +16,8 @@ from autotune.wording import ratio_text
 
 KNOBS = ("knob", "before", "after")
 RIGHT = frozenset({1, 2})
+UNNAMED = Path("result.json")
+"""How a page names a result that has no file."""
 TONES: dict[str, Tone] = {"agrees": "good", "disagrees": "warning"}
 
 
@@ -33,8 +36,59 @@ def headline(result: Result) -> Headline:
     return Headline("", verdict.words, verdict.reason, scores, good=False)
 
 
-def rates(result: Result, source: Path | None = None) -> list[Block]:
-    """Before and after, the changed knobs, and what trainings recorded beside the file have reached since."""
+def answers(result: Result, source: Path | None) -> list[Section]:
+    """The first screen below the headline: is it safe, what to do next, and what is the limit now."""
+    return [
+        Section("safe", "Is it safe?", "Safe", _safety(result, source)),
+        Section("next", "What to do next", "Next", _next(result, source)),
+        Section("limit", "What is the limit now?", "Limit", _limit(result)),
+    ]
+
+
+def _safety(result: Result, source: Path | None) -> list[Block]:
+    """Numerics, the proof, its repeatability, trainings since, and what grows while it trains."""
+    blocks: list[Block] = []
+    if (words := summary.numerics_text(result, caveat="")) is not None and result.numerics is not None:
+        blocks.append(Text(f"{words}.", TONES.get(result.numerics.outcome, "plain"), "numerics"))
+    if rounds := rounds_of(result):
+        pairs = [pair.ratio for played in rounds for pair in played.pairs]
+        ahead = f"ahead in {sum(ratio > 1 for ratio in pairs):,} of {len(pairs):,} pairs of blocks"
+        ratios = [played.after / played.before for played in rounds]
+        rounds_text = (
+            f"{len(rounds)} rounds of fresh processes gave {ratio_text(min(ratios))} to {ratio_text(max(ratios))}"
+        )
+        blocks.append(Text(f"the tuned config was {ahead}, trained in turn on the same samples.", lead="proof"))
+        blocks.append(Text(f"{rounds_text}.", lead="repeatability"))
+    elif result.speedup is None:
+        blocks.append(Text("no gain is claimed.", lead="proof"))
+    blocks += [Text(_sentence(text)) for text in summary.proof_texts(result)]
+    trainings = read_trainings(result, source) if source is not None else None
+    blocks += [Text(f"{text}.", lead="since then") for text in (trainings.sentences() if trainings is not None else ())]
+    return [*blocks, *(Text(f"{text}.", "warning", "watch out") for text in summary.growth_texts(result))]
+
+
+def _next(result: Result, source: Path | None) -> list[Block]:
+    """The command, or the lines, that train with the result; where nothing was changed, the command that tries more."""
+    if result.changed_knobs:
+        label = "Command that trains the script with this result"
+        if result.workload.script is None:
+            label = "Python that trains with this result"
+        return [Text("Train with this result:"), Code(summary.how_to_train(result, source or UNNAMED), label)]
+    kept = "Train as before: nothing faster was found."
+    if result.stopped_by not in {"budget", "interrupted"}:
+        return [Text(kept)]
+    more = Code(summary.how_to_search_longer(result), "Command that tunes for longer")
+    return [Text(f"{kept} Twice the budget tries more:"), more]
+
+
+def _limit(result: Result) -> list[Block]:
+    """The bottleneck, and the first advice."""
+    advice = result.diagnosis.advice[:1] or ("nothing that was measured calls for a change in your own code",)
+    return [Text(f"{summary.bottleneck_text(result)}.", lead="bottleneck"), Text(_sentence(advice[0]))]
+
+
+def rates(result: Result) -> list[Block]:
+    """Before and after, and the changed knobs."""
     rows = tuple(
         (f"{label} of the {part_of.partition(' ')[0]}" if part_of else label, before, after)
         for label, before, after, part_of in summary.figures(result)
@@ -51,16 +105,8 @@ def rates(result: Result, source: Path | None = None) -> list[Block]:
         blocks.append(Table("Changed knobs", KNOBS, tuple(change[:3] for change in changed)))
     else:
         blocks.append(Text("No knob was changed: nothing faster than the baseline was found."))
-    blocks += [Text(f"{text[0].upper()}{text[1:]}.") for text in summary.proof_texts(result)]
-    if (even := summary.break_even(result)) is not None:
-        blocks.append(Text(f"{even[0].upper()}{even[1:]}."))
-    if (evaluating := summary.evaluation_text(result)) is not None:
-        blocks.append(Text(f"{evaluating[0].upper()}{evaluating[1:]}."))
-    if (scaling := summary.scaling_text(result)) is not None:
-        blocks.append(Text(f"{scaling[0].upper()}{scaling[1:]}."))
-    trainings = read_trainings(result, source) if source is not None else None
-    sentences = trainings.sentences() if trainings is not None else ()
-    blocks += [Text(f"{sentence[0].upper()}{sentence[1:]}.") for sentence in sentences]
+    remarks = (summary.break_even(result), summary.evaluation_text(result), summary.scaling_text(result))
+    blocks += [Text(_sentence(remark)) for remark in remarks if remark is not None]
     configs = [side.config.model_dump() for side in (result.baseline, result.best)]
     whole = tuple((knob, *(summary.knob_text(knob, config[knob]) for config in configs)) for knob in KNOB_NAMES)
     return [*blocks, Folded("Every knob", (Table("All knobs, changed or not", KNOBS, whole),))]
@@ -71,7 +117,9 @@ def ablation(result: Result) -> list[Block]:
     svg = waterfall_picture(result)
     if svg is None:
         return [Text(_no_ablation(result), "note")]
-    rows = tuple((row.knob, ratio_text(row.ratio), summary.ratios(row.ci95)) for row in result.ablation)
+    rows = tuple(
+        (row.knob, summary.gain_text(row.ratio, row.ci95), summary.ratios(row.ci95)) for row in result.ablation
+    )
     worths = ", ".join(f"{knob} {ratio} ({sure})" for knob, ratio, sure in rows)
     picture = Picture(
         svg,
@@ -114,28 +162,19 @@ def numerics(result: Result) -> list[Block]:
 
 
 def usage(result: Result, source: Path | None) -> list[Block]:
-    """How to train with a result, and the command that checks it."""
-    path = source if source is not None else Path("result.json")
-    script = result.workload.script
-    patch: list[Block] = []
-    changed = "warn you if the machine, torch or the model has changed since"
-    if script is not None:
-        how = Code(summary.how_to_train(result, path), "Command that trains the script with this result")
-        explanation = f"This trains the script with the measured answer, without changing it, and will {changed}."
-        command = f"autotune patch {shlex.quote(str(path))}"
-        patch = [
+    """How to write a result into the script, and how to check it."""
+    path = shlex.quote(str(source or UNNAMED))
+    blocks: list[Block] = []
+    if result.workload.script is not None:
+        blocks = [
             Text("To write the settings into the script; --reverse takes them out again:"),
-            Code(command, "Command that writes this result into the script"),
+            Code(f"autotune patch {path}", "Command that writes this result into the script"),
         ]
-    else:
-        how = Code(summary.how_to_train(result, path), "Python that trains with this result")
-        explanation = f"These lines train with the measured answer, and {changed}."
     return [
-        Text(explanation),
-        how,
-        *patch,
+        *blocks,
         Text("To check in under a minute whether it still holds, here or on another machine:"),
-        Code(f"autotune check {shlex.quote(str(path))}", "Command that checks this result"),
+        Code(f"autotune check {path}", "Command that checks this result"),
+        Text("Both ways of training warn you if the machine, torch or the model has changed since.", "note"),
     ]
 
 
@@ -145,3 +184,8 @@ def _no_ablation(result: Result) -> str:
     if result.ablation:
         return "The worths in this file are outside of the range that can be drawn."
     return "The search tried too little to estimate what each change is worth."
+
+
+def _sentence(text: str) -> str:
+    """A remark with a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."

@@ -26,7 +26,7 @@ from autotune.report.drawing import (
 )
 from autotune.results.compare import Row
 from autotune.results.result import Result
-from autotune.results.summary import bare_rate, rate_interval, ratios, too_few_pairs
+from autotune.results.summary import bare_rate, gain_text, rate_interval, ratios, too_few_pairs
 from autotune.units import format_rate
 from autotune.wording import or_dash, ratio_text
 
@@ -140,7 +140,8 @@ def waterfall_picture(result: Result) -> str | None:
     def paint(axes: Axes) -> None:
         axes.set_xscale("log")
         for row, (label, start, ratio, interval, certainty) in enumerate(waterfall):
-            figure = f"{ratio_text(ratio)} ({certainty})" if certainty else ratio_text(ratio)
+            figure = gain_text(ratio, interval) if interval is not None else ratio_text(ratio)
+            figure += f" ({certainty})" if certainty else ""
             row_label(axes, row, label, figure, strong=label == ALL)
             is_clear = interval is not None and not interval.low <= 1 <= interval.high
             colour = (AFTER if ratio >= 1 else FAILED) if is_clear else MUTED

@@ -12,6 +12,7 @@ from autotune.report.telemetry import telemetry_rows
 from autotune.results.result import Result
 from autotune.results.summary import (
     UNKNOWN,
+    bottleneck_text,
     ceilings_text,
     growth_texts,
     headroom_text,
@@ -21,13 +22,6 @@ from autotune.results.summary import (
 )
 from autotune.units import format_bytes, format_rate
 from autotune.wording import percent
-
-BOTTLENECKS = {
-    "compute": "the model's own computation is the limit",
-    "loader": "training waits for data, so the loader is the limit",
-    "copy": "the copy to the device is the limit",
-    "overhead": "training stays below every ceiling without waiting for data, so the limit lies between the parts",
-}
 
 
 def ceilings(result: Result) -> list[Block]:
@@ -103,9 +97,7 @@ def telemetry(result: Result) -> list[Block]:
 def diagnosis(result: Result) -> list[Block]:
     """The bottleneck, the advice, and the profiles behind them."""
     diagnosis = result.diagnosis
-    bottleneck = diagnosis.bottleneck or "not found"
-    meaning = BOTTLENECKS.get(bottleneck)
-    blocks: list[Block] = [Text(f"{bottleneck}: {meaning}." if meaning else f"{bottleneck}.", lead="bottleneck")]
+    blocks: list[Block] = [Text(f"{bottleneck_text(result)}.", lead="bottleneck")]
     for lines, title in ((peak_texts(result), "Is this speed normal?"), (growth_texts(result), "What grows")):
         if lines:
             blocks.append(Bullets(tuple(lines), title))

@@ -34,6 +34,7 @@ class Page(NamedTuple):
         raw: The data, attached in the last section. None for a first screen, which is part of another page.
         warning: A warning at the top of the page.
         headline: The answer; None if there is no single one.
+        answers: Short sections that share the first screen with the headline.
     """
 
     title: str
@@ -43,6 +44,7 @@ class Page(NamedTuple):
     raw: RawData | None
     warning: str | None = None
     headline: Headline | None = None
+    answers: Sequence[Section] = ()
 
 
 class _Detail(NamedTuple):

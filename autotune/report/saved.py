@@ -12,7 +12,7 @@ from autotune.report import render_first_screen
 from autotune.results import summary
 from autotune.results.result import Result
 
-_LEAST_REM, _ROW_REM, _MOST_SHARE = 40.0, 2.4, "85vh"
+_LEAST_REM, _ROW_REM, _MOST_SHARE = 52.0, 2.4, "85vh"
 """Height of the notebook's frame: for the answer and the figures, for each changed knob, and at most. A higher page
 scrolls."""
 
@@ -53,7 +53,7 @@ class SavedResult(Result):
         """The report's first screen in its own frame, so that its style and the notebook's stay separate."""
         height = _LEAST_REM + _ROW_REM * len(self.changed_knobs)
         style = f"width: 100%; height: {height:.0f}rem; max-height: {_MOST_SHARE}; border: 0"
-        document = escape(render_first_screen(self), quote=True)
+        document = escape(render_first_screen(self, self._path), quote=True)
         return f'<iframe sandbox srcdoc="{document}" style="{style}" title="autotune report"></iframe>'
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, computed_field, model_validator
 
 from autotune.errors import UsageError
 from autotune.hardware import DeviceKind, Hardware, Software
@@ -177,8 +177,9 @@ class PeakShare(Stored):
 class Diagnosis(Stored):
     """The limits of the training, and their evidence."""
 
-    bottleneck: str | None
-    ceilings: dict[str, Figure | None] = Field(default_factory=dict)
+    ceilings: dict[str, Figure | None] = Field(
+        default_factory=dict, description="samples per second that each part reaches alone; null: not measured"
+    )
     data_wait_fraction: Figure | None
     headroom: Headroom | None = Field(default=None, description="of the baseline, before the search")
     advice: tuple[str, ...] = Field(default=(), description="what only the user can change, with what it could gain")
@@ -298,6 +299,30 @@ class Result(Document):
         if isinstance(side, TrialRecord):
             return side.samples_per_second if side.score is None and self.objective.is_rate else side.score
         return self.objective.score(side.measurement) if side.measurement is not None else None
+
+    @property
+    def time_shares(self) -> dict[str, float]:
+        """The share of the time for which each part of the training is busy; parts that overlap exceed 1 together.
+
+        A part is busy for the reached rate over its rate alone, and the loader at least while training waits for data.
+        ``overhead`` is what neither computing nor waiting explains. Empty without a measurement.
+        """
+        after, waits = self.best.measurement, self.diagnosis.data_wait_fraction
+        if after is None or waits is None:
+            return {}
+        shares = {part: after.samples_per_second / rate for part, rate in self.diagnosis.ceilings.items() if rate}
+        shares["loader"] = max(shares.get("loader", 0.0), waits)
+        if "compute" in shares:
+            shares["overhead"] = 1 - waits - shares["compute"]
+        return shares
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def bottleneck(self) -> str | None:
+        """The part that is busy longest; None where that may be computing, which was not measured alone."""
+        shares = self.time_shares
+        part = max(shares, key=shares.__getitem__, default=None)
+        return part if part is not None and ("compute" in shares or shares[part] > 0.5) else None
 
     def peak_share(self, part: str, side: SideName) -> PeakShare | None:
         """The share of a part's peak that a side reaches; None where it is not known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -117,6 +118,14 @@ def how_to_train(result: Result, path: Path) -> str:
     return "\n".join(lines)
 
 
+def how_to_search_longer(result: Result) -> str:
+    """The command that tunes again with twice the budget, without further options."""
+    budget = f"--budget {math.ceil(2 * result.constraints.budget_seconds)}s"
+    if (script := result.workload.script) is not None:
+        return f"autotune run {budget} -- {shlex.join(script.command)}"
+    return f"autotune --model {shlex.quote(result.workload.target)} {budget}"
+
+
 # Figures.
 
 
@@ -132,6 +141,11 @@ def knob_text(knob: str, value: Any) -> str:
 def ratios(interval: Interval) -> str:
     """An interval of ratios: ``1.47 – 1.53``."""
     return f"{ratio_text(interval.low).removesuffix('×')} – {ratio_text(interval.high).removesuffix('×')}"
+
+
+def gain_text(ratio: float, interval: Interval) -> str:
+    """A ratio, or ``unclear`` where its interval includes 1: a figure would look like a gain or a loss."""
+    return "unclear" if interval.low <= 1 <= interval.high else ratio_text(ratio)
 
 
 def too_few_pairs(pairs: int) -> str | None:
@@ -179,7 +193,7 @@ def figures(result: Result) -> Iterator[Figure]:
 
 def changes(result: Result) -> list[Change]:
     """The changed knobs and arguments of `build()`."""
-    worth = {row.knob: f"{ratio_text(row.ratio)} ({ratios(row.ci95)})" for row in result.ablation}
+    worth = {row.knob: f"{gain_text(row.ratio, row.ci95)} ({ratios(row.ci95)})" for row in result.ablation}
     return [
         Change(knob, knob_text(knob, before), knob_text(knob, after), worth.get(knob, ""))
         for knob, (before, after) in result.changed_knobs.items()
@@ -373,14 +387,21 @@ def break_even(result: Result) -> str | None:
     return f"{cost}; break-even after about {steps(speedup.ratio)} optimizer steps ({spread})"
 
 
-def numerics_text(result: Result) -> str | None:
-    """Whether the config still trains the same thing; None where the file does not say."""
+def numerics_text(result: Result, caveat: str = f" ({CAVEAT})") -> str | None:
+    """Whether the config still trains the same thing, with a caveat if it does; None where the file does not say."""
     numerics = result.numerics
     if numerics is None:
         return None
-    caveat = f" ({CAVEAT})" if numerics.outcome == "agrees" else ""
     words = {"agrees": "agrees", "disagrees": "DISAGREES", "unchanged": "unchanged", "unchecked": "not checked"}
-    return f"{words[numerics.outcome]}: {numerics.reason}{caveat}"
+    return f"{words[numerics.outcome]}: {numerics.reason}{caveat * (numerics.outcome == 'agrees')}"
+
+
+def bottleneck_text(result: Result) -> str:
+    """The part that limits training now, and the share of the time that it takes."""
+    if (part := result.bottleneck) is None:
+        return "not found"
+    words = "neither computing nor waiting for data explains" if part == "overhead" else "busy"
+    return f"{part} ({words} {percent(min(result.time_shares[part], 1.0))} of the time)"
 
 
 def ceilings_text(result: Result) -> str | None:

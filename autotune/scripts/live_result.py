@@ -69,7 +69,7 @@ def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScri
             outcomes=dict(Counter(trial.outcome.value for trial in trials)), notes=tuple(_notes(story)),
         ),
         trials=trials,
-        diagnosis=Diagnosis(bottleneck=None, data_wait_fraction=waiting),
+        diagnosis=Diagnosis(data_wait_fraction=waiting),
     )  # fmt: skip
 
 

@@ -25,8 +25,6 @@ from autotune.search.ceilings import boundary_fraction
 from autotune.units import format_bytes, format_seconds
 from autotune.wording import percent, ratio_text
 
-NEAR_CEILING = 0.9
-"""A ceiling limits training that reaches this share of it."""
 NOTABLE_GAIN = 1.05
 """Advice that could gain less gets no line."""
 NOTABLE_WAIT, NOTABLE_BOUNDARY, NOTABLE_PADDING = 0.1, 0.05, 0.1
@@ -76,7 +74,7 @@ def diagnose(
     growth: Iterable[Growth] = (),
     peak_shares: Iterable[PeakShare] = (),
 ) -> Diagnosis:
-    """The bottleneck of the chosen config, and what would lift it; None as the bottleneck without a measurement.
+    """What limits the chosen config, and what its author can change.
 
     Args:
         evidence: Everything measured about the chosen config.
@@ -86,9 +84,8 @@ def diagnose(
         peak_shares: The shares of the machine's peaks that both sides reach.
     """
     if evidence is None:
-        return Diagnosis(bottleneck=None, data_wait_fraction=None, headroom=headroom)
+        return Diagnosis(data_wait_fraction=None, headroom=headroom)
     return Diagnosis(
-        bottleneck=_bottleneck(evidence),
         ceilings=dict(evidence.ceilings),
         data_wait_fraction=evidence.measured.data_wait_fraction,
         headroom=headroom,
@@ -100,33 +97,21 @@ def diagnose(
     )
 
 
-def _bottleneck(evidence: Evidence) -> str | None:
-    """The lowest ceiling that training comes near; ``overhead`` if it stays below all of them without waiting."""
-    ceilings, waits = evidence.ceilings, evidence.measured.data_wait_fraction
-    near = {part: rate for part, rate in ceilings.items() if rate is not None and evidence.rate >= NEAR_CEILING * rate}
-    if near:
-        return min(near, key=lambda part: near[part])
-    if ceilings.get("compute") is None:
-        return "loader" if waits > 0.5 else None
-    return "loader" if waits >= NOTABLE_WAIT else "overhead"
-
-
 def _loader(evidence: Evidence) -> Iterator[str]:
     """A loader that cannot keep up, even when tuned."""
     waits, compute = evidence.measured.data_wait_fraction, evidence.ceilings.get("compute")
-    gain = compute / evidence.rate if compute else 1 / max(1 - waits, 1e-3)
+    gain = min(1 / max(1 - waits, 1e-3), compute / evidence.rate if compute else 1e3)
     if waits < NOTABLE_WAIT or gain < NOTABLE_GAIN:
         return
     workers = evidence.config.num_workers
     with_workers = f"with {workers} worker{'s' * (workers != 1)}" if workers else "without workers"
-    reached = "computing alone reaches" if compute else "training could reach up to"
     line = f"training waits for data {percent(waits)} of the time {with_workers}"
     low, high = evidence.telemetry.power_min_watts, evidence.telemetry.power_max_watts
     if low is not None and high is not None and high >= POWER_SWINGS * low:  # the GPU starves between batches
         line += f", and the GPU's power swings between {low:.0f} and {high:.0f} W"
     if evidence.profile is not None and evidence.profile.sample is not None:
         line += f": {_sample_text(evidence.profile.sample)}"
-    yield f"{line}; {reached} {ratio_text(gain)} what it reaches now"
+    yield f"{line}; without waiting it could reach up to {ratio_text(gain)} its speed"
 
 
 def _sample_text(sample: SampleCost) -> str:

@@ -126,7 +126,7 @@ def _numerics_lines(result: Result) -> Iterator[Text]:
 
 def _diagnosis_lines(result: Result) -> Iterator[Text]:
     diagnosis = result.diagnosis
-    yield as_text(f"bottleneck: {diagnosis.bottleneck or 'not found'}")
+    yield as_text(f"bottleneck: {summary.bottleneck_text(result)}")
     if diagnosis.headroom is not None:
         yield as_text(summary.headroom_text(diagnosis.headroom))
     if (ceilings := summary.ceilings_text(result)) is not None:

@@ -67,7 +67,6 @@ def full_result(**changes: Any) -> Result:
             gates=(Gate(name="cosine of the first step's gradients", value=0.99, limit=0.95, passed=True),),
         ),
         "diagnosis": Diagnosis(
-            bottleneck="compute",
             headroom=Headroom(ratio=1.4, ci95=Interval(1.35, 1.45), cached_samples_per_second=2380.0),
             ceilings={"compute": 2600.0, "loader": 9000.0, "copy": None},
             data_wait_fraction=0.02, advice=("mind the cooling",), before=profile, after=profile,

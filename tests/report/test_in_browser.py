@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,38 @@ COVERED = """() => [...document.querySelectorAll('svg')].flatMap(svg => {
 })"""
 
 
+FAINT = """() => {
+    const parts = colour => colour.match(/[\\d.]+/g).map(Number);
+    const light = colour => parts(colour).slice(0, 3).map(c => c / 255)
+        .map(c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4)
+        .reduce((sum, c, i) => sum + c * [.2126, .7152, .0722][i], 0);
+    const ground = one => {
+        for (; one; one = one.parentElement) {
+            const colour = getComputedStyle(one).backgroundColor;
+            if ((parts(colour)[3] ?? 1) > 0) return colour;
+        }
+        return 'rgb(255, 255, 255)';
+    };
+    return [...document.querySelectorAll('body *')].filter(one => one.checkVisibility() &&
+        [...one.childNodes].some(node => node.nodeType === Node.TEXT_NODE && node.data.trim())
+    ).flatMap(one => {
+        const style = getComputedStyle(one), size = parseFloat(style.fontSize);
+        const large = size >= 24 || (size >= 18.66 && style.fontWeight >= 700);
+        const [a, b] = [light(one.closest('svg') ? style.fill : style.color), light(ground(one))];
+        const contrast = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+        return contrast < (large ? 3 : 4.5) ? [one.textContent + ' ' + contrast.toFixed(2)] : [];
+    });
+}"""
+NAMELESS = """() => [...document.querySelectorAll('html, a, summary, section, nav, [role]')].filter(one => {
+    const by = document.getElementById(one.getAttribute('aria-labelledby'));
+    return !(one.lang || one.ariaLabel || (by ?? one).textContent.trim());
+}).map(one => one.outerHTML.slice(0, 80))"""
+SMALL = """() => [...document.querySelectorAll('a, summary')].filter(one => {
+    const box = one.getBoundingClientRect();
+    return box.width < 24 || box.height < 24;
+}).map(one => one.textContent)"""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One browser for all tests, driven from outside."""
@@ -77,9 +110,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def opened(browser: Browser, path: Path, *, width: int = 1280, scheme: Any = "light") -> tuple[Page, list[str]]:
+def opened(
+    browser: Browser, path: Path, *, width: int = 1280, height: int = 800, scheme: Any = "light"
+) -> tuple[Page, list[str]]:
     """A page in a window of its own, and what it did that it should not have."""
-    page = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800}).new_page()
+    page = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height}).new_page()
     faults: list[str] = []
     page.on("console", lambda message: faults.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: faults.append(str(error)))
@@ -138,12 +173,39 @@ def test_whatever_can_be_used_is_reached_by_the_keyboard_and_seen_to_be(
     page.context.close()
 
 
-def test_the_first_tab_leads_past_the_navigation(browser: Browser, folder: Path) -> None:
-    """A skip link, as the first thing."""
-    page, _ = opened(browser, folder / "hostile.html")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "content"
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 800)])
+def test_the_first_screen_holds_the_answers(browser: Browser, folder: Path, width: int, height: int) -> None:
+    """What was gained, whether it is safe, what to do next, and what is the limit: without scrolling."""
+    page, _ = opened(browser, folder / "real.html", width=width, height=height)
+    ends = page.evaluate("""() => [...document.querySelectorAll('.headline, .answers section')]
+        .map(one => [one.id, one.getBoundingClientRect().bottom])""")
+    assert [name for name, _ in ends] == ["", "safe", "next", "limit"]
+    assert max(end for _, end in ends) <= height
+    page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_all_words_stand_out_from_their_background(browser: Browser, folder: Path, name: str, scheme: str) -> None:
+    """A contrast of 4.5, of 3 for large letters, on the screen and printed: level AA of WCAG 2.2."""
+    page, _ = opened(browser, folder / f"{name}.html", scheme=scheme)
+    unfold(page)
+    for medium in ("screen", "print"):
+        page.emulate_media(media=medium, color_scheme=scheme)
+        assert page.evaluate(FAINT) == []
+    page.context.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_everything_has_a_name_and_headings_follow_in_order(browser: Browser, folder: Path, name: str) -> None:
+    """Links, folds, regions and pictures, as a screen reader reads them; and all that is touched is large enough."""
+    page, _ = opened(browser, folder / f"{name}.html", width=390)
+    unfold(page)
+    assert page.evaluate(NAMELESS) == []
+    assert page.evaluate(SMALL) == []
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map(one => +one.tagName[1])")
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
     page.context.close()
 
 

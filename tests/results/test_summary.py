@@ -11,8 +11,9 @@ from autotune.measuring.growth import Growth, Held, SideName
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.result import PeakShare, Result, Side
+from autotune.results.result import Diagnosis, PeakShare, Result, Side
 from autotune.results.summary import (
+    bottleneck_text,
     changes,
     duet_text,
     figures,
@@ -106,6 +107,45 @@ def test_changes_have_their_worth_where_it_is_known() -> None:
     found = {change.knob: change.worth for change in changes(make_result())}
     assert found["precision"] == "1.31× (1.27 – 1.35)"
     assert found["num_workers"] == ""
+
+
+def test_a_change_whose_interval_includes_1_shows_no_figure() -> None:
+    """It would look like a gain."""
+    row = make_result().ablation[0].model_copy(update={"ratio": 1.057, "ci95": Interval(0.967, 1.16)})
+    worth = {change.knob: change.worth for change in changes(make_result(ablation=(row,)))}
+    assert worth["precision"] == "unclear (0.967 – 1.16)"
+
+
+@pytest.mark.parametrize(
+    ("wait", "compute", "loader", "copy", "words"),
+    [
+        (0.02, 1050.0, 4000.0, None, "compute (busy 95 % of the time)"),
+        (0.18, 1350.0, 6600.0, None, "compute (busy 74 % of the time)"),  # without workers, parts take turns
+        (0.3, 1800.0, 1050.0, None, "loader (busy 95 % of the time)"),
+        (0.5, 2500.0, 4000.0, None, "loader (busy 50 % of the time)"),
+        (0.02, 3000.0, 4000.0, 1050.0, "copy (busy 95 % of the time)"),
+        (0.02, 3000.0, 4000.0, 9000.0, "overhead (neither computing nor waiting for data explains 65 % of the time)"),
+        (0.0, 990.0, None, None, "compute (busy 100 % of the time)"),
+        (0.6, None, None, None, "loader (busy 60 % of the time)"),
+        (0.1, None, None, None, "not found"),
+    ],
+)
+def test_the_bottleneck_is_what_is_busy_longest(
+    wait: float, compute: float | None, loader: float | None, copy: float | None, words: str
+) -> None:
+    """At 1,000 samples/s, by what each part reaches alone: the name never contradicts the figures."""
+    ceilings = {"compute": compute, "loader": loader, "copy": copy}
+    side = Side(config=TrainConfig(), measurement=make_measurement(1000, spread=0))
+    assert (
+        bottleneck_text(make_result(best=side, diagnosis=Diagnosis(ceilings=ceilings, data_wait_fraction=wait)))
+        == words
+    )
+
+
+def test_without_a_measurement_there_is_no_bottleneck() -> None:
+    """Rather than a guess."""
+    nothing = make_result(best=Side(config=TrainConfig(), measurement=None))
+    assert bottleneck_text(nothing) == "not found"
 
 
 @pytest.mark.parametrize(("low", "confirmed"), [(1.04, True), (1.01, False), (0.99, False)])
