@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from benchmark_tables import GUIDES, framework_loops, read
+from benchmark_tables import GUIDES, read
 
 WIDTH, LABELS, ROW, TOP, BOTTOM = 760, 190, 30, 14, 56
 LARGEST = 3.5
@@ -28,12 +28,6 @@ def guides() -> str:
         sides = {row["name"]: row["over_before"] for row in guide["rows"]}
         rows.append((GUIDES[guide["guide"]], [_point(0, sides["guide"]), _point(1, sides["tuned"])]))
     return _chart("Speed over before: the guide's advice, and autotune", ("the guide's advice", "autotune"), rows)
-
-
-def frameworks() -> str:
-    """Draws the claimed and the realised speed-up of each framework."""
-    rows = [(name, [_point(0, loop["claimed"]), _point(1, loop["realised"])]) for name, loop in framework_loops()]
-    return _chart("Speed-up claimed and realised, by framework", ("claimed", "realised"), rows)
 
 
 def _point(series: int, measured: Any) -> Ratio:
@@ -73,4 +67,4 @@ def _x(ratio: float) -> float:
     return LABELS + (WIDTH - LABELS - 24) * ratio / LARGEST
 
 
-PICTURES = {"frameworks.svg": frameworks, "guides.svg": guides}
+PICTURES = {"guides.svg": guides}
