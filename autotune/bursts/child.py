@@ -185,7 +185,7 @@ def _user_name() -> str:
 
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without an entry in the password file
+    except (ImportError, KeyError, OSError):  # a user without an entry in the password file, or without that file
         return str(os.getuid()) if hasattr(os, "getuid") else "user"
 
 

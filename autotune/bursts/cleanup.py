@@ -23,8 +23,8 @@ from pathlib import Path
 import psutil
 
 from autotune.hardware import running, this_process
-from autotune.recorder.server import end_with_parent
 from autotune.sandbox.marks import is_marked
+from autotune.sandbox.system import CHILDREN_ARE_LISTED, children_of, end_with_parent, fcntl, session_of
 from autotune.sandbox.view import remove_folder
 
 GRACE_SECONDS = 3.0
@@ -36,7 +36,6 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps it, not a pl
 _FOLDER_PREFIX, _OWNER = "autotune-", "owner.json"
 _LONGEST_PLACE_BYTES = 107 - len("/autotune-12345678/pymp-12345678/listener-12345678")
 """The longest socket path on Linux, less what `tempfile` and `multiprocessing` add to it."""
-_CHILDREN_ARE_LISTED = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists()
 _BUILD_FOLDER = "_CxxBuild"
 """Suffix that Inductor adds to a library's name for its compiler's folder (torch/_inductor/cpp_builder.py)."""
 _BUILT = {".so", ".o", ".gch"}
@@ -117,19 +116,15 @@ def children(process: psutil.Process) -> list[psutil.Process]:
     more on a desktop. Where the kernel keeps a list of children, reading it takes a hundredth of that.
     """
     try:
-        if not _CHILDREN_ARE_LISTED:
+        if not CHILDREN_ARE_LISTED:
             return process.children()
-        threads = list(Path(f"/proc/{process.pid}/task").iterdir())
+        pids = children_of(process.pid)
     except (psutil.Error, OSError):
         return []
-    pids: list[str] = []
-    for thread in threads:
-        with contextlib.suppress(OSError):  # the thread has ended; another one has its children now
-            pids += (thread / "children").read_text().split()
     processes = []
     for pid in pids:
         with contextlib.suppress(psutil.Error):
-            processes.append(psutil.Process(int(pid)))
+            processes.append(psutil.Process(pid))
     return processes
 
 
@@ -140,7 +135,7 @@ def members_of_run(run: str, session: int | None = None) -> list[psutil.Process]
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid == os.getpid():
                 continue
-            in_session = hasattr(os, "getsid") and os.getsid(process.pid) == session
+            in_session = session is not None and session_of(process.pid) == session
             if in_session or is_marked(process.pid, run) or process.environ().get(RUN_VARIABLE) == run:
                 members.append(process)
     return members
@@ -167,8 +162,6 @@ def _is_open(file: Path) -> bool:
     Raises:
         OSError: The file cannot be read.
     """
-    import fcntl  # Windows has none, and no such folder
-
     descriptor = os.open(file, os.O_RDONLY)
     try:
         # If another process opens the file meanwhile, the kernel sends this one a signal, which is ignored by default.

@@ -14,10 +14,9 @@ from autotune.bursts.live import Ended
 from autotune.bursts.protocol import PIPE_LOST_STATUS, raise_reported
 from autotune.errors import WorkloadError
 from autotune.measuring import Burst, Measurement, Outcome, Point
+from autotune.sandbox.system import KILL
 
 LONGER = "give a longer --budget"
-KILL = 9
-"""SIGKILL, which the kernel's out-of-memory killer sends; Windows has no name for it."""
 CAUSE_SECONDS = 0.5
 """Wait after the first failure of a rank: its cause may be another rank's death by a signal, which shows within this
 time."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import sys
 import threading
@@ -25,7 +24,8 @@ import psutil
 from autotune.bursts import cleanup, worker
 from autotune.bursts.protocol import PipeReporter, Request, claim_stdio
 from autotune.errors import AutotuneError
-from autotune.recorder.server import Server, adopt_orphans, canary, compute_on_all_threads, end_with_parent
+from autotune.recorder.server import Server, canary, compute_on_all_threads
+from autotune.sandbox.system import adopt_orphans, end_with_parent, resource
 from autotune.sandbox.view import remove_folder
 
 

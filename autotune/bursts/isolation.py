@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from autotune.bursts.live import Ended, Live
 from autotune.bursts.protocol import Request, raise_reported
 from autotune.errors import Interrupted, IsolationError, WorkloadError
 from autotune.recorder.protocol import Command
+from autotune.sandbox.system import why_no_fork
 from autotune.sandbox.view import remove_folder
 from autotune.workload.sent import ENDING as SENT_ENDING
 from autotune.workload.sent import Sent
@@ -63,7 +63,7 @@ class Isolation:
         self._sent = sent
         self._note = note
         self._lost = 0
-        self.fork_unsafe_reason: str | None = None
+        self.fork_unsafe_reason = why_no_fork()
         self._started = time.time()
         try:
             self._folder = cleanup.make_run_folder()
@@ -75,9 +75,7 @@ class Isolation:
         self._count = 0
         self._live: list[Live] = []
         self._warm = True
-        self._spawning = sys.platform != "linux"
-        if self._spawning:
-            self.fork_unsafe_reason = f"{sys.platform} has no safe fork"
+        self._spawning = self.fork_unsafe_reason is not None
 
     def __enter__(self) -> Isolation:
         return self

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import psutil
 
 from autotune.bursts import cleanup
 from autotune.bursts.child import Child
+from autotune.sandbox.system import session_of
 
 STOPPING_ROUNDS = 5
 """How often a tree is listed while it is being stopped: processes that start meanwhile are stopped too."""
@@ -123,7 +123,7 @@ class Live:
             with contextlib.suppress(psutil.Error):
                 below = (child for root in self.child.roots for child in cleanup.children(root))
                 orphans = (child for child in below if child.pid != self.pid)
-                self.strays |= {orphan for orphan in orphans if not {orphan.pid, _session(orphan)} & others}
+                self.strays |= {orphan for orphan in orphans if not {orphan.pid, session_of(orphan.pid)} & others}
 
     def stop(self) -> None:
         """Stops its whole tree, until nothing new appears; workers that the job itself has stopped stay its own."""
@@ -155,9 +155,3 @@ class Live:
             seconds=time.monotonic() - self.began,
             stderr_tail=tail,
         )
-
-
-def _session(process: psutil.Process) -> int | None:
-    with contextlib.suppress(OSError):
-        return os.getsid(process.pid)
-    return None

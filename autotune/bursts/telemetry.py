@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from autotune.bursts.cleanup import descendants
 from autotune.bursts.gpu_telemetry import GpuTelemetry
 from autotune.hardware import CpuEnergy
 from autotune.measuring import TelemetrySummary
+from autotune.sandbox.system import LINUX
 
 SAMPLE_SECONDS = 0.2
 NOTABLE_GROWTH = 0.01
@@ -241,11 +241,9 @@ def _high_water_bytes(process: psutil.Process) -> int | None:
     Raises:
         OSError: The process has gone.
     """
-    if sys.platform == "win32":
-        return int(process.memory_info().peak_wset)
-    if sys.platform != "linux":
-        return None
-    return _bytes_by_name(process, "status").get("VmHWM:")
+    if LINUX:
+        return _bytes_by_name(process, "status").get("VmHWM:")
+    return getattr(process.memory_info(), "peak_wset", None)  # of Windows
 
 
 def _bytes_by_name(process: psutil.Process, file: str) -> dict[str, int]:

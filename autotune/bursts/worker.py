@@ -20,7 +20,7 @@ from autotune.bursts import cleanup
 from autotune.bursts.launcher import run_ranks
 from autotune.bursts.protocol import PIPE_LOST_STATUS, Commands, PipeLostError, PipeReporter, Request, claim_stdio
 from autotune.errors import AutotuneError
-from autotune.recorder.server import end_with_parent
+from autotune.sandbox.system import end_with_parent
 
 
 def run(request: Request, reporter: PipeReporter, commands: Commands | None = None) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from mcp.server.mcpserver import Context, MCPServer
 
 from autotune import __version__
 from autotune.errors import INTERRUPTED_STATUS, Interrupted, UsageError
+from autotune.sandbox.system import ENDING_SIGNALS, WINDOWS
 from autotune.search.interrupts import Stop
 from autotune.secrets import masked_text
 from autotune.terminal.sentence import Sentence
@@ -172,10 +171,10 @@ def _client_is_gone(error: BaseException) -> bool:
 
 async def _heed_signals(desk: Desk) -> None:
     """Ends the server: at the first signal after saving the measurement, at the second immediately."""
-    if sys.platform == "win32":  # its event loop cannot handle signals
+    if WINDOWS:  # its event loop cannot handle signals
         return
     closing = False
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+    with anyio.open_signal_receiver(*ENDING_SIGNALS) as signals:
         async with anyio.create_task_group() as group:
             async for _ in signals:
                 if closing:

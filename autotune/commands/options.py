@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import os
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,7 @@ from autotune.commands.outputs import require_result_place
 from autotune.errors import AutotuneError, UsageError
 from autotune.files import stem_of
 from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, why_no_energy
+from autotune.sandbox.system import LINUX
 from autotune.stored import Dollars
 from autotune.units import parse_duration, parse_fraction, quoted
 from autotune.wording import spelled
@@ -584,7 +584,7 @@ def ranks_on(hardware: Hardware, device: DeviceKind, requested: int | Literal["a
     gpus = sum(gpu.kind == device for gpu in hardware.gpus)
     devices = hardware.cpu.budget if device == "cpu" else gpus
     ranks = devices if requested == "auto" else requested
-    if ranks > 1 and (device == "mps" or sys.platform != "linux"):
+    if ranks > 1 and (device == "mps" or not LINUX):
         raise UsageError("--nproc-per-node: expected 1 here, since several ranks need Linux, and a CPU or NVIDIA GPUs")
     if device != "cpu" and ranks > gpus:
         raise UsageError(f"--nproc-per-node: expected one rank a GPU, so {gpus} at most, got {ranks}; start fewer")

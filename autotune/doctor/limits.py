@@ -16,6 +16,7 @@ from autotune.doctor.clinic import DEADLINE_SECONDS, SHORT, Clinic, point
 from autotune.doctor.findings import Finding
 from autotune.measuring import TelemetrySummary
 from autotune.sandbox.protection import find_offer
+from autotune.sandbox.system import KILL, LINUX, WINDOWS, open_files_limit, resource
 from autotune.units import format_bytes
 
 LEAST_FILES = 1024
@@ -35,21 +36,14 @@ FOREIGN = "import torch, time; x = torch.ones(1, device='cuda'); print('here', f
 
 def open_files(_: Clinic) -> Iterator[Finding]:
     """Open files."""
-    if sys.platform == "win32":
-        yield Finding.none("open files", "Windows has no such limit")
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = soft == resource.RLIM_INFINITY or soft >= LEAST_FILES
+    soft, hard = open_files_limit() or (0, 0)
     yield Finding.of(
         "open files",
-        holds=enough,
-        found=f"a process may open {soft if soft != resource.RLIM_INFINITY else 'any number of'} files",
+        holds=not soft or soft >= LEAST_FILES,
+        found=f"a process may open {soft or 'any number of'} files",
         remedy=f"raise the limit: ulimit -n {min(65536, hard) if hard > soft else 65536}",
     )
-    address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if address_space != resource.RLIM_INFINITY:
+    if resource is not None and (address_space := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
         yield Finding.of(
             "address space",
             holds=False,
@@ -70,7 +64,7 @@ def files_of_scripts(_: Clinic) -> Iterator[Finding]:
 def shared_memory(clinic: Clinic) -> Iterator[Finding]:
     """Shared memory."""
     free = clinic.hardware.memory.shm_bytes
-    if sys.platform != "linux":
+    if not LINUX:
         yield Finding.none("shared memory", "only Linux has /dev/shm")
         return
     enough = free is not None and free >= LEAST_SHARED_BYTES
@@ -94,7 +88,7 @@ def host_memory(clinic: Clinic) -> Iterator[Finding]:
 
 def processes(_: Clinic) -> Iterator[Finding]:
     """Processes stop, continue, and end with their children."""
-    if sys.platform == "win32":
+    if WINDOWS:
         yield Finding.none("processes", "Windows has no signals: runners wait by themselves")
         return
     parent = subprocess.Popen([sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -103,7 +97,7 @@ def processes(_: Clinic) -> Iterator[Finding]:
         child = int(_first_line(parent))
         for pid in (parent.pid, child):
             wrong = wrong or _stops_and_goes_on(pid)
-        os.kill(child, signal.SIGKILL)
+        os.kill(child, KILL)
     except (OSError, ValueError) as error:
         wrong = wrong or f"no process could be started and stopped: {error}"
     finally:
@@ -137,8 +131,6 @@ def _stops_and_goes_on(pid: int) -> str:
 
 
 def _room_for_processes() -> Iterator[Finding]:
-    import resource
-
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if limit != resource.RLIM_INFINITY and limit < LEAST_PROCESSES:
         remedy = f"raise the limit: ulimit -u {LEAST_PROCESSES * 16}, or docker run --pids-limit"
@@ -198,7 +190,7 @@ def _foreign(clinic: Clinic) -> Finding:
         summary = _watched(clinic)
     finally:
         with contextlib.suppress(OSError):
-            os.kill(other, signal.SIGKILL)
+            os.kill(other, KILL)
         starter.communicate()
     seen = bool(summary is not None and summary.foreign_gpu_processes)
     text = "a second one is seen" if seen else "a second one is not seen: the driver does not report its process"

@@ -29,12 +29,11 @@ LINE_CHARACTERS = 400
 """Longest line to report."""
 LOG_CHARACTERS = 4000
 """Length of the last output to return: the reason for a failure is there."""
-_PR_SET_PDEATHSIG = 1
 # The kernel ends it cleanly when the engine's process is killed, which may already have happened.
-_BOOTSTRAP = f"""\
-import ctypes, os, runpy, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None, use_errno=True).prctl({_PR_SET_PDEATHSIG}, int(signal.SIGTERM))
+_BOOTSTRAP = """\
+import os, runpy, signal, sys
+from autotune.sandbox.system import end_with_parent
+end_with_parent(True, signal.SIGTERM)
 if os.getppid() != int(sys.argv.pop(1)):
     sys.exit("the process that started this job has ended")
 runpy.run_module("autotune", run_name="__main__", alter_sys=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter  # by name: the user's code may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
+from ..sandbox.system import signals
 from .clock import Clock
 from .naming import count_of, length_of
 from .protocol import Start
@@ -197,7 +197,7 @@ class Endless:
         self._signal_workers("SIGCONT")
 
     def _signal_workers(self, name: str) -> None:
-        if hasattr(signal, name):  # Windows has neither
+        for number in signals(name):
             for worker in self._workers:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.pid, getattr(signal, name))
+                    os.kill(worker.pid, number)

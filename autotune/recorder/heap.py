@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..sandbox.system import LINUX, libc
 from .naming import batches_of, is_own_batch_sampler, length_of, tensors_in
 
 if TYPE_CHECKING:
@@ -71,12 +71,11 @@ class Activations:
 
 def free_chunk(size: int) -> None:
     """Allocates and frees a chunk, as evaluation does, without touching its pages."""
-    if size and sys.platform == "linux":
-        library = ctypes.CDLL(None)
-        library.malloc.restype = ctypes.c_void_p
-        library.malloc.argtypes = [ctypes.c_size_t]
-        library.free.argtypes = [ctypes.c_void_p]
-        library.free(library.malloc(size))
+    if size and LINUX:
+        libc.malloc.restype = ctypes.c_void_p
+        libc.malloc.argtypes = [ctypes.c_size_t]
+        libc.free.argtypes = [ctypes.c_void_p]
+        libc.free(libc.malloc(size))
 
 
 def _batch_sizes(loaders: Iterable[DataLoader[Any]]) -> list[int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
+from ..sandbox.system import children_of
 from .naming import (
     batches_of,
     class_of,
@@ -268,10 +269,7 @@ def trained_beside() -> int:
         return 0
     others = 0
     with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{parent.pid}/task"):
-            with open(f"/proc/{parent.pid}/task/{task}/children") as listed:
-                for child in map(int, listed.read().split()):
-                    others += child != os.getpid() and not _is_tracker(child)
+        others += sum(child != os.getpid() and not _is_tracker(child) for child in children_of(parent.pid or 0))
     return others
 
 

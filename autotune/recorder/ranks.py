@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..sandbox.system import stat_of
+
 _OF_LAUNCHER = "TORCHELASTIC_USE_AGENT_STORE"
 
 
@@ -126,6 +128,5 @@ def top_of_run(mark: str) -> int:
                 if os.fsencode(mark) not in environ.read():
                     break
             top = process
-            with open(f"/proc/{process}/stat") as stat:
-                process = int(stat.read().rsplit(")", 1)[1].split()[1])
+            process = int(stat_of(process)[1])
     return top

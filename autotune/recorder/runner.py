@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..sandbox.inside import announce_step, enter_layer
+from ..sandbox.system import adopt_orphans
 from . import ending, hooks
 from .batches import Watched
 from .changes import Changes
@@ -27,7 +28,7 @@ from .order import seed_all, seed_start
 from .ranks import Meeting, this_rank, top_of_run
 from .saving import leave_out_checkpoints
 from .script_gate import ScriptGate
-from .server import Server, adopt_orphans, unsafe_reason
+from .server import Server, unsafe_reason
 from .source import Source
 from .stream import Stream
 from .telling import tune_allocator

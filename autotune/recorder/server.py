@@ -6,12 +6,10 @@ A script that has reached its training loop uses it, and the forkserver of a `bu
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import select
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -19,14 +17,14 @@ from json import loads  # by name: the user's module may replace what `json` hol
 from time import monotonic, sleep
 from typing import Any, BinaryIO
 
-from .tokenizing import why_no_fork
+from ..sandbox.system import children_of, end_with_parent, stat_of, why_no_fork
+from .tokenizing import why_tokenizers_forbid
 from .wire import Reporter
 
 CANARY_SECONDS, CUDA_CANARY_SECONDS = 3.0, 60.0
 """Time limits for a forked process to compute, and to open CUDA, which takes seconds on machines with many GPUs. Not
 tuned."""
 PARENT_CHECK_SECONDS = 1.0
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def unsafe_reason(try_out: Callable[[], None] | None = None) -> str | None:
@@ -37,8 +35,8 @@ def unsafe_reason(try_out: Callable[[], None] | None = None) -> str | None:
     """
     import torch
 
-    if sys.platform != "linux":
-        return f"{sys.platform} has no safe fork"
+    if (reason := why_no_fork()) is not None:
+        return reason
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "the script has opened CUDA before its training loop"
     if (reason := reason_of_others()) is not None:
@@ -69,19 +67,18 @@ def reason_of_others() -> str | None:
         return f"the script runs threads ({', '.join(others[:3])})"
     if threading.current_thread() is not threading.main_thread():
         return "the script trains in a thread of its own"
-    if (reason := why_no_fork()) is not None:
+    if (reason := why_tokenizers_forbid()) is not None:
         return reason
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as children:
-        if any(map(_runs, children.read().split())):
+    with contextlib.suppress(OSError):
+        if any(map(_runs, children_of(os.getpid()))):
             return "the script has started processes"
     return None
 
 
-def _runs(pid: str) -> bool:
+def _runs(pid: int) -> bool:
     """Whether a process still runs, rather than being a zombie, as after ``os.popen("stty size")``."""
     try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in {"Z", "X"}
+        return stat_of(pid)[0] not in {"Z", "X"}
     except OSError:
         return False
 
@@ -212,18 +209,3 @@ class Server:
         except BaseException:  # noqa: BLE001 - this process must never continue as a second server
             traceback.print_exc()
             os._exit(1)
-
-
-def end_with_parent(enabled: bool) -> None:
-    """Asks the kernel to kill this process when its parent dies, or revokes that."""
-    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL) if enabled else 0)
-
-
-def adopt_orphans() -> None:
-    """Asks the kernel to make this process the parent of orphaned descendants."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value)

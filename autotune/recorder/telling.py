@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
+from ..sandbox.system import libc
 from .compiled import compile_model
 from .layout import follow_weights, lay_out
 from .precision import set_tf32
@@ -100,12 +99,10 @@ def tune_allocator(device: torch.device) -> None:
         if torch.version.hip is None:
             kept = [one for one in asked_of_allocator() if not one.startswith("expandable_segments")]
             _apply_to_allocator(",".join([*kept, "expandable_segments:True"]))
-    elif device.type == "cpu" and sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-        if mallopt is not None:  # other C libraries, such as musl, have none
-            mallopt(_M_MMAP_MAX, 0)
-            mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-            mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
+    elif device.type == "cpu" and hasattr(libc, "mallopt"):  # glibc alone has it
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
 
 
 def asked_of_allocator() -> list[str]:

@@ -27,7 +27,7 @@ def watch_tokenizers() -> None:
     after_import("tokenizers", _watch)
 
 
-def why_no_fork() -> str | None:
+def why_tokenizers_forbid() -> str | None:
     """Why use of tokenizers keeps this process from being forked; None if nothing does."""
     if _uses_threads[0]:
         return "tokenizers runs threads of its own, unless TOKENIZERS_PARALLELISM=false is set"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import mmap
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from time import perf_counter, sleep  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
+
+from ..sandbox.system import LINUX, children_of, stat_of
 
 if TYPE_CHECKING:
     import torch
@@ -35,9 +38,7 @@ def processes(top: int | None = None) -> list[int]:
     family = [top or os.getpid()]
     for process in family:  # grows as it goes
         with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{process}/task"):
-                with contextlib.suppress(OSError), open(f"/proc/{process}/task/{task}/children") as listed:
-                    family += [int(child) for child in listed.read().split()]
+            family += children_of(process)
     return family
 
 
@@ -72,7 +73,7 @@ def resident_bytes(process_ids: Iterable[int] | None = None) -> int:
     for process in processes() if process_ids is None else process_ids:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/statm") as statm:
             total += int(statm.read().split()[1])
-    return total * os.sysconf("SC_PAGESIZE")
+    return total * mmap.PAGESIZE
 
 
 def free_memory() -> None:
@@ -141,7 +142,7 @@ def held(top: int | None = None) -> dict[str, int]:
         figures["host_bytes"] = sum(memory)
     if files:
         figures["open_files"] = max(files)
-    if sys.platform == "linux":
+    if LINUX:
         with contextlib.suppress(OSError):
             shm = os.statvfs("/dev/shm")  # noqa: S108 - nothing is written there
             figures["shm_bytes"] = (shm.f_blocks - shm.f_bfree) * shm.f_frsize
@@ -230,9 +231,8 @@ class Processors:
                 figures = [float(figure) for figure in stat.readline().split()[1:9]]
             own = 0.0
             for process in processes(self._top):
-                with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as stat:
-                    fields = stat.read().rsplit(")", 1)[1].split()
-                    own += sum(map(float, fields[11:15]))
+                with contextlib.suppress(OSError):
+                    own += sum(map(float, stat_of(process)[11:15]))
         except (OSError, IndexError, ValueError):
             return None
         return sum(figures), sum(figures) - figures[3] - figures[4], own

@@ -20,6 +20,7 @@ from autotune.knobs.changes import in_words, words_of
 from autotune.knobs.knob import ByLeave
 from autotune.measuring import Interval
 from autotune.results.summary import ratios
+from autotune.sandbox.system import lock
 from autotune.secrets import masked_data
 from autotune.stored import Figure, Seconds, Share, Stored, Whole
 from autotune.units import format_seconds
@@ -187,21 +188,6 @@ def events_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     return [event for event in events if isinstance(event, dict)], offset + len(whole)
 
 
-def _try_lock(file: Any) -> bool:
-    """Locks a log for this process; returns False where another process holds the lock."""
-    try:
-        import fcntl  # Windows has none
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        pass
-    return True
-
-
 class LiveLog:
     """Keeps the events of a training, in a file and as a story, and reports the notable ones.
 
@@ -227,7 +213,7 @@ class LiveLog:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("ab", buffering=0)
-            if not _try_lock(file):
+            if not lock(file):
                 file.close()
                 return False
             file.truncate(0)

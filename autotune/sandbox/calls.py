@@ -13,6 +13,7 @@ import os
 import struct
 
 from . import landlock
+from .system import check_status, libc
 
 _LOAD, _EQUAL, _GREATER, _RETURN = 0x20, 0x15, 0x25, 0x06
 _IO_URING_SETUP = 425
@@ -100,13 +101,9 @@ def _install(code: bytes, flags: int) -> int:
     landlock.no_new_privileges()
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
-    libc = ctypes.CDLL(None, use_errno=True)
     flags |= _SPECULATE  # without it, older kernels slow down all computing
-    result = int(libc.syscall(_machine().seccomp, ctypes.c_uint(_SET_FILTER), ctypes.c_uint(flags), program))
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"seccomp: {os.strerror(number)}")
-    return result
+    status = libc.syscall(_machine().seccomp, ctypes.c_uint(_SET_FILTER), ctypes.c_uint(flags), program)
+    return check_status(status, "seccomp")
 
 
 def _program(machine: Machine, *, with_files: bool, otherwise: int, with_network: bool = True) -> bytes:

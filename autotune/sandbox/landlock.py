@@ -12,6 +12,8 @@ import os
 import struct
 from collections.abc import Sequence
 
+from .system import check_status, libc
+
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
 _PR_SET_NO_NEW_PRIVS = 38
@@ -22,7 +24,7 @@ _NAMES = sum(1 << bit for bit in range(4, 13))
 
 def version() -> int:
     """The version of Landlock that the kernel offers; 0 for none."""
-    return max(0, int(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))))
+    return max(0, int(libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))))
 
 
 def restrict(writable: Sequence[str]) -> None:
@@ -49,7 +51,7 @@ def restrict(writable: Sequence[str]) -> None:
 
 def no_new_privileges() -> None:
     """Disables setuid, as the kernel requires before a non-root process restricts itself."""
-    _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
@@ -63,12 +65,5 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
             os.close(folder)
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
 def _call(number: int, *arguments: object) -> int:
-    result = int(_libc.syscall(number, *arguments))
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"Landlock: {os.strerror(code)}")
-    return result
+    return check_status(libc.syscall(number, *arguments), "Landlock")

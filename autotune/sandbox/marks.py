@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import zlib  # importing hashlib would take a tenth of the start-up time
+
+from .system import LINUX, resource, stat_of
 
 _LEAST = 2**61
 """Microseconds for which a process with real-time scheduling may compute without a pause: 70,000 years."""
@@ -21,9 +22,7 @@ def mark(folder: str) -> None:
     Args:
         folder: The run's temporary folder, which no other run shares.
     """
-    if sys.platform == "linux":
-        import resource
-
+    if LINUX:
         _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
         with contextlib.suppress(OSError, ValueError):  # an administrator has set a limit
             resource.setrlimit(resource.RLIMIT_RTTIME, (_number_of(folder), hard))
@@ -31,21 +30,15 @@ def mark(folder: str) -> None:
 
 def is_marked(pid: int, folder: str) -> bool:
     """Whether a process is alive and was started in a run."""
-    if sys.platform == "linux":
-        import resource
-
-        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
-            if resource.prlimit(pid, resource.RLIMIT_RTTIME)[0] == _number_of(folder):
-                with open(f"/proc/{pid}/stat", "rb") as stat:
-                    return stat.read().rpartition(b") ")[2][:1] not in b"ZX"  # a zombie waits for its parent
+    with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+        if LINUX and resource.prlimit(pid, resource.RLIMIT_RTTIME)[0] == _number_of(folder):
+            return stat_of(pid)[0] not in {"Z", "X"}  # a zombie waits for its parent
     return False
 
 
 def marked(folder: str) -> list[int]:
     """Ids of the processes that were started in a run and are alive, without this one."""
-    if sys.platform != "linux":
-        return []
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    pids = [int(name) for name in (os.listdir("/proc") if LINUX else ()) if name.isdigit()]
     return [pid for pid in pids if pid != os.getpid() and is_marked(pid, folder)]
 
 

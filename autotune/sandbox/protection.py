@@ -25,6 +25,7 @@ from autotune.errors import IsolationError, UsageError
 from autotune.sandbox import landlock
 from autotune.sandbox.calls import MACHINES
 from autotune.sandbox.supervisor import Rules, Supervisor, denied
+from autotune.sandbox.system import LINUX
 from autotune.sandbox.view import AS_THEY_ARE, Plan, is_below, remove_folder, upper
 from autotune.sandbox.watchdog import DONE
 from autotune.units import format_bytes
@@ -88,7 +89,7 @@ def find_offer(scratch: Path | None = None, through: Sequence[str] = ()) -> Offe
         if offer.plan is not None:
             remove_folder(offer.plan.scratch)
         return offer
-    if sys.platform != "linux":
+    if not LINUX:
         return Offer("none", (f"{sys.platform} has neither namespaces nor Landlock",))
     plan, error = _explored(scratch, through)
     if plan is not None:
@@ -286,7 +287,7 @@ class Protection:
             channel: Descriptor of a socket that is inherited; `attend` reads from its other end.
             forks: Whether jobs will be forked, which leaves no room for another overlay below theirs.
         """
-        if sys.platform != "linux":
+        if not LINUX:
             return [*words]
         start, layer = self.layer(_START), self.layer(name)
         has_layer = self.offer.row != "none"
@@ -314,7 +315,7 @@ class Protection:
         Raises:
             IsolationError: The process cannot enter.
         """
-        if sys.platform != "linux":
+        if not LINUX:
             return
         channel.settimeout(ENTERING_SECONDS)
         try:

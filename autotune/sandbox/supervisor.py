@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import ipaddress
 import os
 import re
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.sandbox.calls import MACHINES, STEPPED
+from autotune.sandbox.system import fcntl
 
 _RECEIVE, _SEND = 0xC0502100, 0xC0182101
 """Requests of a listener, from linux/seccomp.h."""

@@ -22,6 +22,8 @@ import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from .system import check_status, libc
+
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
@@ -133,8 +135,8 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
             _bind(path, root + path, read_only=False)
     _mount(plan.scratch, root + plan.scratch, None, _MS_BIND)  # without submounts: this root lies below it
     os.chdir(root)
-    _check(_libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
-    _check(_libc.umount2(b".", _MNT_DETACH), "umount of the former root")
+    check_status(libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
+    check_status(libc.umount2(b".", _MNT_DETACH), "umount of the former root")
     os.chdir(folder)
 
 
@@ -234,8 +236,8 @@ class _Explorer:
         except OSError as error:
             return error
         finally:
-            _libc.umount2(os.fsencode(second), _MNT_DETACH)
-            _libc.umount2(os.fsencode(first), _MNT_DETACH)
+            libc.umount2(os.fsencode(second), _MNT_DETACH)
+            libc.umount2(os.fsencode(first), _MNT_DETACH)
         return None
 
     def _take_apart(self, place: str) -> None:
@@ -347,20 +349,20 @@ def _unshare() -> bool:
     their own views. A root script loses the right to trace, which would give access to ``/proc/1/root``, outside the
     view.
     """
-    if _libc.unshare(CLONE_NEWNS) == 0:
-        _libc.prctl(_PR_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)
+    if libc.unshare(CLONE_NEWNS) == 0:
+        libc.prctl(_PR_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)
         return False
     user, group = os.geteuid(), os.getegid()
-    _check(_libc.unshare(CLONE_NEWUSER | CLONE_NEWNS), "unshare")
+    check_status(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS), "unshare")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
     header, held = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
-    _check(_libc.capget(header, held), "capget")
+    check_status(libc.capget(header, held), "capget")
     effective, permitted, _, *high = struct.unpack("6I", held.raw)
     capabilities = struct.pack("6I", effective, permitted, 1 << _CAP_SYS_ADMIN, *high)
-    _check(_libc.capset(header, capabilities), "capset")
-    _check(_libc.prctl(_PR_CAP_AMBIENT, _RAISE, _CAP_SYS_ADMIN, 0, 0), "prctl")
+    check_status(libc.capset(header, capabilities), "capset")
+    check_status(libc.prctl(_PR_CAP_AMBIENT, _RAISE, _CAP_SYS_ADMIN, 0, 0), "prctl")
     return True
 
 
@@ -426,15 +428,6 @@ def _escaped(path: str) -> str:
     return re.sub(r"([\\,:])", r"\\\1", path)
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
 def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
     names = [None if one is None else os.fsencode(one) for one in (source, target, kind, options)]
-    _check(_libc.mount(*names[:3], ctypes.c_ulong(flags), names[3]), f"mount of {source or target}")
-
-
-def _check(status: int, what: str) -> None:
-    if status:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+    check_status(libc.mount(*names[:3], ctypes.c_ulong(flags), names[3]), f"mount of {source or target}")

@@ -7,6 +7,8 @@ import os
 import struct
 import subprocess
 
+from autotune.sandbox.system import fcntl, termios
+
 
 class EmptyInput:
     """A standard input that ends at once.
@@ -25,11 +27,7 @@ class EmptyInput:
     def __init__(self, like: int = 0) -> None:
         self.descriptor = subprocess.DEVNULL
         self._ends: list[int] = []
-        if not _is_terminal(like):
-            return
-        try:
-            import termios
-        except ImportError:  # Windows
+        if termios is None or not _is_terminal(like):
             return
         try:
             self._ends += os.openpty()
@@ -62,8 +60,6 @@ def _is_terminal(descriptor: int) -> bool:
 
 def _silence(terminal: int) -> None:
     """Makes a terminal report the end of the file instead of waiting for a line, and echo nothing."""
-    import termios
-
     attributes = termios.tcgetattr(terminal)
     attributes[3] &= ~(termios.ICANON | termios.ECHO | termios.ECHONL)
     attributes[6][termios.VMIN] = attributes[6][termios.VTIME] = 0
@@ -72,8 +68,5 @@ def _silence(terminal: int) -> None:
 
 def _resize(terminal: int, like: int) -> None:
     """Gives a terminal the rows and columns of another one."""
-    import fcntl
-    import termios
-
     size = fcntl.ioctl(like, termios.TIOCGWINSZ, bytes(struct.calcsize("HHHH")))
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)

@@ -17,7 +17,7 @@ import psutil
 from autotune.bursts.cleanup import descendants, end_processes
 from autotune.errors import UsageError
 from autotune.recorder.matching import TRAINED
-from autotune.recorder.server import end_with_parent
+from autotune.sandbox.system import end_with_parent, signals
 from autotune.scripts.looking import CLOSED, GLANCE_SECONDS, came_into, trains_unseen, words_of
 from autotune.scripts.script import Script
 
@@ -127,9 +127,8 @@ def _forwarding(process: int) -> Iterator[None]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
 
-    for name in (*FORWARDED, *FROM_TERMINAL):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+    for number in signals(*FORWARDED, *FROM_TERMINAL):
+        if signal.getsignal(number) is not signal.SIG_IGN:
             former[number] = signal.signal(number, forward)
     try:
         yield

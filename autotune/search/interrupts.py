@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from autotune.errors import INTERRUPTED_STATUS
+from autotune.sandbox.system import ENDING_SIGNALS
 
 _SHOW_CURSOR = b"\x1b[?25h"
 
@@ -65,10 +66,9 @@ class Interrupts(Stop):
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is not threading.main_thread():
             return self  # only the main thread may handle signals
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # SIGHUP does not exist everywhere
-            number = getattr(signal, name, None)
+        for number in ENDING_SIGNALS:
             # Ignored signals stay ignored: nohup means that the terminal may close.
-            if number is not None and signal.getsignal(number) not in {signal.SIG_IGN, None}:
+            if signal.getsignal(number) not in {signal.SIG_IGN, None}:
                 self._previous[number] = signal.signal(number, self._handle)
         return self
 

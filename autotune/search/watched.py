@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import Growth, Held, Measurement, SideName, slope
 from autotune.results.result import PeakShare, Side
+from autotune.sandbox.system import open_files_limit
 
 NOTABLE_SECONDS = 86_400.0
 """A resource that lasts for this long, and for an epoch, is not reported. Not tuned."""
@@ -54,28 +54,18 @@ def growths(
 def _free(measured: Measurement, hardware: Hardware, device: DeviceKind) -> dict[Held, float | None]:
     """The free amount of each resource, beyond what training took."""
     files = max((look.open_files or 0 for look in measured.looks), default=0)
-    limit, on_device = _file_limit(), None
+    limit, on_device = open_files_limit(), None
     if device != "cpu" and measured.device_memory_bytes is not None:
         free = hardware.memory_limit_bytes(device, 1.0)
         on_device = free - measured.device_memory_bytes if free is not None else None
     free_now: dict[Held, float | None] = {
         "host memory": hardware.memory.available_bytes - (measured.host_memory_bytes or 0),
         "shared memory": hardware.memory.shm_bytes,
-        "open files": limit - files if limit is not None else None,
+        "open files": limit[0] - files if limit is not None else None,
         "GPU memory": on_device,
         "GPU clock": None,
     }
     return {what: max(0.0, amount) if amount is not None else None for what, amount in free_now.items()}
-
-
-def _file_limit() -> int | None:
-    """The number of files that a process may have open; None if unlimited."""
-    with contextlib.suppress(ImportError):  # Windows has no such limit
-        import resource
-
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return limit if limit != resource.RLIM_INFINITY else None
-    return None
 
 
 def peak_shares(

@@ -37,7 +37,7 @@ def found(measured: Measurement | None, samples: int | None = 50_000) -> list[Gr
 
 def test_what_runs_out_first_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three megabytes a second fill five gigabytes in half an hour; ten files a second reach the limit before."""
-    monkeypatch.setattr("autotune.search.watched._file_limit", lambda: 1024)
+    monkeypatch.setattr("autotune.search.watched.open_files_limit", lambda: (1024, 4096))
     files, memory = found(watched(host=3e6, files=10))
     assert (files.what, memory.what) == ("open files", "host memory")
     assert memory.full_seconds == pytest.approx(5 * GIB / 3e6, rel=0.01)

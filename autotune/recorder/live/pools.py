@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import signal
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data._utils import signal_handling
 
+from ...sandbox.system import KILL
 from ..batches import Batches
 from ..drawing import begun, copied
 from ..naming import length_of
@@ -214,7 +214,7 @@ class Pool:
         self.close()
         for worker in getattr(self._batches, "_workers", ()):
             with contextlib.suppress(OSError, AttributeError):
-                os.kill(worker.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+                os.kill(worker.pid, KILL)
         if (batches := self._batches) is not None:  # torch, which would wait for them, leaves it alone then
             batches._shutdown = True  # type: ignore[attr-defined]
             if (done := getattr(batches, "_pin_memory_thread_done_event", None)) is not None:
