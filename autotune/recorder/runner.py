@@ -170,6 +170,7 @@ class Runner:
             ranks=self._loop["ranks"],
             usual_samples=self._loop["usual_samples"],
             pass_batches=self._request["pass_batches"],
+            clock=player.clock,
         )
         if is_main:
             player.stream = stream

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from time import perf_counter, sleep  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
+from .devices import devices_like
+
 if TYPE_CHECKING:
     import torch
 
@@ -90,11 +92,12 @@ def forget_peaks(device: torch.device) -> None:
 
     if device.type == "cuda":
         free_memory()
-        torch.cuda.reset_peak_memory_stats(device)
+        for each in devices_like(device):
+            torch.cuda.reset_peak_memory_stats(each)
 
 
 def peak_bytes(device: torch.device) -> tuple[int, int]:
-    """Peaks of device memory: reserved by the allocator, and allocated to tensors.
+    """Peaks of device memory: reserved by the allocator, and allocated to tensors. Of several GPUs, the fullest one's.
 
     They are 0 on a CPU, which has no allocator that counts.
     """
@@ -103,7 +106,9 @@ def peak_bytes(device: torch.device) -> tuple[int, int]:
     if device.type == "cpu":
         return 0, 0
     if device.type == "cuda":  # torch.accelerator has these only since 2.9
-        return int(torch.cuda.max_memory_reserved(device)), int(torch.cuda.max_memory_allocated(device))
+        peaks = (torch.cuda.max_memory_reserved, torch.cuda.max_memory_allocated)
+        reserved, allocated = (max(int(peak(each)) for each in devices_like(device)) for peak in peaks)
+        return reserved, allocated
     if device.type == "mps":  # keeps no peak
         return int(torch.mps.driver_allocated_memory()), int(torch.mps.current_allocated_memory())
     return int(torch.accelerator.max_memory_reserved(device)), int(torch.accelerator.max_memory_allocated(device))
