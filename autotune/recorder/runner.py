@@ -18,6 +18,7 @@ from ..sandbox.inside import announce_step, enter_layer
 from . import ending, hooks
 from .batches import Watched
 from .changes import Changes
+from .devices import cuda_devices
 from .evaluation import Copies
 from .feeding import Feeding, Reader
 from .heap import free_chunk
@@ -272,7 +273,8 @@ class Runner:
         top = top_of_run(self._orders["socket"]) if ranks > 1 else None
         usage = UsageWatch(limit, lambda seen: _exceeded(wire, request, seen, limit), top)
         if request["memory_fraction"] is not None and torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(request["memory_fraction"])
+            for number in cuda_devices():
+                torch.cuda.set_per_process_memory_fraction(request["memory_fraction"], number)
         free_chunk(self._loop["evaluation_bytes"])
         device = torch.device(self._loop["device"])
         if request["steady_malloc"] and device.type == "cpu":
