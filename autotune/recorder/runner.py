@@ -271,12 +271,12 @@ class Runner:
         ranks = self._loop["ranks"]
         limit = request["memory_limit_bytes"] and request["memory_limit_bytes"] // ranks
         top = top_of_run(self._orders["socket"]) if ranks > 1 else None
-        usage = UsageWatch(limit, lambda seen: _exceeded(wire, request, seen, limit), top)
         if request["memory_fraction"] is not None and torch.cuda.is_available():
             for number in cuda_devices():
                 torch.cuda.set_per_process_memory_fraction(request["memory_fraction"], number)
         free_chunk(self._loop["evaluation_bytes"])
         device = torch.device(self._loop["device"])
+        usage = UsageWatch(limit, lambda seen: _exceeded(wire, request, seen, limit), top, device)
         if request["steady_malloc"] and device.type == "cpu":
             tune_allocator(device)
         wrapped = self._exchange.wrapped

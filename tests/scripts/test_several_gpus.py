@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ from autotune.scripts import ScriptIsolation
 from autotune.scripts.facts import facts_of, source_of
 from autotune.search.stopping import Budget
 from autotune.terminal.progress import Quiet
-from tests.example_scripts import EXAMPLES, script
+from tests.bursts.test_telemetry import FakeNvml as FakeDriver
+from tests.example_scripts import EXAMPLES, START_SECONDS, alone, script
 from tests.hardware.readings import FakeNvml, HostSpec, hardware_of, rtx_2070, rtx_4070
 from tests.processes import slowness
 
@@ -64,3 +66,20 @@ def test_the_gpus_that_train_stand_for_the_machine() -> None:
     assert [gpu.name for gpu in led.gpus] == [rtx_2070().name, rtx_4070().name]
     assert led.device("cuda") == machine.gpus[1]
     assert led.unread == {"gpus.0.power_watts": "unknown", "peaks": "not measured"}
+
+
+def test_all_gpus_of_a_script_are_watched_while_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From outside its processes, block by block: what held a clock down counts, and power adds up."""
+    monkeypatch.chdir(tmp_path)
+    nvml = FakeDriver()
+    nvml.clocks = itertools.cycle([1800, 1900])
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    with ScriptIsolation(script("on_four_gpus", "spread")) as isolation:
+        isolation.start(START_SECONDS)
+        burst = alone(isolation)
+    assert burst.measurement is not None, burst.reason
+    telemetry = burst.measurement.telemetry
+    assert telemetry is not None
+    assert (telemetry.temperature_celsius, telemetry.power_watts) == (71, 4 * 250)
+    assert telemetry.clock_limits == ("hw_thermal_slowdown", "sw_power_cap")
+    assert telemetry.foreign_gpu_processes == 0
