@@ -81,7 +81,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         """Lets the first player join."""
         request = self._request
         seat = {"changes": request["changes"], "part": request["plan"]["part"], "seed": request["seed"]}
-        self._follow(functools.partial(self.obey, Command("join", FIRST, seat)))
+        self._follow(functools.partial(self.obey, Command("join", FIRST, seat, frees=request["plan"]["frees"])))
 
     def on_models(self, models: list[nn.Module]) -> None:
         """Notes the script's models once they are found."""

@@ -88,7 +88,14 @@ def laps_of(device: Device, batches: int, step: float, fetch: float, update: flo
     """Blocks of a script that takes these seconds for a batch, to fetch it, and for a step of its optimizer."""
     wire = Wire(BATCH * batches)
     loop = {**LOOP, "accumulation": accumulation}
-    request = {"job": "host", "changes": {}, "plan": {"part": "all"}, "seed": 0, "trace": None, "asked_at": 0.0}
+    request = {
+        "job": "host",
+        "changes": {},
+        "plan": {"part": "all", "frees": False},
+        "seed": 0,
+        "trace": None,
+        "asked_at": 0.0,
+    }
     watch = cast("Any", Unwatched())
     gate = ScriptGate(cast("Any", wire), request, loop, [], [], torch.device("cpu"), watch, ["trains"])
     loader = DataLoader(Samples(device, fetch), batch_size=BATCH)
