@@ -111,6 +111,7 @@ class Duet:
             deadline: `time.monotonic()` at which its host is killed.
         """
         self.players.append(player)
+        player.frees = self._plan.frees
         player.start(deadline)
         player.begin()
 
@@ -282,15 +283,21 @@ class Duet:
 
     @property
     def _lead_seconds(self) -> float:
-        """The longest micro-batch of all players."""
-        return max(player.pace * player.config.micro_batch for player in self.active)
+        """The longest lead of all players."""
+        frees = self._plan.frees
+        leads = (player.config.effective_batch if frees else player.config.micro_batch for player in self.active)
+        return max(player.pace * samples for player, samples in zip(self.active, leads, strict=True))
 
     @property
-    def _leads(self) -> bool:
-        """Whether a micro-batch leads each block in."""
+    def _leads(self) -> int:
+        """Micro-batches that lead each block in: a step where memory was freed, one where a queue is empty."""
+        if self._plan.frees:
+            return max(player.config.accumulation_steps for player in self.active)
+        if self.active[0].request.device in {"cuda", "rocm"}:
+            return 1
         is_new = any(not player.trained_seconds for player in self.active)
         is_long = self.active[0].request.device == "cpu" and LEAD_PART * self._lead_seconds > LONGEST_FOR_LEAD_SECONDS
-        return self.is_shared and (is_new or not is_long)
+        return int(self.is_shared and (is_new or not is_long))
 
     def _turn_samples(self, cpu_turn_seconds: float) -> float:
         """Samples of a turn, before rounding to whole units of all players."""

@@ -1,4 +1,4 @@
-"""What NVML reports about one GPU while a burst is timed: sampled figures, and counters read at both ends.
+"""What NVML reports about GPUs while a burst is timed: sampled figures, and counters read at both ends.
 
 Every figure is read separately: one that a card does not support is None, and does not affect the others.
 """
@@ -10,9 +10,10 @@ import ctypes
 import math
 import os
 import statistics
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
 import psutil
@@ -20,6 +21,9 @@ import psutil
 from autotune.bursts.cleanup import RUN_VARIABLE
 
 Value = TypeVar("Value")
+SAMPLE_SECONDS = 0.2
+_SUMMED = {"power_watts", "power_min_watts", "power_max_watts", "energy_joules", "foreign_gpu_memory_bytes"}
+_AVERAGED = {"gpu_utilization_fraction", "sm_activity_fraction", "tensor_activity_fraction", "sm_clock_mhz"}
 _LIMIT_NAMES = {
     "sw_power_cap": "nvmlClocksEventReasonSwPowerCap",
     "hw_slowdown": "nvmlClocksThrottleReasonHwSlowdown",
@@ -122,13 +126,13 @@ class GpuTelemetry:
     def _foreign(self) -> dict[int, int | None] | None:
         """The memory of each foreign process that holds the GPU, by its id; None where these cannot be identified."""
         processes = self._processes()
-        if not processes:  # this process holds the GPU: a driver that lists none does not report any
+        if not processes:  # a process of ours holds the GPU: a driver that lists none does not report any
             return None
         now = {process.pid: process.usedGpuMemory for process in processes}
-        if os.getpid() not in now:
-            return None if self._was_held else {}
         if not now.keys() <= self._ours:  # finding ours reads all processes: not again for a known partner
             self._ours = self._find_ours()
+        if self._ours.isdisjoint(now):
+            return None if self._was_held else {}
         return {pid: size for pid, size in now.items() if pid not in self._ours}
 
     def _foreign_fraction(self, foreign: Mapping[int, int | None] | None) -> float | None:
@@ -205,11 +209,14 @@ def processes_of_run() -> Set[int]:
     return family
 
 
-def open_gpu_telemetry(uuid: str | None, *, of_all: bool = True) -> GpuTelemetry | None:
+def open_gpu_telemetry(
+    uuid: str | None, ours: Callable[[], Set[int]] = processes_of_run, *, of_all: bool = True
+) -> GpuTelemetry | None:
     """Telemetry of an NVIDIA GPU; None without a UUID or a driver.
 
     Args:
         uuid: UUID of the GPU.
+        ours: See `GpuTelemetry`.
         of_all: Whether all samples are trained on it.
     """
     if uuid is None:
@@ -218,9 +225,74 @@ def open_gpu_telemetry(uuid: str | None, *, of_all: bool = True) -> GpuTelemetry
 
     try:
         pynvml.nvmlInit()
-        return GpuTelemetry(pynvml, uuid, processes_of_run, of_all=of_all)
+        return GpuTelemetry(pynvml, uuid, ours, of_all=of_all)
     except pynvml.NVMLError:
         return None
+
+
+class GpuWatch:
+    """Watches GPUs from outside the processes that train on them, block by block, from its own thread.
+
+    Args:
+        uuids: The GPUs; those that do not answer are left out.
+    """
+
+    def __init__(self, uuids: Sequence[str]) -> None:
+        opened = (open_gpu_telemetry(uuid, descendants_of_this) for uuid in uuids)
+        self._gpus = [gpu for gpu in opened if gpu is not None]
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        if self._gpus:
+            threading.Thread(target=self._watch, name="autotune-gpus", daemon=True).start()
+
+    def begin(self) -> None:
+        """Begins a block."""
+        with self._lock:
+            for gpu in self._gpus:
+                gpu.begin()
+
+    def end(self) -> dict[str, Any]:
+        """Figures of the block, as those of one GPU, by the field names of `TelemetrySummary`."""
+        with self._lock:
+            return together([gpu.end() for gpu in self._gpus]) if self._gpus else {}
+
+    def close(self) -> None:
+        """Ends watching."""
+        self._is_over.set()
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(SAMPLE_SECONDS):
+            with self._lock:
+                for gpu in self._gpus:
+                    gpu.sample()
+
+
+def together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures of several GPUs as those of one: power, energy and foreign memory add up, and all else is the worst's.
+
+    Activity and clocks are means. A sum of which a part is unknown is unknown.
+    """
+    figures: dict[str, Any] = {
+        "clock_limits": tuple(sorted({limit for part in parts for limit in part["clock_limits"]}))
+    }
+    for name in parts[0].keys() - figures.keys():
+        known = [part[name] for part in parts if part[name] is not None]
+        if not known:
+            figures[name] = None
+        elif name in _SUMMED:
+            figures[name] = sum(known) if len(known) == len(parts) else None
+        elif name == "sm_clock_min_mhz":
+            figures[name] = min(known)
+        elif name in _AVERAGED:
+            figures[name] = statistics.fmean(known)
+        else:
+            figures[name] = max(known)
+    return figures
+
+
+def descendants_of_this() -> Set[int]:
+    """Ids of this process and of all that it has started."""
+    return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
 
 
 def _mean(values: list[float]) -> float | None:

@@ -52,7 +52,7 @@ def run_host(request: Request, reporter: PipeReporter, commands: Commands) -> No
     own = os.getpid()
     with prepared(request, reporter) as setup:
         gate = HostGate(request, setup, reporter)
-        command = Command("join", FIRST, request.seat.model_dump(mode="json"))
+        command = Command("join", FIRST, request.seat.model_dump(mode="json"), frees=request.plan.frees)
         while command.action != "end":
             gate.train(command)
             # A process that the user's code has forked must not read commands.

@@ -7,6 +7,7 @@ the host, fewer bits for the device.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ import torch
 REPEATS = 3
 SLEEP_FACTOR, LEAST_SLEEP_SECONDS, MOST_SLEEP_SECONDS = 2.0, 0.02, 2.0
 """The device sleeps this many times as long as a whole step takes: longer than launching it can take."""
+LONGEST_KERNEL_SECONDS = 0.1
+"""Windows resets a display's GPU after a kernel of two seconds, under WSL 2 too, so a long sleep is several kernels."""
 CYCLES_PER_SECOND = 2e9
 """Approximate clock rate of a GPU; how long it really sleeps is measured."""
 
@@ -66,7 +69,9 @@ def _apart(step: Callable[[], object], sleep_seconds: float) -> tuple[float, flo
     asleep, first, last = (torch.cuda.Event(enable_timing=True) for _ in range(3))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     asleep.record()
-    torch.cuda._sleep(int(sleep_seconds * CYCLES_PER_SECOND))  # type: ignore[no-untyped-call]
+    for _ in range(math.ceil(sleep_seconds / LONGEST_KERNEL_SECONDS)):
+        seconds = min(sleep_seconds, LONGEST_KERNEL_SECONDS)
+        torch.cuda._sleep(int(seconds * CYCLES_PER_SECOND))  # type: ignore[no-untyped-call]
     first.record()
     began = perf_counter()
     step()

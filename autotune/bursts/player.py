@@ -50,6 +50,7 @@ class Player:
         least_samples: Least samples of a block, so that what stopped workers still read hardly counts.
         trained_seconds: Seconds of all its blocks, in all duets.
         drained: Whether the batches that its loader had prepared in advance are used up.
+        frees: Whether it frees the device memory that it does not use after each block.
         decided: Whether it has played enough, and sits out the turns that others still play.
         seconds: Seconds spent waiting for it so far.
         ended: How it ended, once it has.
@@ -68,6 +69,7 @@ class Player:
         self.least_samples = 0
         self.trained_seconds = 0.0
         self.drained = False
+        self.frees = False
         self.decided = False
         self.seconds = 0.0
         self.ended: Ended | None = None
@@ -90,7 +92,9 @@ class Player:
         """
         if self._pace or not self.stands:
             return
-        joins = Command(action="join", player=self._number, seat=self.request.seat) if self._number else None
+        joins = None
+        if self._number:
+            joins = Command(action="join", player=self._number, seat=self.request.seat, frees=self.frees)
         event = self._ask(joins, deadline, deadline)
         if event is not None:
             ready, batch = ReadyEvent.model_validate(event), self.config.micro_batch
@@ -205,7 +209,13 @@ class Player:
         patience = time.monotonic() + self._patience_seconds + HANG_BLOCKS * usual
         self.position = position
         command = Command(
-            action="train", player=self._number, start=self._start, until=position, leads_in=leads_in, straight=straight
+            action="train",
+            player=self._number,
+            start=self._start,
+            until=position,
+            leads_in=leads_in,
+            straight=straight,
+            frees=self.frees,
         )
         self._start = None
         event = self._ask(command, min(deadline, patience), deadline)

@@ -20,6 +20,7 @@ from autotune.hardware import CpuEnergy
 from autotune.knobs import TrainConfig
 from autotune.measuring import Outcome, Point
 from autotune.recorder.telling import tune_allocator
+from autotune.recorder.usage import allocator_retries
 from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned
 from autotune.workload.target import load_workload
@@ -96,11 +97,6 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
         if not rank.alone:
             torch.manual_seed(request.seed + rank.number)  # what is drawn from here on differs from rank to rank
         yield Prepared(workload, tuned, telemetry, start_seconds, perf_counter() - began, gpu, used_before)
-
-
-def allocator_retries(device: torch.device) -> int | None:
-    """How often the allocator has freed its cache and tried again so far; None if the device does not count it."""
-    return int(torch.cuda.memory_stats(device).get("num_alloc_retries", 0)) if device.type == "cuda" else None
 
 
 def compiler_counts() -> dict[str, int | None]:

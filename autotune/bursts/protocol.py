@@ -49,6 +49,9 @@ class BurstPlan(BaseModel):
         default=True, description="whether the faster config is the better one: only then may a duet end early"
     )
     part: Part = Field(default="all", description="the part of training that runs; for a ceiling, one part alone")
+    frees: bool = Field(
+        default=False, description="whether a player frees the device memory that it does not use before others play"
+    )
     epoch_share: float = Field(
         default=0.0, ge=0, lt=1, description="share of an epoch before the timed part; 0 where epochs are short"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +31,8 @@ UNSHARED = (
     "each rank trains all of it"
 )
 NO_ROOM = "there is no memory for all players at once: whole bursts take turns, which is less certain"
+FULL_TURN_SECONDS = 2.0
+"""Length of a turn where each player frees its memory after it: allocating it again takes a step. Not tuned."""
 MOST_HALVINGS = 12
 """Most halvings of the batch when checking a workload: 4,096 samples become one."""
 MEMORY = ("device_memory_bytes", "host_memory_bytes")
@@ -89,6 +92,8 @@ class ProcessRunner:
         cache_bytes: Memory in which the system can keep the data set's files; None if unknown.
         ranks: Processes that train together in the baseline.
         note: Receives a message if memory is too small for rounds.
+        device_bytes: Memory of the GPU that other programs leave free; None if unknown.
+        spills: Whether the GPU's driver moves memory to the host instead of failing, which is slow and goes unseen.
     """
 
     def __init__(
@@ -103,9 +108,12 @@ class ProcessRunner:
         cache_bytes: int | None = None,
         ranks: int = 1,
         note: Callable[[str], None] = lambda _: None,
+        device_bytes: int | None = None,
+        spills: bool = False,
     ) -> None:
         self._isolation = isolation
         self._note = note
+        self._device_bytes, self._spills = device_bytes, spills
         self._ranks = ranks
         self._cache_bytes = cache_bytes
         self._same_samples = True
@@ -225,14 +233,21 @@ class ProcessRunner:
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
         """Runs several points side by side, block by block in turn, on the same samples.
 
-        If memory runs out beside others, that says nothing about a point alone. From then on one host plays all points
-        if they can share it, else whole bursts take turns. A point without any block still has an outcome.
+        If memory runs out beside others, or the allocator has to ask again, that says nothing about a point alone. From
+        then on one host plays all points if they can share it, else whole bursts take turns. A point without any block
+        still has an outcome. Where memory does not hold all of them at their peaks, each frees what it does not use.
         """
         self.close()  # its memory is needed
         deadline = time.monotonic() + deadline_seconds
+        share = all(point.can_share_process(points[0]) for point in points)
+        if self._is_full(points):
+            plan = plan.model_copy(
+                update={"frees": True, "turn_seconds": max(plan.turn_seconds or 0, FULL_TURN_SECONDS)}
+            )
+            self._in_one_host |= self._spills and share
+            self._one_by_one |= self._spills and not share
         if not self._one_by_one or len(points) == 1:
             bursts = self._play(points, plan, deadline_seconds)
-            share = all(point.can_share_process(points[0]) for point in points)
             if _overflows(bursts) and share and not self._in_one_host:
                 self._in_one_host = True
                 bursts = self._play(points, plan, deadline - time.monotonic())
@@ -276,6 +291,8 @@ class ProcessRunner:
     ) -> list[tuple[Burst, Pair | None]]:
         """Plays candidates against the incumbent in the same turns; each leaves as soon as it is decided."""
         self._count += 1
+        if self._is_full([*([incumbent] if incumbent is not None else []), *candidates]):
+            plan = plan.model_copy(update={"frees": True})
         requests = [self._candidate(point, plan) for point in candidates]
         # Computing alone is compared with whole training; any other part, with the same part.
         whole = plan.model_copy(update={"part": "all"}) if plan.part == "compute" else plan
@@ -306,7 +323,7 @@ class ProcessRunner:
         if incumbent is None or spare_seconds <= 0:
             return burst, pair
         apart = not burst.point.can_share_process(incumbent)
-        if burst.outcome.is_memory:
+        if burst.outcome.is_memory or _retried(burst):
             crowded = apart or self._request.device == "cpu"
         else:
             crowded = apart and burst.outcome is Outcome.CRASHED
@@ -333,6 +350,17 @@ class ProcessRunner:
     def close(self) -> None:
         """Ends all processes that live on between challenges."""
         self._contest.close()
+
+    def _is_full(self, points: Sequence[Point]) -> bool:
+        """Whether the GPU's memory cannot hold all points at their peaks; an unknown peak counts as the highest known.
+
+        Then a stopped process that keeps its unused memory would take it from the one that plays.
+        """
+        peaks = [self._worst.get(point, {}).get("device_memory_bytes") for point in points]
+        highest = max((peak for peak in peaks if peak is not None), default=None)
+        if self._device_bytes is None or highest is None or len(points) == 1:
+            return False
+        return sum(highest if peak is None else peak for peak in peaks) > self._device_bytes
 
     def _candidate(self, point: Point, plan: BurstPlan) -> Request:
         """A candidate's request, on the incumbent's samples unless the second to read them would read from memory."""
@@ -364,8 +392,14 @@ class ProcessRunner:
 
 
 def _overflows(bursts: Sequence[Burst]) -> bool:
-    """Whether memory ran out for one of several."""
-    return len(bursts) > 1 and any(burst.outcome.is_memory for burst in bursts)
+    """Whether one of several ran out of memory, or had to free its cache because of the others."""
+    return len(bursts) > 1 and any(burst.outcome.is_memory or _retried(burst) for burst in bursts)
+
+
+def _retried(burst: Burst) -> bool:
+    """Whether the allocator of its own process had to free its cache and ask again."""
+    telemetry = burst.measurement.telemetry if burst.measurement is not None else None
+    return telemetry is not None and bool(telemetry.allocator_retries)
 
 
 def _on_one_rank(point: Point) -> Point:
@@ -409,6 +443,8 @@ def make_runner(
         cache_bytes=hardware.memory.available_bytes,
         ranks=ranks,
         note=note,
+        device_bytes=record.free_bytes if isinstance(record, Gpu) else None,
+        spills="microsoft" in platform.release().lower(),  # WSL
     )
 
 

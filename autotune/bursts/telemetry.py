@@ -13,12 +13,11 @@ from typing import Any
 import psutil
 
 from autotune.bursts.cleanup import descendants
-from autotune.bursts.gpu_telemetry import GpuTelemetry
+from autotune.bursts.gpu_telemetry import SAMPLE_SECONDS, GpuTelemetry
 from autotune.hardware import CpuEnergy
 from autotune.measuring import TelemetrySummary
 from autotune.sandbox.system import LINUX
 
-SAMPLE_SECONDS = 0.2
 NOTABLE_GROWTH = 0.01
 """Memory is counted again when the tree's resident size grows by this share over its highest so far."""
 LONGEST_PAUSE = 5

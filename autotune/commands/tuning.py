@@ -178,7 +178,8 @@ class Tuning:
         options = self.options
         script = Script(options.script, options.writable, options.any_network) if options.script else None
         target = script or options.sent or options.target
-        on_gpu = options.device in {None, "cuda"} and options.ranks == 1  # several ranks use all GPUs
+        # Several ranks use all GPUs, and a script uses those that it asks for.
+        on_gpu = options.device in {None, "cuda"} and options.ranks == 1 and script is None
         with opened(target, self.budget, self.progress, self.interrupts, self._note, on_gpu=on_gpu) as isolation:
             if isolation.fork_unsafe_reason is not None:
                 self._note(f"each burst starts a fresh interpreter: {isolation.fork_unsafe_reason}")
@@ -251,6 +252,7 @@ class Tuning:
             if self.options.device not in {None, own}:
                 raise UsageError(f"--device: the script trains on {seen.device}, got {device}; leave it out")
             device = cast("DeviceKind", own)
+            hardware = hardware.led_by(seen.used_gpus)
         if device not in hardware.devices:
             raise missing_device(device, hardware)
         ranks = seen.ranks if seen is not None else ranks_on(hardware, device, self.options.ranks)

@@ -81,7 +81,8 @@ class Setting:
         """The record of the script; None for a model."""
         if self.seen is None or self.source is None:
             return None
-        return ScriptRecord(command=self.options.script, loop=loop_of(self.seen), source=self.source)
+        seen, gpus = self.seen, tuple(map(tuple, self.seen.gpus))
+        return ScriptRecord(command=self.options.script, loop=loop_of(seen), gpus=gpus, source=self.source)
 
     @property
     def effective_batch(self) -> int | None:

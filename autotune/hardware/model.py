@@ -6,12 +6,14 @@ A value that could not be read is None, and `unread` names it with the reason: n
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Literal
 
 from pydantic import Field
 
 from autotune.stored import Figure, Seconds, Share, Stored, Whole
 
+_GPU_KEY = re.compile(r"^gpus\.\d+\.")
 DeviceKind = Literal["cpu", "cuda", "rocm", "mps"]
 
 
@@ -139,6 +141,13 @@ class Hardware(Stored):
     def slug(self) -> str:
         """A folder name for this kind of machine, such as ``nvidia-geforce-rtx-4070`` or ``intel-xeon-2-cpus``."""
         return slug(self.gpus[0].name if self.gpus else f"{self.cpu.model or 'cpu'}-{self.cpu.budget}-cpus")
+
+    def led_by(self, uuids: Collection[str]) -> Hardware:
+        """This machine with the GPUs of these UUIDs first, since the first GPU stands for those that train."""
+        order = sorted(range(len(self.gpus)), key=lambda place: self.gpus[place].uuid not in uuids)
+        renamed = {f"gpus.{old}.": f"gpus.{new}." for new, old in enumerate(order)}
+        unread = {_GPU_KEY.sub(lambda key: renamed[key[0]], key): why for key, why in self.unread.items()}
+        return self.model_copy(update={"gpus": tuple(self.gpus[place] for place in order), "unread": unread})
 
 
 def slug(text: str) -> str:

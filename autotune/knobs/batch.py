@@ -14,6 +14,7 @@ from autotune.recorder.precision import HALF
 _MOST_SIZES = 10  # not tuned: a search tries two or three of them, neighbours first
 _SMALLEST_SHARE = 16  # batches below this share of the baseline's are not tried: their launches cost too much
 _LARGEST_GROWTH = 6  # doublings of the baseline's batch, where the effective batch is free
+_BUSY = 0.9  # not tuned: a GPU that computes for a larger share of a step gains little by fewer launches
 _TRAINING_BYTES_PER_PARAMETER = 16  # fp32 weight, gradient, and the two moments of Adam
 
 
@@ -90,8 +91,16 @@ def _in_memory(value: int, context: SearchContext) -> bool:
 
 
 def _preferred(context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
-    """In half precision, activations take half the bytes, so that twice the batch should fit on a GPU."""
-    if context.device == "cpu" or picked.get("precision", context.start.precision) not in HALF:
+    """The whole effective batch at once on a GPU that waits for launches; in half precision, twice the batch.
+
+    Launching takes as long for few samples as for many. In half precision, activations take half the bytes.
+    """
+    if context.device == "cpu":
+        return ()
+    busy, whole = context.facts.device_busy_fraction, context.rank_batch
+    if whole is not None and busy is not None and busy < _BUSY and _in_memory(whole, context):
+        return (whole,)
+    if picked.get("precision", context.start.precision) not in HALF:
         return ()
     return tuple(value for value in batch_sizes(context) if value >= 2 * context.start.batch_size)[:1]
 

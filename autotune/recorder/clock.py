@@ -8,11 +8,13 @@ marks are put into the device's own queue (CUDA events), and are read at the end
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import Any
 
 import torch
+
+from .devices import devices_like
 
 
 class Clock:
@@ -42,6 +44,10 @@ class Clock:
         """Seconds between two marks."""
         return float(ended - began)
 
+    def waited(self, began: Any, ended: Any) -> float:
+        """Seconds between two marks in which training waited."""
+        return self.seconds(began, ended)
+
     def finish(self) -> Any:
         """Waits for the device, and returns the moment at which it finished."""
         self.synchronize()
@@ -49,43 +55,69 @@ class Clock:
 
 
 class EventClock(Clock):
-    """The clock of a device whose queue takes timed events.
+    """The clock of devices whose queues take timed events.
 
     Marks before and after fetching a batch measure how long the device waited for it, not how long the host did.
 
     Args:
-        make_event: Makes an event with ``record()`` and ``elapsed_time(other)`` in milliseconds, as in torch.
-        wait: Waits for the device.
+        record: Puts an event into a device's queue, after all work so far, and returns it; an event has
+            ``elapsed_time(other)`` in milliseconds, as in torch.
+        wait: Waits for a device.
+        devices: Returns the devices that the process uses; it is called at each wait.
     """
 
     lead = 1
 
-    def __init__(self, make_event: Callable[[], Any], wait: Callable[[], None]) -> None:
-        super().__init__(wait)
-        self._make_event = make_event
+    def __init__(
+        self,
+        record: Callable[[Any], Any],
+        wait: Callable[[Any], None],
+        devices: Callable[[], Sequence[Any]] = lambda: (None,),
+    ) -> None:
+        super().__init__(self._wait_for_all)
+        self._record, self._wait, self._find_devices = record, wait, devices
+        self._devices: Sequence[Any] = ()
 
-    def mark(self) -> Any:
-        """An event after all work queued so far."""
-        event = self._make_event()
-        event.record()
-        return event
+    def mark(self) -> dict[Any, Any]:
+        """By device, an event after all work queued so far."""
+        self._devices = self._devices or self._find_devices()
+        return {device: self._record(device) for device in self._devices}
 
     def seconds(self, began: Any, ended: Any) -> float:
-        """Seconds between two events that have passed."""
-        return float(began.elapsed_time(ended)) / 1e3
+        """Seconds between two marks that have passed, on the device that took longest."""
+        return max(_elapsed(began, ended))
+
+    def waited(self, began: Any, ended: Any) -> float:
+        """The same on the device that took the least: where one still computes, training does not wait for data."""
+        return min(_elapsed(began, ended))
 
     def finish(self) -> Any:
-        """Waits for the device to pass an event, and returns it."""
-        event = self.mark()
+        """Waits for the devices to pass a mark, and returns it."""
+        mark = self.mark()
         self.synchronize()
-        return event
+        return mark
+
+    def _wait_for_all(self) -> None:
+        self._devices = self._find_devices()
+        for device in self._devices:
+            self._wait(device)
+
+
+def _elapsed(began: dict[Any, Any], ended: dict[Any, Any]) -> list[float]:
+    """Seconds on each device that was in use at both marks."""
+    return [float(event.elapsed_time(ended[device])) / 1e3 for device, event in began.items() if device in ended]
 
 
 def clock_of(device: torch.device) -> Clock:
-    """The clock of a device of this process."""
+    """The clock of a device of this process; of ``cuda`` without a number, that of all GPUs that the process uses."""
     if device.type == "cpu":
         return Clock()
     if device.type == "cuda":
-        make_event = functools.partial(torch.cuda.Event, enable_timing=True)
-        return EventClock(make_event, lambda: torch.cuda.synchronize(device))
+        return EventClock(_recorded, torch.cuda.synchronize, functools.partial(devices_like, device))
     return Clock(lambda: torch.accelerator.synchronize(device))
+
+
+def _recorded(device: torch.device) -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))  # that of another device may be current
+    return event

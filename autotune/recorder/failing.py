@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import traceback
 
 OUT_OF_MEMORY_TEXTS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "could not create a memory")
 DEVICE_OUT_OF_MEMORY_TEXTS = (
     "error: out of memory", "_STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED",
     "unable to find an engine to execute", "backend out of memory", "hipErrorOutOfMemory", "cudaErrorMemoryAllocation",
     "Failed to CUDA calloc", "Failed to CUDA host alloc", "out of memory on device",
+    "[CUDA]: out of memory", "[HIP]: out of memory", "'out of memory'", "DEVICE_ALLOCATION_FAILED",
 )  # fmt: skip
 """Texts of a GPU's libraries when its memory runs out: only torch's own allocator has an error type for that. cuBLAS
-cannot make its handle then, cuDNN finds no engine whose workspace fits, and NCCL calls its buffers "calloc"."""
+cannot make its handle then, cuDNN finds no engine whose workspace fits, NCCL calls its buffers "calloc" or quotes
+CUDA, and Triton names CUDA in brackets."""
+PINNING = "pinning host memory"
+"""How the reason begins where a batch could not be pinned. WSL 2 reports that as ``CUDA error: out of memory``."""
+_PINNING_FILE = os.path.join("_utils", "pin_memory.py")
 SHARED_MEMORY_TEXTS = ("unable to allocate shared memory", "unable to write to file </torch_", "unable to mmap")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux keeps it, not a place for files of ours
 _FULL_BYTES = 2**20
@@ -48,6 +54,8 @@ def outcome_of(
         if isinstance(cause, PlayerError):
             return cause.outcome, str(cause)
         if (resource := exhausted(cause, device)) is not None:
+            if device != "cpu" and _is_of_pinning(cause):
+                return "host_oom", f"{PINNING}: {sentence_of(cause)}"
             return resource, sentence_of(cause)
     from_compiler = compiled and any(map(is_of_compiler, causes))
     is_refused = from_compiler or isinstance(error, (NotImplementedError, *unsupported))
@@ -75,6 +83,12 @@ def exhausted(error: BaseException, device: str) -> str | None:
     if any(part in text for part in SHARED_MEMORY_TEXTS) or ("No space left" in text and _shared_memory_is_full()):
         return "shm_exhausted"
     return None
+
+
+def _is_of_pinning(error: BaseException) -> bool:
+    """Whether it was raised where a loader pins a batch: in a thread of its own, or in the one that draws."""
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+    return "pin memory thread" in text_of(error) or any(file.endswith(_PINNING_FILE) for file in files)
 
 
 def is_of_compiler(error: BaseException) -> bool:

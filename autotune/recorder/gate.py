@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from .keeping import Keeping
 from .player import COMPILED_BATCHES, NonFiniteLossError, Player
 from .protocol import FIRST, Command, Lap
-from .usage import Looks, forget_peaks, free_memory, peak_bytes
+from .usage import Looks, forget_peaks, free_cache, free_memory, peak_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -193,7 +193,7 @@ class Gate(Generic[PlayerOf]):
         player.check_weights()
         player.is_open = True
         facts = player.ready()
-        player.hold_workers()
+        self._hold(player, command)
         self._reporter.send("ready", player=player.number, **facts)
 
     def _first_steps(self, player: PlayerOf) -> Course:
@@ -224,12 +224,13 @@ class Gate(Generic[PlayerOf]):
         self._watch.begin()
         # Another player has used the process since. No lead into an epoch: its start must be timed.
         leads = self.is_shared and not command.straight and not player.starts_loader
-        lap = yield from self._lap(player, max(player.clock.lead, int(leads)), 1, command.until or 0)
+        lead = max(player.clock.lead, int(leads), player.step_passes if command.frees else 0)
+        lap = yield from self._lap(player, lead, 1, command.until or 0)
         seen = dict(self._watch.end())
         if self.is_shared:  # players share the allocator, so this is not specific to one config
             seen.pop("allocator_retries", None)
         player.check_loss()
-        player.hold_workers()  # until its next block: batches read meanwhile would flatter it
+        self._hold(player, command)
         if self._looks is not None:
             whole = lap.with_lead()
             clock = seen.get("sm_clock_mhz")
@@ -296,6 +297,12 @@ class Gate(Generic[PlayerOf]):
         self._enter(player, former)
         self.playing = player
         player.release_workers()
+
+    def _hold(self, player: PlayerOf, command: Command) -> None:
+        """Stops a player's workers until its next block, since batches read meanwhile flatter it; frees memory."""
+        player.hold_workers()
+        if command.frees:
+            free_cache()
 
     def _see_peaks(self, player: PlayerOf) -> None:
         reserved, allocated = peak_bytes(self._device)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from ..sandbox.inside import begin_training, watch_reading
 from . import hooks
 from .batches import Watched
+from .devices import uuids
 from .ending import BurstEnded, at_exit, end_burst, give_up, last_error, leave, note_exits, rest_in_the_end
 from .failing import sentence_of
 from .observer import Observer
 from .order import seed_start
-from .ranks import Meeting
+from .ranks import Meeting, this_rank
 from .saving import leave_out_checkpoints
 from .wire import Wire
 
@@ -75,7 +76,7 @@ class Look:
             if os.getpid() != self._process_id:  # the script trains in a process that it has forked
                 self._wire, self._process_id = Wire.to(self._socket), os.getpid()
             self._begin_training()
-        self._wire.send("training", pid=os.getpid(), steps=steps)
+        self._wire.send("training", pid=os.getpid(), steps=steps, rank=this_rank(), gpus=uuids())
 
     def _begin_training(self) -> None:
         """Reports that start-up is over; connections are restricted from here on."""

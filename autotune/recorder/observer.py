@@ -56,6 +56,7 @@ from typing import TYPE_CHECKING, Any
 from . import hooks
 from .attributes import Growth
 from .blocks import count_blocks
+from .devices import uuids
 from .effects import compiled_graphs
 from .heap import Activations
 from .loop import (
@@ -459,6 +460,7 @@ class Observer:
             "sample_seconds": sample_seconds,
             "sample_wait_fraction": wait_fraction,
             "ranks": count_ranks(),
+            "gpus": [uuids()],
             "ddp": exchange_of(models),
             "beside": trained_beside() if self._is_thorough else 0,
             "thread": min(apart, default=None),

@@ -169,7 +169,7 @@ class Player:
             batches, samples, starts = stream.drawn - drawn, stream.samples - samples_before, stream.starts[first:]
             seconds, waits, start_seconds = self.slowest(
                 seconds + self._missing_updates(batches),
-                sum(self.clock.seconds(asked, came) for asked, came in stream.waits),
+                sum(self.clock.waited(asked, came) for asked, came in stream.waits),
                 sum(start.seconds for start in starts),
             )
             # Waiting for the first batch of each worker does not count: they start at the same time.

@@ -27,6 +27,7 @@ class Command:
         until: Train to this position in the stream of samples.
         leads_in: The block is warm-up, and belongs to no measurement.
         straight: Skip the untimed micro-batch that leads in where several players share the process.
+        frees: Free the device memory that the player does not use, for the next one; a whole step leads each block in.
     """
 
     action: str
@@ -36,6 +37,7 @@ class Command:
     until: int | None = None
     leads_in: bool = False
     straight: bool = False
+    frees: bool = False
 
 
 class Start(NamedTuple):

@@ -19,6 +19,7 @@ from ..sandbox.system import adopt_orphans
 from . import ending, hooks
 from .batches import Watched
 from .changes import Changes
+from .devices import cuda_devices
 from .evaluation import Copies
 from .feeding import Feeding, Reader
 from .heap import free_chunk
@@ -171,6 +172,7 @@ class Runner:
             ranks=self._loop["ranks"],
             usual_samples=self._loop["usual_samples"],
             pass_batches=self._request["pass_batches"],
+            clock=player.clock,
         )
         if is_main:
             player.stream = stream
@@ -270,11 +272,12 @@ class Runner:
         ranks = self._loop["ranks"]
         limit = request["memory_limit_bytes"] and request["memory_limit_bytes"] // ranks
         top = top_of_run(self._orders["socket"]) if ranks > 1 else None
-        usage = UsageWatch(limit, lambda seen: _exceeded(wire, request, seen, limit), top)
         if request["memory_fraction"] is not None and torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(request["memory_fraction"])
+            for number in cuda_devices():
+                torch.cuda.set_per_process_memory_fraction(request["memory_fraction"], number)
         free_chunk(self._loop["evaluation_bytes"])
         device = torch.device(self._loop["device"])
+        usage = UsageWatch(limit, lambda seen: _exceeded(wire, request, seen, limit), top, device)
         if request["steady_malloc"] and device.type == "cpu":
             tune_allocator(device)
         wrapped = self._exchange.wrapped

@@ -6,7 +6,7 @@ import functools
 import json
 import weakref
 from collections.abc import Callable
-from time import perf_counter, time  # by name: the script may replace what `time` holds
+from time import time  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
 from .ending import BEYOND_EPOCH, FIRST_STEPS, TRAINING, end_burst, has_ended
@@ -71,7 +71,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._doing = doing
         self._cycles = self._steps = 0
-        self._step_began = 0.0
+        self._step_began: Any = None
         step_batches = max(1, loop["accumulation"]) if loop["loaders"] else 0
         self.evaluation = Evaluation(wire.phase, self._synchronise, step_batches)
         self._gradients = Gradients(request["trace"]) if request["job"] == "numerics" else None
@@ -81,7 +81,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         """Lets the first player join."""
         request = self._request
         seat = {"changes": request["changes"], "part": request["plan"]["part"], "seed": request["seed"]}
-        self._follow(functools.partial(self.obey, Command("join", FIRST, seat)))
+        self._follow(functools.partial(self.obey, Command("join", FIRST, seat, frees=request["plan"]["frees"])))
 
     def on_models(self, models: list[nn.Module]) -> None:
         """Notes the script's models once they are found."""
@@ -113,13 +113,13 @@ class ScriptGate(Gate[ScriptPlayer]):
         self.playing.changes.on_optimizer(optimizer)
         self.playing.effects.before_step()
         self.evaluation.trains()
-        self._step_began = perf_counter()
+        self._step_began = self.playing.clock.mark()
         if self._gradients is not None:
             self._gradients.before_step(weights_of(optimizer))
 
     def after_step(self, _: Optimizer) -> None:
         """Handles the moment after an optimizer has stepped."""
-        self.playing.updates.append((self._step_began, perf_counter()))
+        self.playing.updates.append((self._step_began, self.playing.clock.mark()))
         self._trace_step()
         self._steps += 1
         if not self._loop["loaders"] and self._steps % self._loop["optimizers"] == 0:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from .changes import Changes
-from .clock import Clock
+from .clock import clock_of
 from .effects import Effects
 from .failing import PlayerError
 from .player import Player
@@ -53,7 +53,7 @@ class ScriptPlayer(Player):
     def __init__(self, number: int, seat: dict[str, Any], loop: dict[str, Any]) -> None:
         import torch
 
-        clock = Clock(torch.cuda.synchronize) if loop["device"].startswith("cuda") else Clock()
+        clock = clock_of(torch.device(loop["device"]))
         compiled = seat["changes"].get("knobs", {}).get("compile_mode") is not None
         self.part, self.seed = seat["part"], seat["seed"]
         self.draws_ahead = loop["draws_ahead"] and not self.reads_only

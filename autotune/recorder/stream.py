@@ -20,6 +20,7 @@ from .reading import SeededCollate, seeded_reads
 
 if TYPE_CHECKING:
     from .changes import Changes
+    from .clock import Clock
 
 ITERATE = DataLoader.__iter__
 """torch's own function, even if it is replaced later."""
@@ -40,6 +41,7 @@ class Stream(Endless):
         usual_samples: Samples of a batch if the script makes its batches itself. All ranks must reach the same position
             after the same number of batches.
         pass_batches: Batches after which the script restarts its loader; None if it reaches the end.
+        clock: Marks waits; the host's clock by default.
 
     Attributes:
         epoch_samples: Samples of an epoch, of all ranks; None if unknown.
@@ -57,6 +59,7 @@ class Stream(Endless):
         ranks: int = 1,
         usual_samples: int = 1,
         pass_batches: int | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._script_loader = loader
         self._arguments = _shortened(changes.arguments(loader), pass_batches)
@@ -68,7 +71,7 @@ class Stream(Endless):
         self.usual_samples = usual_samples
         self._note_drawn = drawn
         self._seeds_reading = seeds_reading
-        super().__init__(seed, ranks=ranks)
+        super().__init__(seed, ranks=ranks, clock=clock)
         if cached:
             self._cache = self._first_batches()
 

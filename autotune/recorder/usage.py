@@ -13,6 +13,7 @@ from time import perf_counter, sleep  # by name: the script may replace what `ti
 from typing import TYPE_CHECKING, Any
 
 from ..sandbox.system import LINUX, children_of, stat_of
+from .devices import devices_like
 
 if TYPE_CHECKING:
     import torch
@@ -78,9 +79,14 @@ def resident_bytes(process_ids: Iterable[int] | None = None) -> int:
 
 def free_memory() -> None:
     """Frees tensors of a former player, and iterators of its loaders, whose workers end with them."""
+    gc.collect()
+    free_cache()
+
+
+def free_cache() -> None:
+    """Frees the GPU memory that the allocator keeps for later; that of CUDA graphs stays."""
     import torch
 
-    gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
@@ -91,11 +97,12 @@ def forget_peaks(device: torch.device) -> None:
 
     if device.type == "cuda":
         free_memory()
-        torch.cuda.reset_peak_memory_stats(device)
+        for each in devices_like(device):
+            torch.cuda.reset_peak_memory_stats(each)
 
 
 def peak_bytes(device: torch.device) -> tuple[int, int]:
-    """Peaks of device memory: reserved by the allocator, and allocated to tensors.
+    """Peaks of device memory: reserved by the allocator, and allocated to tensors. Of several GPUs, the fullest one's.
 
     They are 0 on a CPU, which has no allocator that counts.
     """
@@ -104,10 +111,21 @@ def peak_bytes(device: torch.device) -> tuple[int, int]:
     if device.type == "cpu":
         return 0, 0
     if device.type == "cuda":  # torch.accelerator has these only since 2.9
-        return int(torch.cuda.max_memory_reserved(device)), int(torch.cuda.max_memory_allocated(device))
+        peaks = (torch.cuda.max_memory_reserved, torch.cuda.max_memory_allocated)
+        reserved, allocated = (max(int(peak(each)) for each in devices_like(device)) for peak in peaks)
+        return reserved, allocated
     if device.type == "mps":  # keeps no peak
         return int(torch.mps.driver_allocated_memory()), int(torch.mps.current_allocated_memory())
     return int(torch.accelerator.max_memory_reserved(device)), int(torch.accelerator.max_memory_allocated(device))
+
+
+def allocator_retries(device: torch.device) -> int | None:
+    """How often the allocator has freed its cache and tried again so far; None if the device does not count it."""
+    import torch
+
+    if device.type != "cuda":
+        return None
+    return sum(int(torch.cuda.memory_stats(each).get("num_alloc_retries", 0)) for each in devices_like(device))
 
 
 def lost_fraction(foreign: float, idle: float | None) -> float:
@@ -245,23 +263,30 @@ class UsageWatch:
         limit_bytes: Limit of memory; None for no limit.
         exceeded: Called at once with the memory in use if it exceeds the limit.
         top: This process and its descendants are not counted as others; None for the current process.
+        device: The device that trains.
     """
 
-    def __init__(self, limit_bytes: int | None, exceeded: Callable[[int], None], top: int | None = None) -> None:
+    def __init__(
+        self, limit_bytes: int | None, exceeded: Callable[[int], None], top: int | None, device: torch.device
+    ) -> None:
         self._peak_bytes = 0
         self._limit_bytes = limit_bytes
         self._exceeded = exceeded
         self.top = top
         self._processors = Processors(top)
+        self._device, self._retries = device, allocator_retries(device)
         threading.Thread(target=self._watch, name="autotune-memory", daemon=True).start()
 
     def begin(self) -> None:
         """Begins a block."""
         self._processors = Processors(self.top)
+        self._retries = allocator_retries(self._device)
 
-    def end(self) -> dict[str, float]:
-        """Ends a block; returns the share of the processors that others took in it."""
-        return {"foreign_cpu_fraction": self._processors.taken()}
+    def end(self) -> dict[str, float | int | None]:
+        """Ends a block; returns the share of the processors that others took in it, and retries of the allocator."""
+        retries = allocator_retries(self._device)
+        more = retries - (self._retries or 0) if retries is not None else None
+        return {"foreign_cpu_fraction": self._processors.taken(), "allocator_retries": more}
 
     def peak_bytes(self) -> int | None:
         """Peak memory so far, including now; None where the system does not report it."""

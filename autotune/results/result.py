@@ -41,6 +41,7 @@ class ScriptRecord(Stored):
 
     command: Words = Field(description="the words that started it; *** stands for a secret")
     loop: dict[str, Any] = Field(description="identifies its training loop")
+    gpus: tuple[tuple[str, ...], ...] = Field(default=(), description="by rank, UUIDs of the NVIDIA GPUs that it used")
     source: SourceRecord = Field(description="where its settings are set, so that they can be changed")
 
 

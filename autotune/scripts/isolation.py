@@ -15,6 +15,7 @@ from typing import Any
 from autotune.bursts import cleanup
 from autotune.bursts.child import Child, compiler_cache
 from autotune.bursts.endings import LONGER, OutOfTimeError, result_of
+from autotune.bursts.gpu_telemetry import GpuWatch
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended, Live
 from autotune.bursts.protocol import Request
@@ -52,6 +53,7 @@ class ScriptIsolation(Isolation):
         super().__init__(script.text, note)
         self._spawning = self._spawning or not forks
         self._seen: SeenScript | None = None
+        self._gpus = GpuWatch(())
         self._script = script
         self._starts = 0
         self._server_layer = ""
@@ -110,6 +112,7 @@ class ScriptIsolation(Isolation):
         if hint := self._protection.hint(child.stderr_tail()):
             self._note(f"the script went on without what it was denied{hint}")
         self._seen = seen
+        self._gpus = GpuWatch(seen.used_gpus)
         # A script that opens CUDA or a process group is forked before it does so.
         if seen.fork_unsafe_reason is not None and not (self._spawning or seen.cuda_opened or seen.opens_group):
             self.fork_unsafe_reason = seen.fork_unsafe_reason
@@ -117,6 +120,7 @@ class ScriptIsolation(Isolation):
 
     def close(self) -> None:
         """Ends all remaining processes, and removes what the script has written in its layers."""
+        self._gpus.close()
         self._end_all()
         self._end_left()
         self._protection.close()
@@ -155,6 +159,7 @@ class ScriptIsolation(Isolation):
             return event
         course, player = self._courses[live.number], event["player"]
         if event["event"] == "block":
+            event["seen"] |= self._gpus.end()
             course.fruitless = False
             self._note_pass(event["own_pass"])
         elif event["event"] == "out":
@@ -164,6 +169,8 @@ class ScriptIsolation(Isolation):
 
     def command(self, live: Live, command: Command) -> None:
         """Sends a command to a host; one that has exited shows in its events."""
+        if command.action == "train":
+            self._gpus.begin()
         self._ask(live, self._courses[live.number].note(command))
 
     def _ask(self, live: Live, command: Command) -> None:

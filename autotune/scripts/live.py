@@ -110,7 +110,12 @@ class Live:
         kind = event["event"]
         if kind == "seen":
             seen = SeenScript.of(event["value"], processes=1)
-            record = ScriptRecord(command=self._script.command, loop=loop_of(seen), source=source_of(seen))
+            record = ScriptRecord(
+                command=self._script.command,
+                loop=loop_of(seen),
+                gpus=tuple(map(tuple, seen.gpus)),
+                source=source_of(seen),
+            )
             self._seen[event["value"]["pid"]] = seen, record
         elif kind == "unseen":
             self._why_unseen = event["reason"]

@@ -39,12 +39,14 @@ class Reports:
         ended: The last event of each interpreter that has ended.
         imported: Whether a process with the recorder imported torch.
         steps: Optimizer steps of each process that trains, by process id.
+        gpus: UUIDs of the GPUs that each rank uses.
         result: All that was seen, once that is complete.
     """
 
     ended: list[dict[str, Any]] = field(default_factory=list)
     imported: bool = False
     steps: dict[int, int] = field(default_factory=dict)
+    gpus: dict[int, list[str]] = field(default_factory=dict)
     result: dict[str, Any] | None = None
 
 
@@ -81,6 +83,7 @@ def watch(child: Child, seconds: float, script: Script, protection: Protection, 
             kept.touch()
         if event["event"] == "training":
             reports.steps[event["pid"]] = event["steps"]
+            reports.gpus[event["rank"]] = event["gpus"]
         if event["event"] == "result" and reports.result is None:
             reports.result = dict(event["value"])
             are_awaited = reports.result["beside"] or len(reports.steps) < reports.result["ranks"]
@@ -89,7 +92,8 @@ def watch(child: Child, seconds: float, script: Script, protection: Protection, 
             reports.ended.append(event)
     result = reports.result or next((event["seen"] for event in reports.ended if event["seen"] is not None), None)
     if result is not None:
-        return SeenScript.of(result, processes=max(1, len(reports.steps)))
+        gpus = [reports.gpus[rank] for rank in sorted(reports.gpus)] or result["gpus"]
+        return SeenScript.of({**result, "gpus": gpus}, processes=max(1, len(reports.steps)))
     if event is None:
         raise WorkloadError(_why_waited_in_vain(reports, script, seconds))
     raise why_not(reports.ended, child.stderr_tail(), script, child.exit_status())

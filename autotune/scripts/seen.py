@@ -71,6 +71,7 @@ class SeenScript:
         fork_unsafe_reason: Why it could not be forked when its loader was first iterated; None if it could.
         seconds_to_loop: Time from its start until it trains.
         device: The device that it trains on.
+        gpus: By rank, the UUIDs of the NVIDIA GPUs that it uses.
         threads: Threads of one operation on the CPU.
         default_threads: The same before the script began.
         loaders: The loaders that feed training, the most used first; empty: steps are counted.
@@ -122,6 +123,7 @@ class SeenScript:
     fork_unsafe_reason: str | None
     seconds_to_loop: float
     device: str
+    gpus: list[list[str]]
     threads: int
     default_threads: int
     loaders: tuple[SeenLoader, ...]
@@ -164,6 +166,11 @@ class SeenScript:
     def steps_vary(self) -> bool:
         """Whether some steps hold far more work than others, for example where each is an episode."""
         return len(self.step_calls) > 1 and max(self.step_calls) > VARYING * min(self.step_calls)
+
+    @property
+    def used_gpus(self) -> list[str]:
+        """UUIDs of all NVIDIA GPUs that train, each once."""
+        return list(dict.fromkeys(uuid for of_rank in self.gpus for uuid in of_rank))
 
     @classmethod
     def of(cls, report: Mapping[str, Any], processes: int) -> SeenScript:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from autotune.knobs import Space, affecting
 from autotune.measuring import Burst, MemoryModel, Outcome, Point
+from autotune.recorder.failing import PINNING
 from autotune.search.trials import Trial
 from autotune.units import format_bytes
 
@@ -28,22 +29,34 @@ def refusal(point: Point, space: Space, trials: Sequence[Trial], memory: MemoryM
 
 def _as_before(point: Point, earlier: Burst, trials: Sequence[Trial], *, on_cpu: bool) -> str | None:
     """Why a point would end as badly as an earlier burst, or worse; None if nothing shows that."""
+    shared = (knob for knob in earlier.without_effect if _has_same(point, earlier.point, knob))
+    if (name := next(shared, None)) is not None:
+        return f"{name}={getattr(point.config, name)} did not come into effect here"
+    if _is_compiler_failure(earlier, trials) and _fails_alike(point, earlier.point):
+        return f"compile_mode={point.config.compile_mode} did not work here"
+    return _for_memory(point, earlier, on_cpu=on_cpu)
+
+
+def _for_memory(point: Point, earlier: Burst, *, on_cpu: bool) -> str | None:
+    """Why a point would take more memory than an earlier burst has shown to be there."""
     size = earlier.point.config.batch_size
     # On a CPU both memories are one, so a kill by the kernel means the same as reaching the target.
     ran_out = earlier.outcome is Outcome.OOM or (on_cpu and earlier.outcome is Outcome.HOST_OOM)
     took_all = ran_out and _at_least_as_large(point, earlier.point)
     if took_all and not (on_cpu and _loads_less(point, earlier.point)):
         return f"batch {size} already ran out of memory with the same settings"
+    if point.config.pin_memory and failed_to_pin(earlier):
+        return "this machine could not pin a batch's memory"
     if earlier.outcome is Outcome.SHM_EXHAUSTED and _queued_samples(point) >= _queued_samples(earlier.point) > 0:
         return "a smaller queue of batches already filled the shared memory"
-    shared = (knob for knob in earlier.without_effect if _has_same(point, earlier.point, knob))
-    if (name := next(shared, None)) is not None:
-        return f"{name}={getattr(point.config, name)} did not come into effect here"
-    if _is_compiler_failure(earlier, trials) and _fails_alike(point, earlier.point):
-        return f"compile_mode={point.config.compile_mode} did not work here"
     if _retried_allocation(earlier) and _at_least_as_large(point, earlier.point) and point.config.batch_size > size:
         return f"at batch {size} already, the allocator had to free its cache and ask again, which is slow"
     return None
+
+
+def failed_to_pin(burst: Burst) -> bool:
+    """Whether a burst ended because a batch could not be pinned."""
+    return burst.outcome is Outcome.HOST_OOM and (burst.reason or "").startswith(PINNING)
 
 
 def _retried_allocation(burst: Burst) -> bool:

@@ -47,7 +47,7 @@ class SoloIsolation:
         reporter = PipeReporter(cast("Any", _Lines(live)), live.number)
         host = HostGate(request, ready(self._workload, tuned), reporter)
         self._jobs[live.number] = host, reporter
-        self._do(live, Command("join", FIRST, request.seat))
+        self._do(live, Command("join", FIRST, request.seat, frees=request.plan.frees))
         return live
 
     def command(self, live: Live, command: Command) -> None:

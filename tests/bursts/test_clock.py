@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset
 
 from autotune.bursts.feed import Feed
 from autotune.bursts.trainer import Trainer
@@ -22,62 +21,9 @@ from autotune.recorder.protocol import Lap
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.bursts import solo
+from tests.simulated_device import Device, Samples
 
 BATCH = 4
-
-
-class Device:
-    """Launching returns at once; work waits for all that was launched before; waiting moves the host's clock."""
-
-    def __init__(self) -> None:
-        self.now = self.free_at = 0.0
-
-    def host(self, seconds: float) -> None:
-        """The host does something."""
-        self.now += seconds
-
-    def launch(self, seconds: float) -> None:
-        """Work for the device."""
-        self.free_at = max(self.free_at, self.now) + seconds
-
-    def synchronize(self) -> None:
-        """The host waits for all of it."""
-        self.now = max(self.now, self.free_at)
-
-    def event(self) -> Event:
-        """One that can be recorded."""
-        return Event(self)
-
-
-class Event:
-    """Keeps the time at which the device passes it, as CUDA's do."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._at = 0.0
-
-    def record(self) -> None:
-        """Puts it behind all that was launched."""
-        self._at = max(self._device.now, self._device.free_at)
-
-    def elapsed_time(self, later: Event) -> float:
-        """In milliseconds."""
-        return 1e3 * (later._at - self._at)
-
-
-class Samples(Dataset[Any]):
-    """Reading a batch takes the host's time."""
-
-    def __init__(self, device: Device, seconds: float) -> None:
-        self._device = device
-        self._seconds = seconds
-
-    def __len__(self) -> int:
-        return 100_000
-
-    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
-        self._device.host(self._seconds)
-        return [torch.ones(1) for _ in indices]
 
 
 class Launching(nn.Module):
@@ -126,7 +72,7 @@ def timing_of(
         optimizer=lambda parameters: Updating(parameters, device, update, first_update), baseline=config,
     )  # fmt: skip
     tuned = Tuned(config)
-    feed = Feed(workload, tuned, clock=EventClock(device.event, device.synchronize))
+    feed = Feed(workload, tuned, clock=EventClock(lambda _: device.event(), lambda _: device.synchronize()))
     return solo.Alone(workload, Trainer(workload, tuned, feed))
 
 

@@ -163,6 +163,18 @@ def test_turns_in_which_a_side_compiles_do_not_count() -> None:
     assert duet_of([64] * 4, [64] * 4, compiled=2).counted() == [0, 1, 3]
 
 
+@pytest.mark.parametrize(("device", "batches"), [("cpu", 1), ("cuda", 2), ("rocm", 2)])
+def test_a_block_on_a_gpu_holds_more_than_its_lead(device: str, batches: int) -> None:
+    """Where a micro-batch takes longer than a turn: the gate trains the lead and one more, which must not overshoot."""
+    duet = Duet(PLAN, math.inf, seed=0, ends=1)
+    for _ in range(2):
+        asked = request(TINY).model_copy(update={"device": device})
+        player = Player(ReadyHost(pace=1.0), asked)  # type: ignore[arg-type]
+        player.trained_seconds = player._pace = 1.0
+        duet.players.append(player)
+    assert duet._block_samples() == batches * duet.players[0].config.batch_size
+
+
 def test_a_side_that_has_failed_takes_no_blocks_of_the_others_along() -> None:
     """Two that go on are compared by all that they train; the third ended in its third block."""
     assert duet_of([64] * 6, [64] * 6, [64] * 2).counted() == [0, 1, 2, 3, 4, 5]

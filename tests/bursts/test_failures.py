@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from torch._utils import ExceptionWrapper
 
 from autotune.bursts.failures import classify
 from autotune.measuring.records import Outcome
+from autotune.recorder.failing import PINNING
 
 OUT_OF_MEMORY = [
     "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call",
@@ -16,6 +18,10 @@ OUT_OF_MEMORY = [
     "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
     "GET was unable to find an engine to execute this computation",
     "NCCL error in: unhandled cuda error\nLast error:\nFailed to CUDA calloc 6291456 bytes",
+    "NCCL error in: ncclUnhandledCudaError\nLast error:\nCuda failure 2 'out of memory'",
+    "NCCL WARN Cuda failure 'out of memory'",
+    "Triton Error [CUDA]: out of memory",
+    "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
     "MPS backend out of memory (MPS allocated: 8.80 GB, other allocations: 2.02 GB, max allowed: 10.20 GB)",
 ]
 """As torch and the libraries below it write them: messages of users' reports, shortened."""
@@ -27,6 +33,19 @@ def test_a_gpus_memory_that_ran_out_is_told_as_that(text: str) -> None:
     outcome, reason = classify(RuntimeError(text), device="cuda")
     assert outcome is Outcome.OOM
     assert reason.startswith("RuntimeError: ")
+
+
+def test_a_batch_that_cannot_be_pinned_says_nothing_about_the_gpus_memory() -> None:
+    """WSL 2 reports it as such, from the loader's own thread: no batch is too large because of it."""
+    try:
+        raise RuntimeError("CUDA error: out of memory")
+    except RuntimeError:
+        wrapped = ExceptionWrapper(where="in pin memory thread for device 0")
+    with pytest.raises(RuntimeError) as raised:
+        wrapped.reraise()
+    outcome, reason = classify(raised.value, device="cuda")
+    assert outcome is Outcome.HOST_OOM
+    assert reason.startswith(PINNING)
 
 
 def test_other_errors_of_the_gpu_are_crashes() -> None:

@@ -143,6 +143,9 @@ class FakeNvml:
     def nvmlDeviceGetCount(self) -> int:
         return len(self.cards)
 
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> CardSpec:
+        return next(card for card in self.cards if card.uuid == uuid)
+
     def nvmlDeviceGetHandleByIndex(self, index: int) -> CardSpec:
         card = self.cards[index]
         if "nvmlDeviceGetHandleByIndex" in card.fails:

@@ -136,15 +136,11 @@ def test_cpu_has_its_own_knobs() -> None:
 @pytest.mark.parametrize(
     ("kind", "searched", "skipped"),
     [
-        (
-            "rocm",
-            {"pin_memory", "non_blocking", "compile_mode", "sdpa_backend"},
-            {"cudnn_benchmark", "allocator", "num_threads"},
-        ),
+        ("rocm", {"pin_memory", "non_blocking", "compile_mode", "sdpa_backend"}, {"cudnn_benchmark", "allocator"}),
         (
             "mps",
             {"num_workers", "memory_format", "precision"},
-            {"pin_memory", "non_blocking", "compile_mode", "sdpa_backend", "allocator", "num_threads"},
+            {"pin_memory", "non_blocking", "compile_mode", "sdpa_backend", "allocator"},
         ),
     ],
 )
@@ -175,6 +171,34 @@ def test_cpu_with_bf16_instructions_tries_bf16() -> None:
 def test_threads_within_the_budget(spec: HostSpec, threads: tuple[int | None, ...]) -> None:
     """A few values, and none that is the same as torch's own."""
     assert space_of(hardware_of(spec)).choices["num_threads"].values == threads
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(16, (None, 1, 2, 4)), (2, (None, 1))])
+def test_few_threads_beside_a_gpu(cores: int, threads: tuple[int | None, ...]) -> None:
+    """They compute little there, and wait in the way of all else; nothing is guessed without a measurement."""
+    space = space_of(hardware_of(HostSpec(cores=cores), rtx_2070()))
+    assert space.choices["num_threads"].values == threads
+    assert "num_threads" not in space.preferred
+
+
+@pytest.mark.parametrize(
+    ("busy", "precisions", "first"), [(0.1, ("fp32",), 48), (0.95, ("fp32",), 24), (0.95, ("fp32", "bf16"), 48)]
+)
+def test_micro_batches_are_merged_first_where_the_gpu_waits_for_launches(
+    busy: float, precisions: tuple[str, ...], first: int
+) -> None:
+    """Whatever the precision; a GPU that is busy gets twice the batch only in half precision."""
+    machine = gpu_machine()
+    card = machine.gpus[0].model_copy(update={"precisions": precisions})
+    machine = machine.model_copy(update={"gpus": (card,)})
+    facts = make_facts(batch_size=24, accumulation_steps=2, device_busy_fraction=busy)
+    assert space_of(machine, facts).suggested()[0].batch_size == first
+
+
+def test_merged_micro_batches_must_fit() -> None:
+    """Weights, their optimizer's state and the batch take memory at least."""
+    facts = make_facts(batch_size=24, accumulation_steps=2, device_busy_fraction=0.1, parameters=10**9)
+    assert space_of(gpu_machine(), facts).suggested()[0].batch_size == 24
 
 
 def test_single_cpu_has_no_threads_to_choose() -> None:

@@ -66,10 +66,11 @@ def test_what_each_knob_does_to_a_training_that_runs() -> None:
         ),
         pytest.param(
             gpu_machine(), {"device": "cuda", "wait_share": 0.0, "attention": True},
-            ["sdpa_backend=efficient_attention", "optimizer_impl=fused", "pin_memory=True"], id="busy gpu",
+            ["sdpa_backend=efficient_attention", "optimizer_impl=fused", "num_threads=1"], id="busy gpu",
         ),
         pytest.param(
-            cpu_machine(), {"device": "cuda", "wait_share": 0.0}, ["optimizer_impl=fused", "pin_memory=True"],
+            cpu_machine(), {"device": "cuda", "wait_share": 0.0},
+                ["optimizer_impl=fused", "num_threads=1", "pin_memory=True"],
             id="gpu that no driver tells of",
         ),
         pytest.param(

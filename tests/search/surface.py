@@ -57,6 +57,7 @@ class SurfaceRunner:
         self.rate = rate
         self.noise = noise
         self.oom_above, self.fits = oom_above, fits
+        self.misfit = Outcome.OOM, "out of memory"
         self.cost = cost
         self.compile_cost = compile_cost
         self.bytes_of = bytes_of
@@ -86,7 +87,8 @@ class SurfaceRunner:
         if self.fails is not None and self.failing in {None, point}:
             return Burst(point=point, outcome=Outcome.CRASHED, reason=self.fails, seconds=spent)
         if point.config.batch_size > self.oom_above or not self.fits(point.config):
-            return Burst(point=point, outcome=Outcome.OOM, reason="out of memory", seconds=spent)
+            outcome, reason = self.misfit
+            return Burst(point=point, outcome=outcome, reason=reason, seconds=spent)
         rate = (self.rates.get(plan.part) or self.rate)(point.config) * self._rng.gauss(1, self.noise)
         blocks = tuple(
             Block(samples=1000, seconds=seconds, data_wait_seconds=self.wait * seconds)

@@ -13,6 +13,7 @@ from autotune.errors import Interrupted, IsolationError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.profiles import Profile
 from autotune.measuring.records import Outcome, Point
+from autotune.recorder.failing import PINNING
 from autotune.search.proposal import ALLOCATOR, BASELINE, BUNDLE, ELIMINATION, GAIN
 from autotune.search.refusals import refusal
 from autotune.search.stopping import Budget
@@ -253,6 +254,17 @@ def test_the_bundle_comes_first_and_without_its_harmful_setting_it_is_better() -
     assert stages.index(ELIMINATION) < len(stages)
     assert judge(search)[0].config.memory_format == "contiguous"
     assert judge(search)[0].config.precision == "bf16"
+
+
+def test_the_bundle_runs_without_pinning_where_that_failed() -> None:
+    """Its other settings are not given up, and nothing is pinned again."""
+    search, surface = make_search(example_rate, budget_seconds=200, fits=lambda config: not config.pin_memory)
+    surface.misfit = Outcome.HOST_OOM, f"{PINNING}: RuntimeError: CUDA error: out of memory"
+    search.run()
+    bundled = [trial.burst.point.config for trial in search.log.trials if trial.stage == BUNDLE]
+    assert [config.pin_memory for config in bundled[:2]] == [True, False]
+    assert bundled[1] == bundled[0].replace(pin_memory=False)
+    assert sum(point.config.pin_memory for point in surface.ran) == 1
 
 
 @pytest.mark.parametrize(("price", "paid"), [(5.0, True), (10_000.0, False)])

@@ -10,6 +10,7 @@ from autotune.hardware import Hardware
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
+from autotune.recorder.failing import PINNING
 from autotune.search.refusals import refusal
 from autotune.search.trials import Trial
 from tests.factories import make_measurement
@@ -69,3 +70,15 @@ def test_on_a_cpu_a_kill_for_want_of_memory_is_its_own(machine: Callable[[], Har
     space = space_of(machine(), make_facts(), effective_batch=None)
     found = refusal(Point(config=TrainConfig(batch_size=128)), space, [trial])
     assert (found is not None and "ran out of memory" in found) == refused
+
+
+def test_after_pinning_has_failed_only_pinning_is_refused() -> None:
+    """Not the batch, as after the GPU's memory had run out."""
+    pinned = Point(config=TrainConfig(batch_size=64, num_workers=2, pin_memory=True))
+    burst = Burst(point=pinned, outcome=Outcome.HOST_OOM, reason=f"{PINNING}: CUDA error: out of memory", seconds=5)
+    space = space_of(gpu_machine(), make_facts(), effective_batch=None)
+    points = [Point(config=pinned.config.replace(pin_memory=pins)) for pins in (True, False)]
+    refused, allowed = (refusal(point, space, [Trial(burst, "", "")]) for point in points)
+    assert refused is not None
+    assert "pin" in refused
+    assert allowed is None
