@@ -26,7 +26,19 @@ CODE_BETWEEN = {"pathlib", "pathlib._local", "io", "codecs", "shutil", "genericp
 """Modules of the standard library that may open a file for their caller."""
 
 MODULES_OF_LINUX: set[str] = set()
-MODULES_OF_POSIX = {"_posixsubprocess", "fcntl", "grp", "posix", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty"}
+MODULES_OF_POSIX = {
+    "_posixsubprocess",
+    "fcntl",
+    "grp",
+    "posix",
+    "pty",
+    "pwd",
+    "readline",
+    "resource",
+    "syslog",
+    "termios",
+    "tty",
+}
 NAMES_OF_LINUX = {
     "os": {
         "copy_file_range", "eventfd", "getresuid", "memfd_create", "pidfd_open", "posix_fadvise", "sched_getaffinity",
@@ -124,9 +136,7 @@ def _is_ours(name: str) -> bool:
     return name.partition(".")[0] == "autotune"
 
 
-def _import_pretended(
-    name: str, names: Any = None, places: Any = None, wanted: Any = (), level: int = 0
-) -> ModuleType:
+def _import_pretended(name: str, names: Any = None, places: Any = None, wanted: Any = (), level: int = 0) -> ModuleType:
     """`__import__`, which gives modules of autotune what the other system has."""
     if level or not _is_ours(str((names or {}).get("__name__", ""))):
         return _import(name, names, places, wanted, level)
