@@ -35,5 +35,5 @@ def uuids() -> list[str]:
     if not torch.cuda.is_initialized() or torch.version.hip is not None:  # type: ignore[no-untyped-call]
         return []
     properties = (torch.cuda.get_device_properties(number) for number in cuda_devices())
-    known = (getattr(each, "uuid", None) for each in properties)  # torch before 2.5 has none
-    return [f"GPU-{uuid}" for uuid in known if uuid is not None]
+    names = (getattr(each, "uuid", None) for each in properties)  # torch before 2.5 has none
+    return [f"GPU-{name}" for name in names if name is not None]
