@@ -112,6 +112,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         update_bytes=traffic.update_bytes,
         padding_fraction=padding.padded / padding.tokens if padding is not None else None,
         has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
+        has_triton=importlib.util.find_spec("triton") is not None,
         has_torchao=importlib.util.find_spec("torchao") is not None,
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
         repeated_blocks=blocks,

@@ -276,17 +276,17 @@ def together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "clock_limits": tuple(sorted({limit for part in parts for limit in part["clock_limits"]}))
     }
     for name in parts[0].keys() - figures.keys():
-        known = [part[name] for part in parts if part[name] is not None]
-        if not known:
+        readings = [part[name] for part in parts if part[name] is not None]
+        if not readings:
             figures[name] = None
         elif name in _SUMMED:
-            figures[name] = sum(known) if len(known) == len(parts) else None
+            figures[name] = sum(readings) if len(readings) == len(parts) else None
         elif name == "sm_clock_min_mhz":
-            figures[name] = min(known)
+            figures[name] = min(readings)
         elif name in _AVERAGED:
-            figures[name] = statistics.fmean(known)
+            figures[name] = statistics.fmean(readings)
         else:
-            figures[name] = max(known)
+            figures[name] = max(readings)
     return figures
 
 

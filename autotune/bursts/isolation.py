@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 KILLED = {-9, -15}
 """Exit statuses of SIGKILL, which the kernel sends when memory is out, and of SIGTERM: not the module's own doing."""
-COLD_START_SECONDS = 60.0
-"""A forkserver imports torch, without the user's module, within this time, however busy the machine."""
+COLD_START_SECONDS = 180.0
+"""A process imports torch, without the user's module, within this time, however busy the machine; from a network's file
+system, a first import takes more than a minute. Not tuned."""
 
 
 class Isolation:

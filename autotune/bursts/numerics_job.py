@@ -23,6 +23,7 @@ from autotune.bursts.protocol import PipeReporter, Request
 from autotune.bursts.telemetry import Telemetry
 from autotune.knobs import TrainConfig
 from autotune.measuring import Agreement, Point, Trace
+from autotune.recorder.failing import causes_of, exhausted
 from autotune.recorder.order import seed_all
 from autotune.recorder.precision import products_in
 from autotune.training.sharding import whole
@@ -82,7 +83,9 @@ def _agreement(request: Request, reporter: PipeReporter, point: Point) -> Agreem
             model.load_state_dict(state)
             rest = random.Random(request.seed).sample(batches[parts:], k=len(batches) - parts)
             control, of_control = _train(workload, exact, [*batches[:parts], *rest], parts, request.seed + 1)
-    except torch.OutOfMemoryError as error:
+    except Exception as error:
+        if not any(exhausted(cause, device) == "oom" for cause in causes_of(error)):
+            raise
         raise _ReferenceTooLargeError from error
     control_cosine = cosine(of_control, gradients)
     del of_control
@@ -147,7 +150,7 @@ def _backward(
         with tuned.autocast():
             loss = loss_of(model, tuned.to_device(copy.deepcopy(batch)))
         scaler.scale(loss / len(step)).backward()  # type: ignore[no-untyped-call]
-        losses.append(loss.detach())
+        losses.append(loss.detach().clone())  # a CUDA graph's next replay overwrites it
     return [float(loss) for loss in losses]  # last, so that no micro-batch waits for the previous one
 
 

@@ -7,6 +7,7 @@ tenth of the card's peak".
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from autotune.errors import ConfigError
 from autotune.hardware import DeviceKind
 from autotune.hardware.host import read_cpu, read_memory
 from autotune.hardware.nvidia import gpu_precisions
+from autotune.hardware.probe import UNUSABLE
 from autotune.knobs import torch_dtype
 from autotune.recorder.precision import products_in
 
@@ -45,9 +47,9 @@ def report(device: DeviceKind | None, seconds: float = 2.0) -> dict[str, object]
     Raises:
         ConfigError: When torch has no such device here.
     """
-    kind = _device_kind(device)
-    gpus = _gpus()
     unread: dict[str, str] = {}
+    gpus = _gpus(unread)
+    kind = _device_kind(device, [gpu["kind"] for gpu in gpus])
     peaks = None
     if seconds:
         precisions = next((gpu["precisions"] for gpu in gpus if gpu["kind"] == kind), None) or read_cpu({}).precisions
@@ -85,14 +87,10 @@ def _peaks(meter: _Meter, precisions: Sequence[str], seconds: float, unread: dic
     }
 
 
-def _device_kind(requested: DeviceKind | None) -> DeviceKind:
-    """The kind of device to use; ``cuda`` in a build for ROCm means ``rocm``."""
+def _device_kind(requested: DeviceKind | None, gpus: Sequence[DeviceKind]) -> DeviceKind:
+    """The kind of device to use, given the kinds of usable GPUs; ``cuda`` in a build for ROCm means ``rocm``."""
     cuda: DeviceKind = "rocm" if torch.version.hip else "cuda"
-    available: list[DeviceKind] = ["cpu"]
-    if torch.backends.mps.is_available():
-        available.insert(0, "mps")
-    if torch.cuda.is_available():
-        available.insert(0, cuda)
+    available: list[DeviceKind] = [*dict.fromkeys(gpus), "cpu"]
     kind = available[0] if requested is None else cuda if requested == "cuda" else requested
     if kind not in available:
         raise ConfigError(
@@ -102,11 +100,51 @@ def _device_kind(requested: DeviceKind | None) -> DeviceKind:
     return kind
 
 
-def _gpus() -> list[dict[str, Any]]:
-    """The GPUs that this torch can use, in its order, as records of `autotune.hardware.model.Gpu`."""
-    if torch.cuda.is_available():
-        return [_cuda_gpu(index) for index in range(torch.cuda.device_count())]
-    return [_mps_gpu()] if torch.backends.mps.is_available() else []
+def _gpus(unread: dict[str, str]) -> list[dict[str, Any]]:
+    """The GPUs that this torch can use, in its order, as records of `autotune.hardware.model.Gpu`.
+
+    Args:
+        unread: Receives the reason if this torch finds a GPU that it has no kernels for.
+    """
+    if not torch.cuda.is_available():
+        return [_mps_gpu()] if torch.backends.mps.is_available() else []
+    found = [_cuda_gpu(index) for index in range(torch.cuda.device_count())]
+    built = torch.cuda.get_arch_list() if torch.version.hip is None else []
+    usable = [gpu for gpu in found if not built or has_kernels(gpu["compute_capability"], built)]
+    if lacking := [gpu["name"] for gpu in found if gpu not in usable]:
+        unread[UNUSABLE] = (
+            f"torch {torch.__version__} is not built for {', '.join(lacking)} (it has {', '.join(built)}): "
+            "install a release of torch that is"
+        )
+    return usable
+
+
+def has_kernels(capability: tuple[int, int], built: Sequence[str]) -> bool:
+    """Whether a build of torch runs on a compute capability.
+
+    Machine code (``sm_86``) runs on the same major version from its own minor version on, and PTX (``compute_90``) is
+    compiled for any later one.
+
+    Args:
+        capability: Major and minor version.
+        built: From ``torch.cuda.get_arch_list()``.
+    """
+    for architecture in built:
+        form, _, number = architecture.partition("_")
+        digits = re.match(r"\d+", number)
+        if digits is None:
+            continue
+        major, minor = divmod(int(digits[0]), 10)
+        only_here = number[digits.end() :] == "a"  # sm_90a: of this very version
+        if form == "compute" and not only_here and (major, minor) <= capability:
+            return True
+        if (
+            form == "sm"
+            and major == capability[0]
+            and (minor == capability[1] if only_here else minor <= capability[1])
+        ):
+            return True
+    return False
 
 
 def _cuda_gpu(index: int) -> dict[str, Any]:

@@ -100,13 +100,18 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
 
 
 def compiler_counts() -> dict[str, int | None]:
-    """How often the compiler split the model, and recompiled a part, in this process; None where torch does not say."""
+    """How often the compiler split the model, left out CUDA graphs, and recompiled a part, in this process.
+
+    None where torch does not say.
+    """
     from torch._dynamo import convert_frame, utils
 
     breaks = utils.counters.get("graph_break")
+    skips = utils.counters.get("inductor", {}).get("cudagraph_skips", 0)
     compiles = getattr(convert_frame, "FRAME_COMPILE_COUNTER", None)  # internal to torch, so it may change
     return {
         "graph_breaks": sum(breaks.values()) if breaks is not None else 0,
+        "cudagraph_skips": int(skips),
         "recompiles": sum(count - 1 for count in compiles.values()) if compiles is not None else None,
     }
 

@@ -291,7 +291,7 @@ class ProcessRunner:
     ) -> list[tuple[Burst, Pair | None]]:
         """Plays candidates against the incumbent in the same turns; each leaves as soon as it is decided."""
         self._count += 1
-        if self._is_full([*([incumbent] if incumbent is not None else []), *candidates]):
+        if incumbent is not None and self._is_full([incumbent, candidates[0]]):
             plan = plan.model_copy(update={"frees": True})
         requests = [self._candidate(point, plan) for point in candidates]
         # Computing alone is compared with whole training; any other part, with the same part.

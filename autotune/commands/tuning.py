@@ -19,7 +19,7 @@ from autotune.commands.outputs import RESULT, require_replaceable
 from autotune.commands.tuning_result import Findings, Setting, make_result
 from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
-from autotune.hardware import DeviceKind, Hardware
+from autotune.hardware import UNUSABLE, DeviceKind, Hardware
 from autotune.knobs import Scalar, Space, TrainConfig, WorkloadFacts, build_space, limit_of, share_of_rank
 from autotune.measuring import NumericsGuard, Point, Profile
 from autotune.results.result import Evaluation, Result, Scaling
@@ -253,6 +253,10 @@ class Tuning:
                 raise UsageError(f"--device: the script trains on {seen.device}, got {device}; leave it out")
             device = cast("DeviceKind", own)
             hardware = hardware.led_by(seen.used_gpus)
+        if (why := hardware.unread.get(UNUSABLE)) is not None:
+            if device == "cpu" and self.options.device is None:
+                raise UsageError(f"{why}; or pass --device cpu to tune for the CPU")
+            self._note(why)
         if device not in hardware.devices:
             raise missing_device(device, hardware)
         ranks = seen.ranks if seen is not None else ranks_on(hardware, device, self.options.ranks)

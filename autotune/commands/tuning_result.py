@@ -15,6 +15,7 @@ from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import Burst, Measurement, Numerics, Outcome, Point, Profile, SideName, Speedup
 from autotune.results.result import (
+    CardState,
     Constraints,
     Evaluation,
     Result,
@@ -264,6 +265,7 @@ def _evidence(search: Search, best: Side, setting: Setting, profile: Profile | N
         memory_limit_bytes=setting.memory_limit_bytes,
         padding_fraction=setting.facts.padding_fraction,
         profile=profile,
+        throttled=search.confirmation.throttled(best.point),
     )
 
 
@@ -296,7 +298,16 @@ def trial_record(trial: Trial, baseline: Point) -> TrialRecord:
         compile_seconds=measured.compile_seconds if measured else None,
         memory_bytes=measured.device_memory_bytes if measured else None,
         disturbance=burst.disturbance,
+        card=_card_of(measured) if trial.round is not None else None,
     )
+
+
+def _card_of(measured: Measurement | None) -> CardState | None:
+    """The GPU's state in a round; None if nothing was read."""
+    telemetry = measured.telemetry if measured is not None else None
+    if telemetry is None or telemetry.sm_clock_mhz is None:
+        return None
+    return CardState.model_validate(telemetry.model_dump(include=set(CardState.model_fields)))
 
 
 def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:

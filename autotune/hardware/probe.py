@@ -16,6 +16,9 @@ from autotune.hardware import host, nvidia, surroundings
 from autotune.hardware.cgroups import ROOT
 from autotune.hardware.model import Gpu, Hardware, Peaks
 
+UNUSABLE = "gpus.unusable"
+"""The key of the reason why torch cannot use a GPU of this machine."""
+
 
 def probe_host(
     *,
@@ -60,6 +63,7 @@ def merge(host: Hardware, torch_report: Mapping[str, Any]) -> Hardware:
         return host
     version, cuda, peaks = torch_report["torch"], torch_report["cuda"], torch_report.get("peaks")
     gpus, gpu_reasons = _merge_gpus(host, [Gpu.model_validate(entry) for entry in torch_report["gpus"]], version)
+    gpu_reasons |= {key: why for key, why in torch_report["unread"].items() if key == UNUSABLE}  # torch knows it better
     reasons = {key: why for key, why in host.unread.items() if key.split(".")[0] != "gpus"}
     reasons |= {**torch_report["unread"], **gpu_reasons, "software.cuda": f"torch {version} is not built for CUDA"}
     changes = {
@@ -88,8 +92,9 @@ def _merge_gpus(host: Hardware, reported: Sequence[Gpu], version: str) -> tuple[
         merged.append(gpu)
     if unmatched:
         names = ", ".join(gpu.name for gpu in unmatched.values())
-        key = "gpus.unusable" if merged else "gpus"
-        reasons[key] = f"the driver reports {names}, but torch {version} cannot use it"
+        reasons[UNUSABLE] = f"the driver reports {names}, but torch {version} cannot use it"
+    if not merged and UNUSABLE in reasons:
+        reasons["gpus"] = reasons[UNUSABLE]
     elif not merged:
         reasons["gpus"] = f"{host.unread.get('gpus', 'no NVIDIA GPU')}; torch {version} offers no other GPU"
     return tuple(merged), reasons

@@ -30,6 +30,8 @@ def _candidates(context: SearchContext) -> Choices | str:
     if context.device == "mps":
         return "torch.compile is still experimental on MPS"
     possible = _possible(context)
+    if not possible:
+        return "torch compiles for GPUs with Triton, which is not installed: pip install triton"
     modes: list[Scalar] = [mode for mode in possible if context.budget_seconds >= _least_budget(mode, context)]
     if not modes:
         least = min(_least_budget(mode, context) for mode in possible)
@@ -43,6 +45,8 @@ def _candidates(context: SearchContext) -> Choices | str:
 def _possible(context: SearchContext) -> list[str]:
     """Modes that differ from the others on this device and workload."""
     modes = ["default"]
+    if context.device != "cpu" and not context.facts.has_triton:
+        return ["cudagraphs"] if context.device == "cuda" and context.facts.fixed_shapes else []
     if context.device != "cpu":
         searches = _processors(context) >= _MAX_AUTOTUNE_PROCESSORS
         modes += ["reduce-overhead", *(_MAX_AUTOTUNE if searches else ())]

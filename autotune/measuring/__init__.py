@@ -6,7 +6,7 @@ processes. The other modules are `numerics` (does a config still train the same 
 `telemetry_summary`.
 """
 
-from autotune.measuring.cycles import ran_faster
+from autotune.measuring.cycles import ran_faster, throttled
 from autotune.measuring.growth import Growth, Held, Look, SideName, slope
 from autotune.measuring.memory_model import Line, MemoryModel
 from autotune.measuring.numerics import (
@@ -52,5 +52,5 @@ __all__ = [
     "Scatter", "SideName", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "Uninterrupted", "bearable",
     "best_round_seconds", "block_error", "checked_by", "comparable", "compiler_text", "judge_agreement", "merged",
     "objective_named", "pair_apart", "pair_of", "paired", "per_dollar", "pool", "ran_faster", "slope", "speedup_in",
-    "warm_up_length", "worst",
+    "throttled", "warm_up_length", "worst",
 ]  # fmt: skip

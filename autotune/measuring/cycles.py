@@ -1,4 +1,4 @@
-"""Checks whether a gain on a GPU holds in clock cycles too, or the card merely clocked higher for one config."""
+"""Checks whether a gain on a GPU holds in clock cycles too, and whether the card throttled while it was proved."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from autotune.measuring.objective import Objective
 from autotune.measuring.records import Measurement, Point
 from autotune.measuring.speedup import Speedup, comparable, speedup_in
+from autotune.measuring.telemetry_summary import SLOWDOWNS
 
 RAN_FASTER = "the card ran faster"
 
@@ -40,6 +41,32 @@ def ran_faster(
     return (
         f"{RAN_FASTER}: {second:,.0f} MHz for it and {first:,.0f} MHz for the baseline in the mean; for the same clock "
         f"cycles it is {cycles.ratio:.3f} times as fast ({cycles.ci95.low:.3f} to {cycles.ci95.high:.3f})"
+    )
+
+
+def throttled(rounds: Sequence[Mapping[Point, Measurement]], before: Point, after: Point) -> str | None:
+    """A sentence if the card held its clocks down in rounds of a proof; None where nothing shows that.
+
+    A power cap is no such limit: under full load it is normal.
+
+    Args:
+        rounds: Measurements, by point.
+        before: The reference point.
+        after: The point compared with it.
+    """
+    both = comparable(rounds, before, after)
+    seen = [[side.telemetry for point in (before, after) if (side := measured[point])] for measured in both]
+    sides = [telemetry for of_round in seen for telemetry in of_round if telemetry is not None]
+    limits = {limit for side in sides for limit in side.clock_limits} & {*SLOWDOWNS}
+    hit = sum(any(side is not None and limits & {*side.clock_limits} for side in of_round) for of_round in seen)
+    if not hit:
+        return None
+    hottest = max((side.temperature_celsius for side in sides if side.temperature_celsius is not None), default=None)
+    hot = f", at up to {hottest:.0f} °C" if hottest is not None else ""
+    return (
+        f"the GPU's clocks were held down in {hit} of {len(both)} rounds of the proof "
+        f"({', '.join(sorted(limits))}{hot}): "
+        "the speed-up is that of a card which throttles; check its cooling"
     )
 
 

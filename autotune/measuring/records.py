@@ -78,6 +78,9 @@ class Measurement(Stored):
     final_loss: Annotated[float, AllowInfNan] | None = None
     graph_breaks: Whole | None = Field(default=None, description="where the compiler split the model; null when eager")
     recompiles: Whole | None = Field(default=None, description="of parts compiled before; null when eager")
+    cudagraph_skips: Whole | None = Field(
+        default=None, description="parts that a mode with CUDA graphs runs without one; null when eager"
+    )
     telemetry: TelemetrySummary | None = Field(default=None, description="telemetry over the timed part")
     looks: tuple[Look, ...] = Field(default=(), max_length=MOST_BLOCKS, description="at what it held, while it trained")
 
@@ -252,6 +255,7 @@ def pool(measurements: Sequence[Measurement]) -> Measurement:
             "host_memory_bytes": worst([m.host_memory_bytes for m in measurements]),
             "graph_breaks": worst([m.graph_breaks for m in measurements]),
             "recompiles": worst([m.recompiles for m in measurements]),
+            "cudagraph_skips": worst([m.cudagraph_skips for m in measurements]),
             "skipped_steps": sum(m.skipped_steps for m in measurements),
             "telemetry": merged([m.telemetry for m in measurements if m.telemetry is not None]),
             "looks": tuple(
@@ -262,11 +266,17 @@ def pool(measurements: Sequence[Measurement]) -> Measurement:
 
 
 def compiler_text(measurement: Measurement) -> str | None:
-    """How often the compiler split or recompiled the model, and how to list the lines; None when it did not."""
+    """How often the compiler split, recompiled or left out CUDA graphs, and how to list the lines."""
     breaks, recompiles = measurement.graph_breaks or 0, measurement.recompiles or 0
-    if not (breaks or recompiles):
-        return None
-    return (
-        f"torch.compile broke the graph {breaks} times and compiled parts again {recompiles} times; "
-        "TORCH_LOGS=graph_breaks,recompiles names the lines"
-    )
+    parts = []
+    if breaks or recompiles:
+        parts.append(
+            f"torch.compile broke the graph {breaks} times and compiled parts again {recompiles} times; "
+            "TORCH_LOGS=graph_breaks,recompiles names the lines"
+        )
+    if measurement.cudagraph_skips:
+        parts.append(
+            f"torch.compile left out CUDA graphs {measurement.cudagraph_skips} times; "
+            "TORCH_LOGS=perf_hints names the reasons"
+        )
+    return "; ".join(parts) or None

@@ -113,8 +113,12 @@ def clock_of(device: torch.device) -> Clock:
     if device.type == "cpu":
         return Clock()
     if device.type == "cuda":
-        return EventClock(_recorded, torch.cuda.synchronize, functools.partial(devices_like, device))
+        return EventClock(_recorded, torch.cuda.synchronize, functools.partial(_devices, device))
     return Clock(lambda: torch.accelerator.synchronize(device))
+
+
+def _devices(device: torch.device) -> list[torch.device]:
+    return devices_like(device) or [torch.device("cuda", torch.cuda.current_device())]
 
 
 def _recorded(device: torch.device) -> torch.cuda.Event:

@@ -11,10 +11,13 @@ if TYPE_CHECKING:
 def cuda_devices() -> list[int]:
     """Torch's numbers of the GPUs on which this process holds memory; the current one if it holds none yet.
 
-    Asking opens no context on a GPU, which would take its memory.
+    Asking does not open CUDA, nor a context on a further GPU, which would take its memory: before CUDA is opened there
+    is no such GPU.
     """
     import torch
 
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return []
     held = [number for number in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(number)]
     return held or [torch.cuda.current_device()]
 
@@ -32,8 +35,8 @@ def uuids() -> list[str]:
     """UUIDs of the NVIDIA GPUs that this process uses, as NVML writes them; empty if it uses none."""
     import torch
 
-    if not torch.cuda.is_initialized() or torch.version.hip is not None:  # type: ignore[no-untyped-call]
+    if torch.version.hip is not None:
         return []
     properties = (torch.cuda.get_device_properties(number) for number in cuda_devices())
-    known = (getattr(each, "uuid", None) for each in properties)  # torch before 2.5 has none
-    return [f"GPU-{uuid}" for uuid in known if uuid is not None]
+    names = (getattr(each, "uuid", None) for each in properties)  # torch before 2.5 has none
+    return [f"GPU-{name}" for name in names if name is not None]

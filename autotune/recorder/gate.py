@@ -289,6 +289,8 @@ class Gate(Generic[PlayerOf]):
         value |= player.figures()
         if leaves:
             self._drop(player.number)
+        else:
+            free_cache()  # the next player may have a process of its own
         self._reporter.send("report", player=player.number, value=value, drained=player.drained)
 
     def _play(self, player: PlayerOf) -> None:

@@ -468,6 +468,7 @@ class Observer:
             "default_threads": self._default_threads,
             "source": self._sites.described(loaders, [self._optimizers[one] for one in per_optimizer]),
             "frameworks": [name for name in ("lightning", "transformers", "accelerate") if name in sys.modules],
+            "triton": importlib.util.find_spec("triton") is not None,
             "torchao": importlib.util.find_spec("torchao") is not None,
             "cuda_opened": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
         }

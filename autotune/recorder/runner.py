@@ -273,7 +273,7 @@ class Runner:
         limit = request["memory_limit_bytes"] and request["memory_limit_bytes"] // ranks
         top = top_of_run(self._orders["socket"]) if ranks > 1 else None
         if request["memory_fraction"] is not None and torch.cuda.is_available():
-            for number in cuda_devices():
+            for number in cuda_devices() or [torch.cuda.current_device()]:
                 torch.cuda.set_per_process_memory_fraction(request["memory_fraction"], number)
         free_chunk(self._loop["evaluation_bytes"])
         device = torch.device(self._loop["device"])

@@ -112,7 +112,7 @@ def peak_bytes(device: torch.device) -> tuple[int, int]:
         return 0, 0
     if device.type == "cuda":  # torch.accelerator has these only since 2.9
         peaks = (torch.cuda.max_memory_reserved, torch.cuda.max_memory_allocated)
-        reserved, allocated = (max(int(peak(each)) for each in devices_like(device)) for peak in peaks)
+        reserved, allocated = (max((int(peak(each)) for each in devices_like(device)), default=0) for peak in peaks)
         return reserved, allocated
     if device.type == "mps":  # keeps no peak
         return int(torch.mps.driver_allocated_memory()), int(torch.mps.current_allocated_memory())

@@ -131,6 +131,16 @@ class SearchRecord(Stored):
     notes: tuple[str, ...] = ()
 
 
+class CardState(Stored):
+    """A GPU's clock, power and temperature in one round of a proof."""
+
+    sm_clock_mhz: Figure = Field(description="median")
+    sm_clock_min_mhz: Figure | None = None
+    power_watts: Figure | None = Field(default=None, description="mean")
+    temperature_celsius: float | None = Field(default=None, description="highest")
+    clock_limits: tuple[str, ...] = Field(default=(), description="what held the clocks down, as NVML names it")
+
+
 class TrialRecord(Stored):
     """One burst of the search."""
 
@@ -155,6 +165,7 @@ class TrialRecord(Stored):
     compile_seconds: Seconds | None = None
     memory_bytes: Whole | None = Field(default=None, description="of the device, at its peak")
     disturbance: str | None = None
+    card: CardState | None = Field(default=None, description="in a round on an NVIDIA GPU")
 
 
 class PeakShare(Stored):

@@ -55,6 +55,7 @@ def facts_of(seen: SeenScript, script: Script) -> WorkloadFacts:
             "sample_seconds": seen.sample_seconds,
             "sample_wait_fraction": seen.sample_wait_fraction,
             "has_images": seen.images,
+            "has_triton": seen.triton,
             "has_torchao": seen.torchao,
             "has_attention": seen.attention,
             "repeated_blocks": seen.blocks,

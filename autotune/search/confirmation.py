@@ -21,6 +21,7 @@ from autotune.measuring import (
     comparable,
     pool,
     ran_faster,
+    throttled,
 )
 from autotune.results.result import AblationRow
 from autotune.search.ablation import ablation_rows, reverted
@@ -117,6 +118,10 @@ class Confirmation:
     def ran_faster(self, entry: Confirmed) -> str | None:
         """A sentence if a gain comes from the GPU's clock, which confirms nothing; None if nothing shows that."""
         return ran_faster(self._bursts.rounds(CONFIRM), self._baseline, entry.point, entry.speedup, self._objective)
+
+    def throttled(self, point: Point) -> str | None:
+        """A sentence if the card held its clocks down in the rounds of a point; None if nothing shows that."""
+        return throttled(self._bursts.rounds(CONFIRM), self._baseline, point)
 
     def _fast_enough(self) -> list[Confirmed]:
         """Finalists whose rates in the rounds, relative to the baseline's, reach the required share of the fastest."""

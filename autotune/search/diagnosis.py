@@ -45,6 +45,7 @@ class Evidence:
         cpus: The number of CPUs that may be used.
         memory_limit_bytes: The memory target.
         padding_fraction: The share of padding among a batch's tokens.
+        throttled: A sentence if the card held its clocks down while it was proved.
     """
 
     config: TrainConfig
@@ -55,6 +56,7 @@ class Evidence:
     memory_limit_bytes: int | None = None
     padding_fraction: float | None = None
     profile: Profile | None = None
+    throttled: str | None = None
 
     @property
     def rate(self) -> float:
@@ -215,6 +217,9 @@ def _padding(evidence: Evidence) -> Iterator[str]:
 
 def _clocks(evidence: Evidence) -> Iterator[str]:
     """A GPU clock that was held down."""
+    if evidence.throttled is not None:
+        yield evidence.throttled
+        return
     telemetry = evidence.telemetry
     slowed = [name for name in telemetry.clock_limits if name in SLOWDOWNS]
     if slowed and telemetry.sm_clock_mhz:

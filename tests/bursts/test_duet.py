@@ -7,6 +7,7 @@ import math
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -139,6 +140,34 @@ def test_an_epochs_end_is_charged_where_its_length_shows_only_then(forkserver: I
     player.host.discard()
     assert player.epoch_samples is None
     assert player.per_sample(block) > block.seconds / block.samples
+
+
+def test_nothing_else_runs_while_a_process_takes_its_first_steps(forkserver: Isolation) -> None:
+    """They compile, and the compiler times its kernels: each other process of the run is stopped meanwhile."""
+    deadline = time.monotonic() + SECONDS
+    asked = request(TINY, TrainConfig(batch_size=8, num_workers=1))
+    first = Player(Host(forkserver, asked, deadline), asked)
+    first.start(deadline)
+    family = [psutil.Process(first.host._live.pid), *psutil.Process(first.host._live.pid).children(recursive=True)]
+    assert len(family) > 1
+    second = Player(Host(forkserver, asked, deadline), asked)
+    seen: list[set[str]] = []
+
+    def look() -> None:
+        while not second._pace and time.monotonic() < deadline:
+            seen.append({process.status() for process in family})
+            time.sleep(0.01)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        second.start(deadline)
+        looking.join()
+    finally:
+        for player in (first, second):
+            player.host.discard()
+    assert seen
+    assert set.union(*seen) == {psutil.STATUS_STOPPED}
 
 
 def duet_of(*counts: list[int], compiled: int | None = None) -> Duet:

@@ -135,6 +135,18 @@ def test_a_full_card_keeps_its_pairs(
     assert shared is in_one
 
 
+def test_a_candidate_in_its_own_process_plays_the_incumbent_on_a_full_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Block by block as well: the one that is stopped frees its cache."""
+    runner = runner_on(Card(9 * GIB, GIB, raises=True), monkeypatch, device_bytes=CARD_BYTES)
+    incumbent, candidate = POINTS[0], Point(config=POINTS[1].config.replace(allocator="tuned"))
+    runner.challenge(None, [incumbent], PLAN, 60.0, lambda *_: None)
+    ((burst, pair),) = runner.challenge(incumbent, [candidate], PLAN, 60.0, lambda *_: None)
+    runner.close()
+    assert burst.ok, burst.reason
+    assert pair is not None
+    assert pair.blocks > 0
+
+
 def test_two_sides_that_fight_for_memory_play_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """An allocator that asks again because of its partner says nothing about its config, and no burst keeps that."""
     shared, bursts = rounds_on(Card(7 * GIB, 5 * GIB, raises=False), monkeypatch, knows=False)

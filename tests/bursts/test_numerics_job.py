@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
-from autotune.bursts.numerics_job import cosine
+from autotune.bursts.numerics_job import _train, cosine
 from autotune.bursts.protocol import BurstPlan
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Agreement, Numerics, judge_agreement
 from autotune.measuring.records import Outcome, Point
+from autotune.training.tuned import Tuned
+from autotune.workload.workload import Workload
 from tests.conftest import RunnerOf
 
 PLAN = BurstPlan(measure_seconds=0.2)
@@ -90,6 +95,43 @@ def test_ctc_summed_in_fp32_agrees(verdict: Callable[..., Numerics]) -> None:
     """The remedy of the one above."""
     found = verdict("ctc_summed_in_fp32", precision="fp16", batch_size=64)
     assert found.outcome == "agrees", found.reason
+
+
+def test_eager_fp32_without_memory_is_compared_on_smaller_batches(verdict: Callable[..., Numerics]) -> None:
+    """Whatever type the error has: 32 samples are halved to eight."""
+    found = verdict("large_in_fp32", precision="bf16")
+    assert found.outcome == "agrees", found.reason
+
+
+class Replayed(torch.autograd.Function):
+    """Leaves each loss in the same memory, as a CUDA graph does."""
+
+    memory = torch.zeros(())
+
+    @staticmethod
+    def forward(_: Any, loss: torch.Tensor) -> torch.Tensor:
+        """The loss, in place of the last one."""
+        Replayed.memory.copy_(loss)
+        return Replayed.memory.detach()
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """Nothing is changed."""
+        return gradient
+
+
+def test_losses_of_micro_batches_are_those_that_the_graph_has_left() -> None:
+    """The second micro-batch overwrites the first one's."""
+    model, config = nn.Linear(1, 1, bias=False), TrainConfig(batch_size=1, accumulation_steps=2)
+    nn.init.ones_(model.weight)
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return Replayed.apply(model(batch).mean())
+
+    batches = [torch.full((1, 1), value) for value in (1.0, 2.0)]
+    workload = Workload(model, TensorDataset(torch.ones(4, 1)), loss, batch_size=1)
+    trace, _ = _train(workload, Tuned(config), batches, 2, seed=0)
+    assert trace.losses == (1.0, 2.0)
 
 
 def test_batch_norm_is_seen(measured: Callable[..., Agreement]) -> None:

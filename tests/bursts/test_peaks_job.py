@@ -12,7 +12,7 @@ import torch
 
 from autotune.bursts import peaks_job as peaks
 from autotune.errors import ConfigError
-from autotune.hardware import merge, probe_host
+from autotune.hardware import UNUSABLE, merge, probe_host
 from autotune.hardware.host import read_cpu
 from autotune.hardware.model import Gpu, Peaks
 
@@ -107,13 +107,47 @@ def test_device_that_is_not_there_is_refused() -> None:
 
 def test_best_device_is_chosen_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU goes before the CPU, and AMD's is told apart from NVIDIA's."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.version, "hip", None)
-    assert peaks._device_kind(None) == "cuda"
+    assert peaks._device_kind(None, ["cuda"]) == "cuda"
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert peaks._device_kind(None) == "rocm"
-    assert peaks._device_kind("cuda") == "rocm"
-    assert peaks._device_kind("cpu") == "cpu"
+    assert peaks._device_kind(None, ["rocm"]) == "rocm"
+    assert peaks._device_kind("cuda", ["rocm"]) == "rocm"
+    assert peaks._device_kind("cpu", ["rocm"]) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("capability", "built", "runs"),
+    [
+        ((8, 9), ["sm_75", "sm_80", "sm_86", "sm_90"], True),
+        ((7, 0), ["sm_75", "sm_80"], False),
+        ((6, 1), ["sm_50", "sm_60", "sm_70"], True),
+        ((12, 0), ["sm_80", "sm_90", "compute_90"], True),
+        ((12, 0), ["sm_80", "sm_90a", "compute_90a"], False),
+        ((9, 0), ["sm_90a"], True),
+        ((10, 3), ["sm_100"], True),
+    ],
+)
+def test_a_build_of_torch_has_kernels_for_a_card_or_not(
+    capability: tuple[int, int], built: list[str], runs: bool
+) -> None:
+    """Machine code serves its major version from its minor version on, PTX all that came later."""
+    assert peaks.has_kernels(capability, built) == runs
+
+
+def test_a_card_that_torch_is_not_built_for_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch itself lists it, and fails with its first kernel."""
+    volta = SimpleNamespace(
+        name="Tesla V100", major=7, minor=0, uuid="70000000-0000", total_memory=2**34, multi_processor_count=80
+    )
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: volta)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80"])
+    report = json.loads(json.dumps(peaks.report(None, 0.0)))
+    merged = merge(probe_host(), report)
+    assert merged.default_device == "cpu"
+    assert "is not built for Tesla V100 (it has sm_75, sm_80)" in merged.unread[UNUSABLE]
 
 
 def test_rate_that_cannot_be_measured_does_not_cost_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from autotune.knobs.config import TrainConfig
 from autotune.recorder.compiled import compile_model, keep_gradients
 from autotune.training.tuned import Tuned
-from tests.spaces import cpu_machine, make_facts, space_of
+from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
 
 
 class FromGraph(torch.autograd.Function):
@@ -120,3 +120,17 @@ def test_compiling_the_loss_is_offered_where_it_takes_part_of_the_time() -> None
     assert "loss" not in space_of(cpu_machine(), make_facts(outside_fraction=0.01)).choices["compile_mode"].values
     ranks = space_of(cpu_machine(), make_facts(outside_fraction=0.2, ranks=2))
     assert "loss" not in ranks.choices["compile_mode"].values
+
+
+@pytest.mark.parametrize(("fixed_shapes", "modes"), [(True, (None, "cudagraphs")), (False, None)])
+def test_without_triton_no_mode_that_needs_it_is_tried(
+    fixed_shapes: bool, modes: tuple[str | None, ...] | None
+) -> None:
+    """Each would cost a burst that fails; CUDA graphs of eager kernels need no compiler."""
+    facts = make_facts(has_triton=False, fixed_shapes=fixed_shapes)
+    space = space_of(gpu_machine(), facts, budget_seconds=2000.0)
+    if modes is None:
+        assert "Triton" in space.skipped["compile_mode"]
+    else:
+        assert space.choices["compile_mode"].values == modes
+    assert "default" in space_of(cpu_machine(), facts, budget_seconds=2000.0).choices["compile_mode"].values

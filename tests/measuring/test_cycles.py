@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.knobs.config import TrainConfig
-from autotune.measuring.cycles import RAN_FASTER, ran_faster
+from autotune.measuring.cycles import RAN_FASTER, ran_faster, throttled
 from autotune.measuring.objective import SAMPLES_PER_JOULE, SAMPLES_PER_SECOND, Objective
 from autotune.measuring.records import Measurement, Point
 from autotune.measuring.speedup import speedup_in
@@ -67,3 +67,20 @@ def test_only_what_goes_with_the_rate_is_asked_for_cycles() -> None:
 def test_a_card_in_a_hot_rack_does_not_widen_a_gain_by_itself() -> None:
     """Clocks that differ between rounds, but not between sides, leave the gain as it is."""
     assert found_in([*rounds_of(1.05, (1900.0, 1900.0)), *rounds_of(1.05, (1400.0, 1400.0))]) is None
+
+
+def test_a_proof_on_a_card_that_throttled_says_so() -> None:
+    """How many rounds, what held the clocks down, and how hot it was; a power cap under full load is normal."""
+
+    def side(*limits: str, celsius: float = 60.0) -> Measurement:
+        telemetry = TelemetrySummary(seconds=8.0, clock_limits=limits, temperature_celsius=celsius)
+        return make_measurement(1000, telemetry=telemetry)
+
+    capped, hot = side("sw_power_cap"), side("hw_thermal_slowdown", "sw_power_cap", celsius=91.0)
+    assert throttled([{BEFORE: capped, AFTER: capped}] * 3, BEFORE, AFTER) is None
+    assert throttled([{BEFORE: make_measurement(1000), AFTER: make_measurement(1000)}], BEFORE, AFTER) is None
+    said = throttled(
+        [{BEFORE: capped, AFTER: hot}, {BEFORE: hot, AFTER: capped}, {BEFORE: capped, AFTER: capped}], BEFORE, AFTER
+    )
+    assert said is not None
+    assert "in 2 of 3 rounds of the proof (hw_thermal_slowdown, at up to 91 °C)" in said

@@ -18,11 +18,13 @@ from autotune.recorder import clock as clocks
 from autotune.recorder import script_gate, script_player
 from autotune.recorder.changes import Changes
 from autotune.recorder.clock import EventClock, clock_of
+from autotune.recorder.devices import uuids
 from autotune.recorder.ending import BurstEnded
 from autotune.recorder.protocol import Lap
 from autotune.recorder.script_gate import ScriptGate
 from autotune.recorder.source import Source
 from autotune.recorder.stream import Stream
+from autotune.recorder.usage import allocator_retries, peak_bytes
 from tests.simulated_device import Device, Event, Samples
 
 BATCH, BLOCKS = 4, 6
@@ -140,6 +142,7 @@ def test_a_script_is_timed_by_the_devices_queue(
 def test_all_devices_that_a_process_uses_are_timed_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slowest decides how long a lap took; none waits for data while another one still computes."""
     queues = [Device(), Device(), Device()]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(queues))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda number: (0, 1, 1)[number])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: queues[device.index].synchronize())
@@ -154,3 +157,10 @@ def test_all_devices_that_a_process_uses_are_timed_and_waited_for(monkeypatch: p
     assert clock.seconds(began, ended) == 3.0
     assert clock.waited(began, ended) == 2.0
     assert [queue.now for queue in queues] == [0.0, 2.0, 3.0]
+
+
+def test_asking_what_a_process_uses_does_not_open_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Telemetry asks before the allocator's settings are made, which hold only for a CUDA that is not open yet."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: pytest.fail("CUDA was opened"))
+    cuda = torch.device("cuda")
+    assert (allocator_retries(cuda), peak_bytes(cuda), uuids()) == (0, (0, 0), [])

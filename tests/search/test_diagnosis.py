@@ -102,6 +102,19 @@ def test_allocator_retries_are_named() -> None:
     assert "asked again 3 times" in advice(telemetry=TelemetrySummary(seconds=1, allocator_retries=3))
 
 
+def test_cuda_graphs_that_were_left_out_are_named() -> None:
+    """A mode that asks for them falls back to launching each kernel, and says so only in a log."""
+    assert "left out CUDA graphs 3 times" in advice(graph_breaks=0, recompiles=0, cudagraph_skips=3)
+    assert "CUDA graphs" not in advice(graph_breaks=0, recompiles=0, cudagraph_skips=0)
+
+
+def test_a_proof_on_a_card_that_throttled_is_advice_once() -> None:
+    """In place of what a single measurement shows."""
+    telemetry = TelemetrySummary(seconds=1.0, clock_limits=("hw_slowdown",), sm_clock_mhz=900.0)
+    given = diagnose(Evidence(TrainConfig(), measured(1000, telemetry=telemetry), throttled="it throttled")).advice
+    assert [line for line in given if "throttled" in line or "held down" in line] == ["it throttled"]
+
+
 def test_graph_breaks_are_named() -> None:
     """With the way to find their lines."""
     assert "broke the graph 4 times" in advice(graph_breaks=4, recompiles=0)

@@ -1,5 +1,6 @@
 """Workloads whose numerics are known: sound ones, and some that half precision breaks."""
 
+import dataclasses
 import time
 
 import torch
@@ -28,6 +29,17 @@ def with_batch_norm():
 
 def with_dropout():
     return sound(dropout=0.5)
+
+
+def large_in_fp32():
+    """Only half precision has memory for more than eight samples; the libraries raise no type of torch's for that."""
+
+    def loss(model, batch):
+        if len(batch[0]) > 8 and not torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("could not create a memory object")
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    return dataclasses.replace(sound(), loss=loss)
 
 
 def wrong_in_bf16():
