@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from autotune.commands.python_api import tune
     from autotune.errors import AutotuneError
     from autotune.knobs import TrainConfig
+    from autotune.results.result import Result, read_result
     from autotune.scripts.launching import apply
     from autotune.training.live import live
     from autotune.training.loading import load
@@ -21,18 +22,28 @@ if TYPE_CHECKING:
     from autotune.workload.workload import Workload
 
 __version__ = "0.1.0"
-__all__ = ["AutotuneError", "TrainConfig", "Tuned", "Workload", "__version__", "apply", "live", "load", "tune"]
+__all__ = [
+    "AutotuneError", "Result", "TrainConfig", "Tuned", "Workload", "__version__", "apply", "live", "load",
+    "read_result", "tune",
+]  # fmt: skip
 
 _HOMES = {
     "AutotuneError": "errors",
+    "Result": "results.result",
     "TrainConfig": "knobs.config",
     "Tuned": "training.tuned",
     "Workload": "workload.workload",
     "apply": "scripts.launching",
     "live": "training.live",
     "load": "training.loading",
+    "read_result": "results.result",
     "tune": "commands.python_api",
 }
+
+
+def __dir__() -> list[str]:
+    """The public names, for editors and notebooks."""
+    return __all__
 
 
 def __getattr__(name: str) -> object:

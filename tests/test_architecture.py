@@ -42,11 +42,12 @@ def test_importing_the_package_imports_next_to_nothing() -> None:
 
 
 def test_the_public_names_are_the_promised_ones() -> None:
-    """What a training script may import from `autotune` is there."""
+    """What a training script may import from `autotune` is there, and an editor shows nothing else."""
     import autotune
 
-    assert set(autotune.__all__) == {
+    assert set(dir(autotune)) == {
         "AutotuneError",
+        "Result",
         "TrainConfig",
         "Tuned",
         "Workload",
@@ -54,6 +55,7 @@ def test_the_public_names_are_the_promised_ones() -> None:
         "apply",
         "live",
         "load",
+        "read_result",
         "tune",
     }
     for name in autotune.__all__:

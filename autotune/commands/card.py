@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,7 +27,7 @@ def card(
     from autotune.results.result import read_result
 
     result = read_result(file)
-    places = {"svg": svg, "png": png}
+    places: dict[Literal["svg", "png"], Path | None] = {"svg": svg, "png": png}
     if svg is None and png is None:
         places = {kind: file.with_suffix(f".{kind}") for kind in places}
     for kind, place in places.items():

@@ -54,7 +54,10 @@ COMMAND = (
 MODEL = (Annotated[str, Field(description="What to tune: module:build or file.py:build.")], "")
 FILE = (Annotated[str, Field(description="A result file.")], ...)
 PATHS = (Annotated[list[str], Field(description="Result files, or folders that hold them.")], ...)
-WHY = (Annotated[bool, Field(description="Show every burst, and why it was run.")], False)
+WHY = (
+    Annotated[bool, Field(description="Show every burst with its reason, and why each other knob was not searched.")],
+    False,
+)
 READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False)
 """Hints of a tool that changes nothing, and runs only autotune's own code."""
 RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)

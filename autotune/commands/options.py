@@ -566,8 +566,8 @@ def require_energy(objective: str, device: Gpu | Cpu | None, ranks: int = 1) -> 
         return
     if isinstance(device, Gpu) and ranks != 1:
         raise UsageError(
-            f"--objective {objective}: expected one process, got {ranks}: only the first one's GPU is read; leave "
-            "--nproc-per-node out"
+            f"--objective {objective}: expected one process, got {ranks}: only the first one's GPU is read; train "
+            "in one process"
         )
     if (why := why_no_energy(device)) is not None:
         raise UsageError(f"--objective {objective}: expected an energy counter, got none: {why}")

@@ -13,7 +13,9 @@ from autotune.commands.common import Json, reported, say
 @reported
 def show(
     file: Annotated[Path, typer.Argument(help="A result file.")],
-    why: Annotated[bool, typer.Option("--why", help="Show every burst, and why it was run.")] = False,
+    why: Annotated[
+        bool, typer.Option("--why", help="Show every burst with its reason, and why each other knob was not searched.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Shows one result."""

@@ -4,12 +4,13 @@ Each reader (CPU, memory and cgroups, NVIDIA's driver) gives a reason for each v
 """
 
 from autotune.hardware.description import hardware_rows
-from autotune.hardware.energy import CpuEnergy, why_no_energy
+from autotune.hardware.energy import CpuEnergy, GpuEnergy, open_energy, why_no_energy
 from autotune.hardware.model import Cpu, DeviceKind, Gpu, Hardware, Memory, Software, slug
 from autotune.hardware.probe import UNUSABLE, merge, pin_gpu, probe_host
 from autotune.hardware.process import running, this_process
 
 __all__ = [
-    "UNUSABLE", "Cpu", "CpuEnergy", "DeviceKind", "Gpu", "Hardware", "Memory", "Software", "hardware_rows", "merge",
-    "pin_gpu", "probe_host", "running", "slug", "this_process", "why_no_energy",
+    "UNUSABLE", "Cpu", "CpuEnergy", "DeviceKind", "Gpu", "GpuEnergy", "Hardware", "Memory", "Software",
+    "hardware_rows", "merge", "open_energy", "pin_gpu", "probe_host", "running", "slug", "this_process",
+    "why_no_energy",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Energy: the processors' own counters (RAPL, also on AMD), and whether a device has a counter at all.
+"""Energy: counters of the processors (RAPL, also on AMD) and of NVIDIA GPUs, and why a device has none.
 
 Linux offers them as files of microjoules that wrap around at a limit (Documentation/power/powercap in the kernel's
 sources). Since 2020 only root may read them by default, because they leak enough information for attacks.
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from autotune.hardware.model import Cpu, Gpu
+from autotune.hardware.model import Cpu, DeviceKind, Gpu
 
 POWERCAP = Path("/sys/class/powercap")
 _MEMORY = "dram"
@@ -59,10 +60,44 @@ class CpuEnergy:
             return None
 
 
+@dataclass(frozen=True)
+class GpuEnergy:
+    """Energy counter of an NVIDIA GPU, which NVML has from Volta on."""
+
+    _nvml: Any
+    _handle: Any
+
+    @classmethod
+    def open(cls, uuid: str | None) -> GpuEnergy | None:
+        """Opens the counter; None if there is none."""
+        import pynvml
+
+        try:
+            pynvml.nvmlInit()
+            energy = cls(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid or ""))
+        except pynvml.NVMLError:
+            return None
+        return energy if energy.joules() else None
+
+    def joules(self) -> float | None:
+        """Joules since the driver was loaded; None if the counter can no longer be read."""
+        try:
+            return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000)
+        except self._nvml.NVMLError:
+            return None
+
+
+def open_energy(device: DeviceKind | None, uuid: str | None) -> CpuEnergy | GpuEnergy | None:
+    """The energy counter of a device, an NVIDIA GPU by its UUID; None if it has none."""
+    if device == "cpu":
+        return CpuEnergy.open()
+    return GpuEnergy.open(uuid) if device == "cuda" else None
+
+
 def why_no_energy(device: Gpu | Cpu, root: Path = POWERCAP) -> str | None:
     """Why a device's energy cannot be read; None if it can."""
     if isinstance(device, Gpu):
-        return None if device.kind == "cuda" and _nvml_counts_energy(device.uuid) else f"{device.name} reports none"
+        return None if open_energy(device.kind, device.uuid) is not None else f"{device.name} reports none"
     if not _folders(root):
         return f"the kernel shows no counter of the processors' in {root}"
     denied = f"the counters in {root} may not be read; run as root, or let your user read their energy_uj"
@@ -85,17 +120,3 @@ def _name(zone: Path) -> str:
 def _opened(folder: Path) -> _Zone:
     counter = folder / "energy_uj"
     return _Zone(counter, int((folder / "max_energy_range_uj").read_text()), int(counter.read_text()))
-
-
-def _nvml_counts_energy(uuid: str | None) -> bool:
-    """Whether NVML counts a GPU's energy: from Volta on."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        try:
-            return bool(pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByUUID(uuid or "")))
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from autotune.hardware import Gpu
 from autotune.knobs.config import Scalar
 from autotune.knobs.context import Choices, SearchContext, offer
@@ -37,7 +39,7 @@ def _candidates(context: SearchContext) -> Choices | str:
         least = min(_least_budget(mode, context) for mode in possible)
         return (
             "compiling takes 8 to 60 s each time and cannot break even within "
-            f"{format_seconds(context.budget_seconds)}; give a budget of {format_seconds(least)} or more"
+            f"{format_seconds(context.budget_seconds)}; --budget {math.ceil(least / 60)}m would try it"
         )
     return offer([None, *modes], _reason(context), own=context.start.compile_mode)
 

@@ -68,8 +68,9 @@ class Knob:
         why: What it may gain, in one sentence.
         when: Where it is searched, apart from its devices; in a few words.
         while_training: What another value does to a running training.
-        candidates: Returns the values worth trying, or a sentence that says why the knob is not searched. None: the
-            knob has no choice of its own, and follows from `goes_with`.
+        candidates: Returns the values worth trying, or a sentence that says why the knob is not searched; where an
+            option lifts that, it follows a semicolon. None: the knob has no choice of its own, and follows from
+            `goes_with`.
         when_short: The same once memory has run out, for a knob that saves memory at the cost of time.
         prefers: Values for the first guess, best first; the first one on offer is taken. A function also receives the
             values picked for the knobs declared before.

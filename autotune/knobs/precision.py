@@ -45,10 +45,10 @@ def _reads(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch
 
 def _fp8(context: SearchContext) -> Choices | str:
     """Whether linear layers compute in FP8, if the user allows it."""
-    if not context.allow_numerics and not context.start.fp8_linear:
-        return "FP8 rounds more coarsely than half precision; if that is fine, --allow-numerics searches it"
     if context.device != "cuda" or (context.capability or (0, 0)) < _FP8_CAPABILITY:
         return "products of FP8 need an NVIDIA GPU of compute capability 8.9 or more"
+    if not context.allow_numerics and not context.start.fp8_linear:
+        return "FP8 rounds more coarsely than half precision; if that is fine, --allow-numerics searches it"
     if not context.facts.has_torchao:
         return "linear layers in FP8 need torchao, which is not installed: pip install torchao"
     return Choices((False, True), "products of FP8 are up to twice as fast as those of bf16, where they are large")

@@ -28,7 +28,7 @@ _WITHOUT_WORD = "your own `DistributedDataParallel` is made with it"
 def _too_little(context: SearchContext) -> str | None:
     """Why there is nothing to gain from how gradients are exchanged, or None."""
     if context.start.ranks == 1:
-        return "a single process trains, and exchanges nothing; --nproc-per-node starts several"
+        return "a single process trains, and exchanges nothing"
     share = context.facts.communication_fraction
     if share is not None and share < WORTH_SHARE:
         return f"exchanging gradients takes {share:.1%} of a step: there is too little to gain"
@@ -48,7 +48,7 @@ def _strategies(context: SearchContext) -> Choices | str:
 def _when_short(context: SearchContext) -> Choices | str:
     """Whether the model is split among ranks."""
     if context.start.ranks == 1:
-        return "a single process trains; --nproc-per-node starts several"
+        return "a single process trains"
     return Choices(("ddp", "fsdp"), "each rank keeps a part of weights, gradients and states, and gathers the rest")
 
 

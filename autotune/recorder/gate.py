@@ -217,10 +217,10 @@ class Gate(Generic[PlayerOf]):
 
     def _train(self, player: PlayerOf, command: Command) -> Course:
         """Trains a block. Where several play, an untimed micro-batch leads in, unless micro-batches are long."""
-        self._reporter.phase("train")
         self._play(player)
         if command.start is not None:
             player.restart(command.start)
+        self._reporter.phase("train")  # a script's parent reads the energy counter now, and again at the block's end
         self._watch.begin()
         # Another player has used the process since. No lead into an epoch: its start must be timed.
         leads = self.is_shared and not command.straight and not player.starts_loader

@@ -504,12 +504,19 @@ def search_text(result: Result) -> str:
     return f"{line}, {percent(search.measuring_fraction)} of the time measuring; stopped by: {result.stopped_by}"
 
 
-def skipped_text(result: Result) -> str:
-    """The knobs that were not searched, grouped by reason."""
+def skipped_lines(result: Result, *, every: bool) -> Iterator[str]:
+    """The knobs that were not searched, one line for each reason.
+
+    Args:
+        result: The result.
+        every: Whether to include reasons that no option lifts. After a semicolon, a reason names the option that does.
+    """
     by_reason: dict[str, list[str]] = {}
     for knob, why in result.search.skipped_knobs.items():
         by_reason.setdefault(why, []).append(knob)
-    return "; ".join(f"{', '.join(knobs)} ({why})" for why, knobs in by_reason.items())
+    for why, knobs in by_reason.items():
+        if every or "--" in why.partition("; ")[2]:
+            yield f"{', '.join(knobs)}: {why}"
 
 
 def warm_start_text(record: WarmStartRecord) -> str:

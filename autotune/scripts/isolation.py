@@ -20,6 +20,7 @@ from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended, Live
 from autotune.bursts.protocol import Request
 from autotune.errors import AutotuneError, Interrupted, WorkloadError
+from autotune.hardware import open_energy
 from autotune.knobs import TrainConfig, affecting
 from autotune.knobs.changes import changes_of
 from autotune.measuring import Point
@@ -27,6 +28,7 @@ from autotune.recorder.protocol import Command
 from autotune.sandbox.protection import Protection
 from autotune.scripts.again import Course, take_over, why_fruitless
 from autotune.scripts.child import ScriptChild
+from autotune.scripts.energy import BlockEnergy
 from autotune.scripts.facts import baseline_of, facts_of, loop_of, require_trainable
 from autotune.scripts.looking import watch
 from autotune.scripts.ranks import free_port
@@ -61,6 +63,7 @@ class ScriptIsolation(Isolation):
         self._traced: dict[int, dict[str, Any]] = {}
         self._without_effect: set[str] = set()
         self._pass_batches: int | None = None
+        self._energy: BlockEnergy | None = None
         compiler_cache().mkdir(parents=True, exist_ok=True)
         self._protection = Protection(
             self._folder, note, script.writable, any_network=script.any_network, caches=[compiler_cache()]
@@ -203,12 +206,17 @@ class ScriptIsolation(Isolation):
 
     def open(self, request: Request, deadline_seconds: float) -> Live:
         """Starts a job; `wait` returns its events, and `end` must follow."""
+        if request.job == "host" and self._energy is None and self.seen.ranks == 1:  # NVML shows the first GPU alone
+            counter = open_energy(request.device, request.device_uuid)
+            self._energy = BlockEnergy(counter) if counter is not None else None
         live = super().open(request, deadline_seconds)
         self._courses[live.number] = Course(request)
         return live
 
     def _hand_over(self, event: dict[str, Any], child: Child) -> None:
         """Gives an event to its job. A job that rests has sent its last event, and may be killed."""
+        if self._energy is not None and event["event"] in {"phase", "ready", "block", "out"}:
+            self._energy.note(event)
         if event["event"] != "rests":
             super()._hand_over(event, child)
             return

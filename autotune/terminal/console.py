@@ -142,8 +142,8 @@ def _diagnosis_lines(result: Result) -> Iterator[Text]:
 def _search_lines(result: Result) -> Iterator[Text]:
     search = result.search
     yield as_text(summary.search_text(result), "dim")
-    if search.skipped_knobs:
-        yield as_text(f"not searched: {summary.skipped_text(result)}", "dim")
+    for line in summary.skipped_lines(result, every=False):
+        yield as_text(f"not searched: {line}", "dim")
     for record in search.warm_start:
         yield as_text(summary.warm_start_text(record))
     for note in search.notes:

@@ -1,4 +1,4 @@
-"""The output of `show --why`: every burst with its reason, and where the time goes."""
+"""The output of `show --why`: every burst with its reason, what was not searched, and where the time goes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from rich.text import Text
 
 from autotune.knobs import format_scalar
 from autotune.results.result import Result, TrialRecord
-from autotune.results.summary import operators, sample_parts, trial_notes, turn_text
+from autotune.results.summary import operators, sample_parts, skipped_lines, trial_notes, turn_text
 from autotune.terminal.console import plain_table
 from autotune.wording import as_text, ratio_text
 
 
 def trials_table(result: Result) -> RenderableType:
-    """One row per burst in the order of the run, under a heading for each stage and each turn."""
+    """One row per burst in the order of the run, under a heading for each stage and each turn; then skipped knobs."""
     title = as_text(f"{result.workload.name} ({result.workload.target}): {len(result.trials)} bursts", "bold")
+    skipped = [as_text(line, "dim") for line in skipped_lines(result, every=True)]
+    skipped = [as_text("not searched", "bold"), *skipped] if skipped else []
     if not result.trials:
-        return Group(title, as_text("this file does not say which bursts were run"))
+        return Group(title, as_text("this file does not say which bursts were run"), *skipped)
     figures = ("#", "rate" if result.objective.is_rate else "score", "")
     columns = [Column(heading, justify="right", overflow="fold") for heading in figures]
     table = plain_table(*columns, Column("what and why", overflow="fold"))
@@ -31,7 +33,7 @@ def trials_table(result: Result) -> RenderableType:
         else:
             ratio = ratio_text(score / base) if base else ""
             table.add_row(str(number), result.objective.format(score), ratio, _what_and_why(trial))
-    return Group(title, table)
+    return Group(title, table, *skipped)
 
 
 def profile_tables(result: Result) -> RenderableType:

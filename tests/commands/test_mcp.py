@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from autotune.commands import mcp as mcp_command
+from autotune.commands.options import FOR_SCRIPTS
 from autotune.commands.tune import tune as tune_command
 from autotune.results.files import write_document
 from autotune.results.result import read_result
@@ -111,7 +112,8 @@ def test_every_tool_has_the_options_of_its_command(tmp_path: Path) -> None:
         assert tool.input_schema["additionalProperties"] is False
     options = inspect.signature(tune_command).parameters
     offered = tools["run"].input_schema["properties"]
-    assert offered.keys() == options.keys() - {"context", "json", "quiet", "version"} | {"command"}
+    lacking = {"context", "dry_run", "json", "quiet", "version"} | FOR_SCRIPTS
+    assert offered.keys() == options.keys() - lacking | {"command"}
     assert offered["objective"]["enum"] == ["samples_per_second", "samples_per_joule"]
     assert offered["seed"]["maximum"] == 2**32 - 1
     for name, told in offered.items():

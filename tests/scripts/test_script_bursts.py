@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,22 @@ def test_changes_outside_the_loader_come_into_effect() -> None:
         isolation.start(START_SECONDS)
         burst = alone(isolation, precision="bf16", optimizer_impl="fused", num_threads=1, allocator="tuned")
     assert burst.outcome is Outcome.OK, burst.reason
+
+
+def test_the_energy_of_a_block_is_read_by_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here by a counter of a device that takes 40 W all the time; whatever else happens is in no block."""
+
+    class Steady:
+        joules = staticmethod(lambda: 40.0 * time.monotonic())
+
+    monkeypatch.setattr("autotune.scripts.isolation.open_energy", lambda *_: Steady())
+    with ScriptIsolation(script("plain")) as isolation:
+        isolation.start(START_SECONDS)
+        bursts = played(isolation, {"num_workers": 1})
+    for burst in bursts:
+        assert burst.measurement is not None, burst.reason
+        assert burst.measurement.telemetry is not None
+        assert (burst.measurement.telemetry.energy_joules or 0.0) > 36 * burst.measurement.measure_seconds
 
 
 @pytest.mark.slow

@@ -16,8 +16,9 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.results.result import AblationRow, Result, SearchRecord, Side
-from autotune.results.summary import how_to_train, skipped_text
+from autotune.results.summary import how_to_train, skipped_lines
 from autotune.terminal.console import error_lines, hardware_table, make_console, result_table, usage_lines
+from autotune.terminal.trials import trials_table
 from autotune.units import format_rate
 from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
 
@@ -173,26 +174,29 @@ def test_result_shows_bottleneck_ceilings_and_advice() -> None:
 
 
 def test_result_shows_how_the_search_went() -> None:
-    """Bursts, failures by their own words, why it stopped, what was not searched, and notes."""
+    """Bursts, failures by their own words, why it stopped, what an option would search, and notes."""
     search = SearchRecord(
         seconds=596.0,
         bursts=31,
         outcomes={"ok": 27, "oom": 3, "crashed": 1, "timeout": 0},
         measuring_fraction=0.612,
         resumed_bursts=12,
-        skipped_knobs={"pin_memory": "there is no GPU"},
+        skipped_knobs={"pin_memory": "there is no GPU", "batch_size": "it is held; --effective-batch free tries it"},
         notes=("the machine was busy",),
     )
     text = shown(result_table(make_result(search=search)))
     assert "31 bursts in 9 m 56 s, and 12 that were known (3 oom, 1 crashed), 61 % of the time" in text
-    assert "stopped by: budget not searched: pin_memory (there is no GPU) note: the machine was busy" in text
+    offered = "not searched: batch_size: it is held; --effective-batch free tries it"
+    assert f"stopped by: budget {offered} note: the machine was busy" in text
+    assert "pin_memory: there is no GPU" in shown(trials_table(make_result(search=search)))
 
 
 def test_knobs_that_were_not_searched_for_one_reason_are_told_together() -> None:
     """`--only` would else repeat it for each of them."""
     skipped = {"precision": "not named", "sdpa_backend": "no attention", "allocator": "not named"}
     search = make_result().search.model_copy(update={"skipped_knobs": skipped})
-    assert skipped_text(make_result(search=search)) == "precision, allocator (not named); sdpa_backend (no attention)"
+    lines = skipped_lines(make_result(search=search), every=True)
+    assert [*lines] == ["precision, allocator: not named", "sdpa_backend: no attention"]
 
 
 def test_result_fits_a_terminal_of_80_columns_without_losing_a_word() -> None:
@@ -217,7 +221,7 @@ def test_names_of_users_are_neither_markup_nor_control_characters(field: str) ->
 def test_notes_advice_and_reasons_are_not_markup() -> None:
     """Sentences may quote what a user wrote."""
     result = make_result()
-    search = result.search.model_copy(update={"notes": (HOSTILE,), "skipped_knobs": {"a": HOSTILE}})
+    search = result.search.model_copy(update={"notes": (HOSTILE,), "skipped_knobs": {"a": f"{HOSTILE}; --pin"}})
     diagnosis = result.diagnosis.model_copy(update={"advice": (HOSTILE,)})
     result = make_result(search=search, diagnosis=diagnosis, speedup=None, speedup_reason=HOSTILE)
     text = shown(result_table(result), width=300)
