@@ -513,7 +513,11 @@ def _refusal(name: str, error: ValidationError, given: Any, hint: Any, metadata:
 
 def missing_device(device: str, hardware: Hardware) -> UsageError:
     """The error for a device that this machine does not have."""
-    return UsageError(f"--device: expected one that this machine has ({', '.join(hardware.devices)}), got {device}")
+    why = hardware.unread.get("gpus.unusable")
+    return UsageError(
+        f"--device: expected one that this machine has ({', '.join(hardware.devices)}), got {device}"
+        f"{f': {why}' if why else ''}; pass one of these, or leave it out"
+    )
 
 
 def require_energy(objective: str, device: Gpu | Cpu | None, ranks: int = 1) -> None:

@@ -88,8 +88,9 @@ def _merge_gpus(host: Hardware, reported: Sequence[Gpu], version: str) -> tuple[
         merged.append(gpu)
     if unmatched:
         names = ", ".join(gpu.name for gpu in unmatched.values())
-        key = "gpus.unusable" if merged else "gpus"
-        reasons[key] = f"the driver reports {names}, but torch {version} cannot use it"
+        reasons["gpus.unusable"] = f"the driver reports {names}, but torch {version} cannot use it"
+        if not merged:
+            reasons["gpus"] = reasons["gpus.unusable"]
     elif not merged:
         reasons["gpus"] = f"{host.unread.get('gpus', 'no NVIDIA GPU')}; torch {version} offers no other GPU"
     return tuple(merged), reasons
