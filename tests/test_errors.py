@@ -103,7 +103,6 @@ SLOW = {
     "a loader in place of the dataset": returning("nn.Linear(8, 1), DataLoader(data(512)), loss"),
     "a criterion in place of the loss": returning("nn.Linear(8, 1), data(512), nn.MSELoss()"),
     "an empty dataset": returning("nn.Linear(8, 1), data(0), loss"),
-    "one sample": returning("nn.Linear(8, 1), data(1), loss"),
     "shapes that do not match": returning("nn.Linear(9, 1), data(512), loss"),
     "a model that does not fit": returning("nn.Linear(10**8, 10**8), data(512), loss"),
     "a budget that is too small": returning(GOOD),
@@ -114,7 +113,6 @@ SLOW = {
     "a script that never trains": script("import torch\nprint(torch.nn.Linear(3, 1)(torch.ones(3)))\n"),
     "a script that ends at once": script("import sys\nsys.exit('usage: train.py --data FOLDER')\n"),
     "a script that fails": script("import torch\nopen('data.csv')\n"),
-    "a script that never trains, while it trains": script("print('hello')\n"),
 }
 
 
@@ -126,7 +124,7 @@ def rows() -> dict[str, Row]:
 
 def pattern(printed: str) -> str:
     """A regular expression for a message of the guide: a terminal breaks lines anywhere."""
-    return ".*?".join(re.escape("".join(part.split())) for part in printed.split("…"))
+    return "error:" + ".*?".join(re.escape("".join(part.split())) for part in printed.split("…")) + "$"
 
 
 def contents(folder: Path) -> set[str]:

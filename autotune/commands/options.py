@@ -33,12 +33,12 @@ from pydantic.fields import FieldInfo
 from autotune.commands.outputs import require_result_place
 from autotune.errors import AutotuneError, UsageError
 from autotune.files import stem_of
-from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, why_no_energy
-from autotune.stored import Dollars
+from autotune.stored import DeviceKind, Dollars
 from autotune.units import parse_duration, parse_fraction, quoted
 from autotune.wording import spelled
 
 if TYPE_CHECKING:
+    from autotune.hardware import Cpu, Gpu, Hardware
     from autotune.knobs import Scalar
     from autotune.measuring import Objective
 
@@ -250,7 +250,8 @@ class Options(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, populate_by_name=True, arbitrary_types_allowed=True
+        frozen=True, extra="forbid", validate_default=True, populate_by_name=True, arbitrary_types_allowed=True,
+        defer_build=True,
     )
 
     budget_seconds: Duration = Field(
@@ -526,6 +527,7 @@ def require_energy(objective: str, device: Gpu | Cpu | None, ranks: int = 1) -> 
     Raises:
         UsageError: The objective cannot be measured here.
     """
+    from autotune.hardware import Gpu, why_no_energy
     from autotune.measuring import SAMPLES_PER_JOULE
 
     if objective != SAMPLES_PER_JOULE.name or device is None:

@@ -6,13 +6,11 @@ A value that could not be read is None, and `unread` names it with the reason: n
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from pydantic import Field
 
-from autotune.stored import Figure, Seconds, Share, Stored, Whole
+from autotune.stored import DeviceKind, Figure, Seconds, Share, Stored, Whole
 
-DeviceKind = Literal["cpu", "cuda", "rocm", "mps"]
 
 
 class GpuProcess(Stored):

@@ -13,6 +13,7 @@ from typing import Any
 
 from autotune.errors import ConfigError, TargetError, WorkloadError
 from autotune.knobs import Parameters, TrainConfig
+from autotune.recorder.failing import exhausted
 from autotune.workload.sent import is_sent, load_sent
 from autotune.workload.user_errors import described, wrap_user_error
 from autotune.workload.workload import Workload
@@ -56,8 +57,8 @@ def require_target(target: str) -> None:
 
 def _no_module(name: str, folder: Path, target: str) -> TargetError:
     return TargetError(
-        f"{target!r}: expected a module that can be imported, but there is no {name!r} in {folder} or among the "
-        "installed packages; run autotune in the folder that holds it, or give a path: --model folder/train.py:build"
+        f"{target!r}: expected a module that can be imported, but there is no module {name!r} in {folder} or "
+        "among the installed packages; run autotune in the folder that holds it, or give a path: --model folder/train.py:build"
     )
 
 
@@ -156,6 +157,9 @@ def load_workload(target: str, parameters: Parameters | None = None) -> Workload
     try:
         built = build(**parameters)
     except (Exception, SystemExit) as error:
+        if exhausted(error, "cpu") is not None:
+            remedy = "the model does not fit into this machine's memory: free some, or make it smaller"
+            raise wrap_user_error(error, f"{target} raised", remedy) from error
         raise wrap_user_error(error, f"{target} raised") from error
     workload = adapt(built, target)
     if torch.initial_seed() != seed:  # a transformers.Trainer sets the seed: every burst would draw the same samples
