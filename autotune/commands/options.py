@@ -250,7 +250,11 @@ class Options(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, populate_by_name=True, arbitrary_types_allowed=True,
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        populate_by_name=True,
+        arbitrary_types_allowed=True,
         defer_build=True,
     )
 

@@ -12,7 +12,6 @@ from pydantic import Field
 from autotune.stored import DeviceKind, Figure, Seconds, Share, Stored, Whole
 
 
-
 class GpuProcess(Stored):
     """Another process of this user that holds memory of a GPU."""
 

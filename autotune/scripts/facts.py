@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from autotune.errors import WorkloadError
-from autotune.stored import DeviceKind
 from autotune.knobs import KNOBS, TrainConfig, WorkloadFacts
 from autotune.results.sites import Site, SourceRecord
 from autotune.scripts.changes import BEGUN_ANEW
 from autotune.scripts.script import Script
 from autotune.scripts.seen import SeenScript
+from autotune.stored import DeviceKind
 
 _OF_LOOP = (
     "models", "optimizers", "updates_itself", "accumulation", "draws_ahead", "step_samples", "device", "ranks",

@@ -58,7 +58,8 @@ def require_target(target: str) -> None:
 def _no_module(name: str, folder: Path, target: str) -> TargetError:
     return TargetError(
         f"{target!r}: expected a module that can be imported, but there is no module {name!r} in {folder} or "
-        "among the installed packages; run autotune in the folder that holds it, or give a path: --model folder/train.py:build"
+        "among the installed packages; run autotune in the folder that holds it, or give a path: --model "
+        "folder/train.py:build"
     )
 
 
@@ -98,7 +99,9 @@ def import_target(target: str) -> Build:
 def _locate(path: Path, target: str) -> tuple[Path, str]:
     """The folder to import from, and the module's name there: a file inside a package is imported as part of it."""
     if not path.is_file():
-        raise TargetError(f"{target!r}: expected a file before the colon, but there is no {path}; look for it: ls {path.parent}")
+        raise TargetError(
+            f"{target!r}: expected a file before the colon, but there is no {path}; look for it: ls {path.parent}"
+        )
     names = [] if path.stem == "__init__" else [path.stem]
     folder = path.parent
     while (folder / "__init__.py").is_file():
