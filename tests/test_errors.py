@@ -117,7 +117,7 @@ SLOW = {
 
 
 def rows() -> dict[str, Row]:
-    """The guide's rows, by what is wrong."""
+    """The guide's rows, each under its first cell."""
     cells = [line.strip("| ").split(" | ") for line in text_of(PAGE).splitlines() if "| `autotune" in line]
     return {wrong: Row(wrong, typed.strip("`"), printed, int(status)) for wrong, typed, printed, status in cells}
 
@@ -167,5 +167,5 @@ def test_what_is_wrong_is_said_at_once(wrong: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", SLOW)
 def test_what_is_wrong_is_said_in_seconds(wrong: str, tmp_path: Path) -> None:
-    """As the guide has it, with what the user's code says."""
+    """Once torch is imported, as the guide has it."""
     check(wrong, SLOW[wrong], tmp_path)

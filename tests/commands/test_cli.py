@@ -272,6 +272,19 @@ def test_json_is_the_only_thing_on_stdout(tmp_path: Path) -> None:
     assert [read_result(path).workload.target for path in written] == [TINY]
 
 
+def test_the_command_starts_without_what_only_some_commands_need() -> None:
+    """Its help imports what reads options, and nothing else that takes time."""
+    code = (
+        "import sys\nfrom autotune.cli import app\n"
+        "try:\n    app(['--help'])\nfinally:\n    print(*sys.modules, sep='\\n', file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    imported = {name.partition(".")[0] for name in done.stderr.splitlines()}
+    assert "typer" in imported
+    assert not imported & {"matplotlib", "numpy", "optuna", "psutil", "pynvml", "rich", "torch"}
+    assert "autotune.hardware" not in done.stderr.splitlines()
+
+
 def test_the_options_are_the_promised_ones(tmp_path: Path) -> None:
     """A script that calls the command goes on working: no option disappears unseen."""
     from typer.main import get_command
