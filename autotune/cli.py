@@ -33,6 +33,7 @@ app = typer.Typer(
     help="Finds the fastest correct way to train a PyTorch model on the machine at hand, and proves it.",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # importing what draws the boxes would take longer than all else
 )
 app.callback(invoke_without_command=True)(tune)
 for command in (probe, doctor, show, watch, report, card, compare, cross, check, fleet, patch, schema, mcp):

@@ -6,7 +6,7 @@ overflows. The ranges are far beyond any machine's figures, and within the numbe
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
@@ -21,6 +21,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Dollars = Annotated[float, Field(ge=LEAST_DOLLARS, le=MOST_DOLLARS)]
 """Price of an hour of a machine."""
 Share = Annotated[float, Field(ge=0, le=1)]
+DeviceKind = Literal["cpu", "cuda", "rocm", "mps"]
 CLEAN = {"text": "was read from UTF-8, and escapes nothing else"}
 """Validation context for text that needs no check: a thousand files are read in half the time."""
 DEPTH = 2
@@ -30,7 +31,7 @@ DEPTH = 2
 class Stored(BaseModel):
     """Base of all records in files. Ignores fields that newer versions add, and refuses NaN."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
-
-from rich.text import Text
+from typing import TYPE_CHECKING, TypeVar
 
 from autotune.secrets import masked_text
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 T = TypeVar("T")
 
@@ -23,11 +24,15 @@ def spelled(value: str) -> str:
 
 def as_text(value: str, style: str = "") -> Text:
     """A spelled text as a `Text`, which rich does not read as markup: "[bold]" stays "[bold]"."""
+    from rich.text import Text  # here: not every command shows one
+
     return Text(spelled(value), style=style)
 
 
 def labelled(label: str, value: str, style: str = "yellow", value_style: str = "") -> Text:
     """A line such as ``warning: …``; `style` colours the label."""
+    from rich.text import Text
+
     return Text.assemble(as_text(f"{label}: ", style), as_text(value, value_style))
 
 

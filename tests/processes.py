@@ -79,16 +79,26 @@ class Finished:
 
 
 class Command:
-    """``autotune`` with some arguments, running in a folder; its temporary folder is its own and looked at later."""
+    """``autotune`` with some arguments, running in a folder; its temporary folder is its own and looked at later.
 
-    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+    By default its lines are so long that no path of a test's folder is broken.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        program: Sequence[str] = (sys.executable, "-m", "autotune"),
+        columns: int = 250,
+    ) -> None:
         self.temporary = temporary_of(folder)
         self._slowness = slowness()  # timed before the command runs, which it would disturb
-        # Lines so long that no path of a test's folder is broken.
-        environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT), "COLUMNS": "250"}
+        environment = {
+            **os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT), "COLUMNS": str(columns),
+        }  # fmt: skip
         self.began = time.monotonic()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "autotune", *arguments],
+            [*program, *arguments],
             cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, start_new_session=True, preexec_fn=heed_signals,
         )  # fmt: skip

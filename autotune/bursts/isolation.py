@@ -16,6 +16,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from autotune.bursts.child import Child, absolute, compiler_cache
 from autotune.bursts.cleanup import GRACE_SECONDS, RUN_VARIABLE
 from autotune.bursts.live import Ended, Live
 from autotune.bursts.protocol import Request, raise_reported
-from autotune.errors import Interrupted, IsolationError, WorkloadError
+from autotune.errors import Interrupted, IsolationError, UsageError, WorkloadError
 from autotune.recorder.protocol import Command
 from autotune.sandbox.system import why_no_fork
 from autotune.sandbox.view import remove_folder
@@ -93,11 +94,17 @@ class Isolation:
             deadline_seconds: Time for importing the user's module; importing torch does not count.
 
         Raises:
+            UsageError: There is no torch.
             TargetError: The target does not exist.
             WorkloadError: The module raised, hung or ended the process while it was imported.
             IsolationError: Not even torch could be imported.
             Interrupted: See `interrupt`.
         """
+        if find_spec("torch") is None:
+            raise UsageError(
+                f"expected PyTorch in autotune's environment, {sys.prefix}, but there is none; install it there: "
+                f"{sys.executable} -m pip install torch"
+            )
         if not self._spawning:
             self._ready_forkserver(deadline_seconds)
 

@@ -113,8 +113,7 @@ def _gpus(unread: dict[str, str]) -> list[dict[str, Any]]:
     usable = [gpu for gpu in found if not built or has_kernels(gpu["compute_capability"], built)]
     if lacking := [gpu["name"] for gpu in found if gpu not in usable]:
         unread[UNUSABLE] = (
-            f"torch {torch.__version__} is not built for {', '.join(lacking)} (it has {', '.join(built)}): "
-            "install a release of torch that is"
+            f"torch {torch.__version__} is not built for {', '.join(lacking)} (it has {', '.join(built)})"
         )
     return usable
 

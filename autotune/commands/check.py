@@ -22,11 +22,13 @@ def check(
     writable: Writable = None,
     network: Network = False,
     json: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown on stdout, for a comment.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Checks whether a result still holds here. Exit status: 0 it holds, 1 it has drifted, 3 it no longer fits."""
     from autotune.commands.checking import STATUS, check_result
     from autotune.commands.trust import allowing, trained_by
+    from autotune.results.compare_formats import check_markdown
     from autotune.results.files import to_json
     from autotune.results.result import read_result
     from autotune.search.interrupts import Interrupts
@@ -44,6 +46,8 @@ def check(
         record = check_result(result, target, clock, progress, interrupts, file=notes)
     if json:
         say(to_json(record))
+    if markdown:
+        say(check_markdown(record))
     if not quiet:
         console.print(check_lines(record))
     raise typer.Exit(STATUS[record.verdict])

@@ -12,7 +12,7 @@ import typer
 
 from autotune.commands.options import OFFERED, help_of, words_of
 from autotune.errors import INTERRUPTED_STATUS, AutotuneError, Interrupted
-from autotune.hardware import DeviceKind
+from autotune.stored import DeviceKind
 
 STARTED = time.monotonic()
 """Start of the budget. Not the start of the process: a shell may replace itself by its last command, and the process is

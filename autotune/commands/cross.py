@@ -23,7 +23,7 @@ from autotune.commands.common import (
 from autotune.commands.options import read, words_of
 from autotune.commands.run import Words
 from autotune.errors import NothingFeasibleError
-from autotune.hardware import DeviceKind
+from autotune.stored import DeviceKind
 from autotune.units import parse_duration
 
 

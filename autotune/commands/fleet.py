@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 
 from autotune.commands import options
 from autotune.commands.common import AtLeast, Quiet, Samples, Seconds, Target, reported
 from autotune.errors import INTERRUPTED_STATUS
-from autotune.fleet.plan import EngineName
 
 
 @reported
@@ -26,7 +25,7 @@ def fleet(
     ] = None,
     model: Target = "",
     budget: Seconds = "10m",
-    engine: Annotated[str, typer.Option(help="Default: the file's.", metavar="|".join(get_args(EngineName)))] = "",
+    engine: Annotated[str, typer.Option(help="Default: the file's.", metavar="ray|slurm|local")] = "",
     address: Annotated[str, typer.Option(help="Address of a Ray cluster. Default: the file's.")] = "",
     folder: Annotated[Path, typer.Option(help="The folder for results, one for each machine in it.")] = Path("results"),
     cross: Annotated[

@@ -13,6 +13,7 @@ from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
 from autotune.search.stopping import Budget
 from autotune.workload.sent import Sent
+from autotune.workload.target import require_target
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -41,22 +42,24 @@ def opened(
         TargetError, WorkloadError: It cannot be imported, or does not train.
         Interrupted: Asked to end.
     """
-    script = target if isinstance(target, Script) else None
     with contextlib.ExitStack() as stack:
         if on_gpu:
             stack.enter_context(_one_gpu(note))
         isolation = stack.enter_context(
-            ScriptIsolation(script, note) if script is not None else _isolation(target, note)
+            ScriptIsolation(target, note) if isinstance(target, Script) else _isolation(target, note)
         )
         if interrupts is not None:
             interrupts.pass_on_to(isolation.interrupt)
-        progress.stage("importing" if script is None else "looking at the script")
+        progress.stage("looking at the script" if isinstance(target, Script) else "importing")
         isolation.start(budget.preparing_seconds)
         yield isolation
 
 
-def _isolation(target: str | Script | Sent, note: Callable[[str], None]) -> Isolation:
-    return Isolation(sent=target, note=note) if isinstance(target, Sent) else Isolation(str(target), note)
+def _isolation(target: str | Sent, note: Callable[[str], None]) -> Isolation:
+    if isinstance(target, Sent):
+        return Isolation(sent=target, note=note)
+    require_target(target)
+    return Isolation(target, note)
 
 
 @contextlib.contextmanager

@@ -32,13 +32,13 @@ from pydantic.fields import FieldInfo
 from autotune.commands.outputs import require_result_place
 from autotune.errors import AutotuneError, UsageError
 from autotune.files import stem_of
-from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, why_no_energy
 from autotune.sandbox.system import LINUX
-from autotune.stored import Dollars
+from autotune.stored import DeviceKind, Dollars
 from autotune.units import parse_duration, parse_fraction, quoted
 from autotune.wording import spelled
 
 if TYPE_CHECKING:
+    from autotune.hardware import Cpu, Gpu, Hardware
     from autotune.knobs import Scalar
     from autotune.measuring import Objective
 
@@ -259,7 +259,12 @@ class Options(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, populate_by_name=True, arbitrary_types_allowed=True
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        populate_by_name=True,
+        arbitrary_types_allowed=True,
+        defer_build=True,
     )
 
     budget_seconds: Duration = Field(
@@ -551,7 +556,11 @@ def _refusal(name: str, error: ValidationError, given: Any, hint: Any, metadata:
 
 def missing_device(device: str, hardware: Hardware) -> UsageError:
     """The error for a device that this machine does not have."""
-    return UsageError(f"--device: expected one that this machine has ({', '.join(hardware.devices)}), got {device}")
+    why = hardware.unread.get("gpus.unusable")
+    return UsageError(
+        f"--device: expected one that this machine has ({', '.join(hardware.devices)}), got {device}"
+        f"{f': {why}' if why else ''}; pass one of these, or leave it out"
+    )
 
 
 def require_energy(objective: str, device: Gpu | Cpu | None, ranks: int = 1) -> None:
@@ -560,6 +569,7 @@ def require_energy(objective: str, device: Gpu | Cpu | None, ranks: int = 1) -> 
     Raises:
         UsageError: The objective cannot be measured here.
     """
+    from autotune.hardware import Gpu, why_no_energy
     from autotune.measuring import SAMPLES_PER_JOULE
 
     if objective != SAMPLES_PER_JOULE.name or device is None:

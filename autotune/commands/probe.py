@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.commands.common import Device, Json, reported, say
 from autotune.commands.options import read
-from autotune.hardware import DeviceKind
+from autotune.stored import DeviceKind
 
 if TYPE_CHECKING:
     from autotune.hardware import Hardware

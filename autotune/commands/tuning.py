@@ -64,6 +64,7 @@ class Tuning:
             NothingFeasibleError: No config could be trained.
             Interrupted: Asked to end before anything was measured. Later interrupts return a partial result.
         """
+        _require_writable(self.options.out or Path("results/…/result.json"))
         elsewhere = read_results(self.options.warm_start)
         for source, result in elsewhere:
             if result.ignored is not None:
@@ -75,15 +76,17 @@ class Tuning:
             space = self._space(setting)
             own = Path("results") / setting.hardware.slug / f"{self.options.name}-{setting.device}.json"
             out = self.options.out or own
-            _require_writable(out)
             tried = candidates(
                 elsewhere, space, setting.hardware, fingerprint=setting.facts.fingerprint, device=setting.device,
                 memory_limit_bytes=setting.memory_limit_bytes,
             )  # fmt: skip
-            search = self._search(setting, space, runner, self._open_log(space, setting, out), tried)
-            findings = self._measure(search, runner, setting)
-        seconds = self.budget.elapsed
-        return make_result(search, setting, findings, tried=tried, notes=self._notes, seconds=seconds), out
+            with _place(out):
+                search = self._search(setting, space, runner, self._open_log(space, setting, out), tried)
+                findings = self._measure(search, runner, setting)
+                result = make_result(
+                    search, setting, findings, tried=tried, notes=self._notes, seconds=self.budget.elapsed
+                )
+        return result, out
 
     def _examine(self, isolation: Isolation) -> tuple[Setting, ProcessRunner]:
         """Reads the machine's hardware, and checks the workload."""
@@ -255,7 +258,10 @@ class Tuning:
             hardware = hardware.led_by(seen.used_gpus)
         if (why := hardware.unread.get(UNUSABLE)) is not None:
             if device == "cpu" and self.options.device is None:
-                raise UsageError(f"{why}; or pass --device cpu to tune for the CPU")
+                raise UsageError(
+                    f"expected a build of torch for the GPU: {why}; install one, as https://pytorch.org/get-started "
+                    "shows, or train on the CPU: --device cpu"
+                )
             self._note(why)
         if device not in hardware.devices:
             raise missing_device(device, hardware)
@@ -318,15 +324,41 @@ def _require_changeable(pinned: Mapping[str, Scalar], baseline: TrainConfig, hel
 
 
 def _require_writable(out: Path) -> None:
-    """Checks before the search that the result can be written.
+    """Checks before any work that a result's folder can be made and written to.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    folder = next(parent for parent in out.absolute().parents if parent.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        raise UsageError(
+            f"--out: expected a folder that can be written to, but {folder} cannot; name a file elsewhere: "
+            f"--out ~/{out.name}"
+        )
+
+
+@contextlib.contextmanager
+def _place(out: Path) -> Iterator[None]:
+    """Makes the folder of a result; if the tuning ends without a result, removes what it has made there.
 
     Raises:
         UsageError: Another file is there, or its folder is not writable.
     """
     require_replaceable("--out", out, RESULT)
+    _require_writable(out)
+    journal = out.with_suffix(".journal")
+    made = [parent for parent in out.absolute().parents if not parent.exists()]
+    resumes = journal.exists()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out: the folder {out.parent} cannot be made: {error.strerror}; choose another") from error
-    if not os.access(out.parent, os.W_OK):
-        raise UsageError(f"--out: the folder {out.parent} cannot be written to; choose another")
+    try:
+        yield
+    except (AutotuneError, Interrupted):
+        if not resumes:
+            journal.unlink(missing_ok=True)
+        for folder in made:
+            with contextlib.suppress(OSError):  # someone else has put a file there
+                folder.rmdir()
+        raise

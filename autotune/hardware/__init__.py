@@ -5,9 +5,10 @@ Each reader (CPU, memory and cgroups, NVIDIA's driver) gives a reason for each v
 
 from autotune.hardware.description import hardware_rows
 from autotune.hardware.energy import CpuEnergy, GpuEnergy, open_energy, why_no_energy
-from autotune.hardware.model import Cpu, DeviceKind, Gpu, Hardware, Memory, Software, slug
+from autotune.hardware.model import Cpu, Gpu, Hardware, Memory, Software, slug
 from autotune.hardware.probe import UNUSABLE, merge, pin_gpu, probe_host
 from autotune.hardware.process import running, this_process
+from autotune.stored import DeviceKind
 
 __all__ = [
     "UNUSABLE", "Cpu", "CpuEnergy", "DeviceKind", "Gpu", "GpuEnergy", "Hardware", "Memory", "Software",

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Literal
 
 from pydantic import Field
 
-from autotune.stored import Figure, Seconds, Share, Stored, Whole
+from autotune.stored import DeviceKind, Figure, Seconds, Share, Stored, Whole
 
 _GPU_KEY = re.compile(r"^gpus\.\d+\.")
-DeviceKind = Literal["cpu", "cuda", "rocm", "mps"]
 
 
 class GpuProcess(Stored):

@@ -1,4 +1,4 @@
-"""A comparison as Markdown, for a README or a pull request, and as CSV, for a spreadsheet."""
+"""A comparison and the verdict of a check as Markdown, for a pull request, and a comparison as CSV."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 from urllib.parse import quote
 
 from autotune.knobs import KNOB_NAMES
+from autotune.results.check import Check
 from autotune.results.compare import Comparison, Row, WorkloadGroup
 from autotune.results.sheet import Cell, Sheet, sheet
-from autotune.results.summary import knob_text
-from autotune.wording import spelled
+from autotune.results.summary import knob_text, spread_text
+from autotune.wording import ratio_text, spelled
 
 _ESCAPES = (
     (re.compile(r"&"), "&amp;"),
@@ -63,6 +64,19 @@ def to_markdown(comparison: Comparison, relative_to: Path | None = None) -> str:
         if sentences:
             lines += [f"## {heading}", "", *(f"- {_escaped(sentence)}" for sentence in sentences), ""]
     return "\n".join(lines)
+
+
+def check_markdown(check: Check) -> str:
+    """The verdict of `autotune check`, for a comment on a pull request."""
+    lines = [f"### autotune: {check.verdict}", "", f"`{_code(check.target)}`: {_escaped(check.reason)}.", ""]
+    found = [("in the file", check.claimed), ("here and now", check.found)]
+    rows = [
+        f"| {when} | {ratio_text(it.ratio)} | {_escaped(spread_text(it))} |" for when, it in found if it is not None
+    ]
+    if rows:
+        lines += ["| | speed-up | how certain |", "|---|---|---|", *rows, ""]
+    told = [*filter(None, [check.trainings]), *check.differences]
+    return "\n".join([*lines, *(f"- {_escaped(sentence)}" for sentence in told)])
 
 
 def to_csv(comparison: Comparison) -> str:

@@ -85,7 +85,7 @@ def read_document(path: Path | str, *kinds: type[Kind]) -> Kind:
             )
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ResultFileError(f"expected a {noun} at {path}, but there is none") from None
+        raise ResultFileError(f"expected a {noun} at {path}, but there is none; name another: ls results/*") from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no possible path
         raise ResultFileError(f"{path} cannot be read: {error}") from None
     try:
@@ -190,7 +190,7 @@ def _kind_of(data: Any, origin: str, kinds: tuple[type[Kind], ...]) -> type[Kind
     if kind is None:
         raise ResultFileError(
             f'{origin} is not a {kinds[0].NOUN} of autotune: expected "schema": "{kinds[0].SCHEMA}", '
-            f"got {schema!r:.60}; is it another program's file?"
+            f"got {schema!r:.60}; name a file that autotune wrote"
         )
     if schema != kind.SCHEMA:
         raise ResultFileError(

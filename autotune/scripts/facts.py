@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from autotune.errors import WorkloadError
-from autotune.hardware.model import DeviceKind
 from autotune.knobs import KNOBS, TrainConfig, WorkloadFacts
 from autotune.results.sites import Site, SourceRecord
 from autotune.scripts.changes import BEGUN_ANEW
 from autotune.scripts.script import Script
 from autotune.scripts.seen import SeenScript
+from autotune.stored import DeviceKind
 
 _OF_LOOP = (
     "models", "optimizers", "updates_itself", "accumulation", "draws_ahead", "step_samples", "device", "ranks",
@@ -209,18 +209,12 @@ def why_not(ended: list[dict[str, Any]], printed: str, script: Script, status: i
         status: Its exit status, if it has exited.
     """
     last = printed.splitlines()[-1].strip()[:300] if printed else "nothing"
-    unseen = (
-        "started with -I, -E or -S, by something that sets PYTHONPATH anew or clears the environment, or is no Python"
-    )
-    if not ended and status:
-        return WorkloadError(
-            f"{script.name}: it ended with exit status {status} before it had imported torch; last output: {last} "
-            f"(if it has trained all the same, its interpreter could not be watched: it was {unseen})"
-        )
     if not ended:
+        how = f"with exit status {status} before it had imported torch" if status else "without importing torch"
         return WorkloadError(
-            f"{script.name}: it ended without importing torch in an interpreter that could be watched (it was "
-            f"{unseen}); last output: {last}"
+            f"{script.name}: expected a command that trains, but it ended {how}; last output: {last}; correct the "
+            "command, or, if it has trained, let its Python see PYTHONPATH: no -I, -E or -S, and no environment of its "
+            "own"
         )
     most = max(ended, key=lambda event: event["forwards"])
     if (error := next((event["error"] for event in ended if event["error"]), None)) is not None:

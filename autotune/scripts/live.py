@@ -54,7 +54,10 @@ class Live:
         self._tuned: tuple[socket.socket, int] | None = None  # the connection of the process that is tuned, and its id
         self._is_told_of_others = False
         self._seen: dict[int, tuple[SeenScript, ScriptRecord]] = {}
-        self._why_untuned = "autotune saw no training loop, so it tuned nothing"
+        self._why_untuned = (
+            "autotune saw no training loop, so it tuned nothing; see what it sees: autotune run --dry-run -- "
+            f"{script.text}"
+        )
         self._why_unseen = "the script ended before autotune had seen enough of its training"
         self._hardware: Hardware | None = None
 

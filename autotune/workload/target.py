@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from autotune.errors import ConfigError, TargetError, WorkloadError
 from autotune.knobs import Parameters, TrainConfig
+from autotune.recorder.failing import exhausted
 from autotune.workload.sent import is_sent, load_sent
 from autotune.workload.user_errors import described, wrap_user_error
 from autotune.workload.workload import Workload
@@ -29,9 +32,35 @@ def split_target(target: str) -> tuple[str, str]:
     module, colon, attribute = target.rpartition(":")
     if not colon or not module or not attribute or module.startswith("."):
         raise TargetError(
-            f"--model {target!r} cannot be used: expected module:attr or path/to/file.py:attr, such as train:build"
+            f"expected a function as module:function or path/to/file.py:function, got {target!r}; "
+            "name one: --model train:build"
         )
     return module, attribute
+
+
+def require_target(target: str) -> None:
+    """Checks without importing it that the file or the package of a target is there.
+
+    Raises:
+        TargetError: It is not, or the target does not have the form of one.
+    """
+    module, _ = split_target(target)
+    if module.endswith(".py"):
+        _locate(Path(module).resolve(), target)
+        return
+    package = module.partition(".")[0]
+    if package not in sys.modules and not (
+        PathFinder.find_spec(package, [str(Path.cwd())]) or importlib.util.find_spec(package)
+    ):
+        raise _no_module(package, Path.cwd(), target)
+
+
+def _no_module(name: str, folder: Path, target: str) -> TargetError:
+    return TargetError(
+        f"{target!r}: expected a module that can be imported, but there is no module {name!r} in {folder} or "
+        "among the installed packages; run autotune in the folder that holds it, or give a path: --model "
+        "folder/train.py:build"
+    )
 
 
 def import_target(target: str) -> Build:
@@ -53,10 +82,7 @@ def import_target(target: str) -> Build:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise TargetError(
-                f"{target!r}: there is no module {error.name!r} in {folder} or among the installed packages; "
-                "run autotune in the folder that holds it, or give a path such as folder/train.py:build"
-            ) from None
+            raise _no_module(error.name, folder, target) from None
         raise wrap_user_error(error, f"{target!r}: importing {module_name!r} failed") from error
     except SystemExit as error:
         remedy = 'put code that must not run on import under `if __name__ == "__main__":`'
@@ -73,7 +99,9 @@ def import_target(target: str) -> Build:
 def _locate(path: Path, target: str) -> tuple[Path, str]:
     """The folder to import from, and the module's name there: a file inside a package is imported as part of it."""
     if not path.is_file():
-        raise TargetError(f"{target!r}: there is no file {path}; check the path before the colon")
+        raise TargetError(
+            f"{target!r}: expected a file before the colon, but there is no {path}; look for it: ls {path.parent}"
+        )
     names = [] if path.stem == "__init__" else [path.stem]
     folder = path.parent
     while (folder / "__init__.py").is_file():
@@ -95,8 +123,8 @@ def _find_build(module: Any, attribute: str, target: str) -> Build:
                 if callable(member) and getattr(member, "__module__", None) == module.__name__ and name[0] != "_"
             ]
             raise TargetError(
-                f"{target!r}: there is no {part!r} in {getattr(module, '__file__', None) or module.__name__}; "
-                f"callables that it defines: {', '.join(names[:8]) or 'none'}"
+                f"{target!r}: expected a function {part!r} in {getattr(module, '__file__', None) or module.__name__}, "
+                f"which defines {', '.join(names[:8]) or 'no function'}; write one, or name another with --model"
             )
         value = getattr(value, part)
     return _callable(value, target)
@@ -132,6 +160,9 @@ def load_workload(target: str, parameters: Parameters | None = None) -> Workload
     try:
         built = build(**parameters)
     except (Exception, SystemExit) as error:
+        if exhausted(error, "cpu") is not None:
+            remedy = "the model does not fit into this machine's memory: free some, or make it smaller"
+            raise wrap_user_error(error, f"{target} raised", remedy) from error
         raise wrap_user_error(error, f"{target} raised") from error
     workload = adapt(built, target)
     if torch.initial_seed() != seed:  # a transformers.Trainer sets the seed: every burst would draw the same samples
@@ -154,7 +185,7 @@ def adapt(built: Any, target: str) -> Workload:
     if not isinstance(built, Workload):
         raise WorkloadError(
             f"{target}: expected an autotune.Workload, a tuple (model, dataset, loss), a LightningModule with its data "
-            f"or a transformers.Trainer, got {described(built)}; see 'How to write a build()' in the README"
+            f"or a transformers.Trainer, got {described(built)}; end it with: return model, dataset, loss"
         )
     _check_parts(built, target)
     _check_dataset(built, "dataset", target)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +29,8 @@ from autotune.results.trainings import trainings_path
 from autotune.search.stopping import Budget
 from autotune.terminal.progress import Quiet
 from tests.factories import make_burst, make_gpu, make_hardware, make_measurement, make_result, make_software, note_line
-from tests.processes import budget, run
+from tests.pages import block
+from tests.processes import ROOT, budget, run
 from tests.spaces import make_facts
 
 BEFORE, AFTER = TrainConfig(batch_size=32), TrainConfig(batch_size=32, precision="bf16")
@@ -250,6 +255,28 @@ def test_the_command_says_whether_a_result_holds(tmp_path: Path) -> None:
     assert json.loads(done.out)["verdict"] == "holds"
     assert "fingerprint" in done.err
     assert not done.left
+
+
+@pytest.mark.slow
+def test_the_steps_of_the_guide_comment_the_verdict(tmp_path: Path) -> None:
+    """Its job runs as it stands; in place of GitHub's own program one prints the comment."""
+    (tmp_path / "train.py").write_text("from tests.workloads.tiny import build\n")
+    (tmp_path / "results").mkdir()
+    write(tmp_path, "train:build", ratio=None).rename(tmp_path / "results/train-build-cpu.json")
+    programs = {"autotune": f'exec {sys.executable} -m autotune "$@"', "gh": 'echo "$1 $2 $3 $4"; cat "$5"'}
+    for name, line in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    steps = re.findall(r"^  run: (.*)$", block("docs/guides/ci.md", "--markdown", "yaml"), flags=re.MULTILINE)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "PULL_REQUEST": "7"}
+    done = subprocess.run(
+        ["bash", "-e", "-c", "\n".join(steps)], cwd=tmp_path, env={**os.environ, **environment}, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, heading = done.stdout.splitlines()[:2]
+    assert first == "pr comment 7 --body-file"
+    assert heading == "### autotune: holds"
 
 
 @pytest.mark.slow

@@ -103,19 +103,14 @@ def test_a_model_in_another_folder_is_found_by_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--model is required"),
-        (["--model", TINY, "--budget", "soon"], "duration"),
         (["--model", TINY, "--memory-target", "2"], "fraction"),
         (["--model", TINY, "--device", "tpu"], "expected one of cpu"),
         (["--model", TINY, "--sampler", "luck"], "tpe, random"),
-        (["--model", TINY, "--pin", "speed=9"], "is not a knob"),
         (["--model", TINY, "--pin", "precision"], "knob=value"),
         (["--model", TINY, "--pin", "precision=fp8"], "expected one of fp32"),
         (["--model", TINY, "--only", "speed"], "is not a knob"),
         (["--model", TINY, "--effective-batch", "-4"], "whole number"),
         (["--model", TINY, "--explore", "width="], "name=a,b"),
-        (["show", "missing.json"], "there is none"),
-        (["--budget", "2m", "run", "--", "true"], "write autotune run --budget ..."),
         (["--json", "show", "a.json"], "--json stands before 'show', where it means nothing"),
         (["compare"], "PATHS"),
     ],
@@ -132,9 +127,6 @@ def test_a_mistake_is_told_with_its_remedy(arguments: list[str], words: str, tmp
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--model", "tiny"], "module:attr"),
-        (["--model", "nowhere.at.all:build"], "no module"),
-        (["--model", "tests.workloads.tiny:nothing"], "there is no 'nothing'"),
         (["--model", TINY, "--explore", "depth=1,2"], "takes no argument"),
         (["--model", TINY, "--out", "."], "is a folder"),
         (["--model", TINY, "--resume"], "expected an earlier run"),
@@ -289,6 +281,19 @@ def test_json_is_the_only_thing_on_stdout(tmp_path: Path) -> None:
     assert finished.stderr == ""
     written = list(tmp_path.glob("results/*/*.json"))
     assert [read_result(path).workload.target for path in written] == [TINY]
+
+
+def test_the_command_starts_without_what_only_some_commands_need() -> None:
+    """Its help imports what reads options, and nothing else that takes time."""
+    code = (
+        "import sys\nfrom autotune.cli import app\n"
+        "try:\n    app(['--help'])\nfinally:\n    print(*sys.modules, sep='\\n', file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    imported = {name.partition(".")[0] for name in done.stderr.splitlines()}
+    assert "typer" in imported
+    assert not imported & {"matplotlib", "numpy", "optuna", "psutil", "pynvml", "rich", "torch"}
+    assert "autotune.hardware" not in done.stderr.splitlines()
 
 
 def test_the_options_are_the_promised_ones(tmp_path: Path) -> None:

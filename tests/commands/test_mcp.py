@@ -22,10 +22,11 @@ from autotune.commands import mcp as mcp_command
 from autotune.commands.options import FOR_SCRIPTS
 from autotune.commands.tune import tune as tune_command
 from autotune.results.files import write_document
-from autotune.results.result import read_result
+from autotune.results.result import Result, read_result
 from autotune.results.trainings import trainings_path
 from tests.factories import make_result, note_line
 from tests.inside import run_inside
+from tests.pages import block
 from tests.processes import ROOT, budget, has_measured, heed_signals, slowness, temporary_of
 
 pytest.importorskip("mcp", reason="the SDK: pip install mcp")
@@ -93,6 +94,11 @@ def called(folder: Path, tool: str, **arguments: Any) -> Any:
         return await client.call_tool(tool, arguments)
 
     return served(folder, use)
+
+
+def confirmed(result: Result) -> bool:
+    """Whether a speed-up is beyond doubt."""
+    return result.speedup is not None and result.speedup.confirmed
 
 
 def text_of(answer: Any) -> str:
@@ -295,7 +301,7 @@ def test_a_model_is_tuned_with_progress_and_checked(tmp_path: Path) -> None:
     assert not answers["run"].is_error, text_of(answers["run"])
     data, result = answers["run"].structured_content, read_result(tmp_path / "tiny.json")
     assert data["status"] == "complete"
-    assert data["confirmed"] == (result.speedup is not None and result.speedup.confirmed)
+    assert data["confirmed"] == confirmed(result)
     assert Path(data["report"]).is_file()
     shares = [share for share, _, _ in told]
     assert len(shares) > 3
@@ -304,6 +310,22 @@ def test_a_model_is_tuned_with_progress_and_checked(tmp_path: Path) -> None:
     assert any("comparing: " in (message or "") for *_, message in told)
     assert any("best so far: " in (message or "") for *_, message in told)
     assert answers["check"].structured_content["verdict"] in {"holds", "drifted", "no longer fits"}
+
+
+@pytest.mark.slow
+def test_the_client_of_the_guide_tunes_and_reads_the_answer(tmp_path: Path) -> None:
+    """As it stands there, with a budget that a test can wait for."""
+    (tmp_path / "train.py").write_text("from tests.workloads.tiny import build\n")
+    (tmp_path / "autotune").write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m autotune "$@"\n')
+    (tmp_path / "autotune").chmod(0o755)
+    client = block("docs/guides/agents.md", "call_tool").replace('"10m"', repr(budget(15)))
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(temporary_of(tmp_path))}
+    done = subprocess.run([sys.executable, "-c", client], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.glob("results/*/*.json")
+    assert done.stdout.startswith(f"{confirmed(read_result(file))} ")
+    assert done.stdout.rstrip().endswith(file.name)
+    assert left(tmp_path) == []
 
 
 @pytest.mark.slow

@@ -12,10 +12,12 @@ import pytest
 
 from autotune.results.result import read_result
 from tests.notebook_kernel import Notebook, texts
+from tests.pages import block
 from tests.processes import budget, has_measured
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("notebook")]
 
+GUIDE = "docs/guides/notebooks.md"
 IMPORTS = "import torch\nfrom torch import nn\nfrom torch.nn import functional\nimport autotune"
 DATA = (
     "features, labels = torch.randn(512, 16), torch.randint(0, 4, (512,))\n"
@@ -53,10 +55,10 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
 
 @pytest.fixture(scope="module")
 def tuned(notebook: Notebook) -> list[dict[str, Any]]:
-    """What the cell that tunes shows."""
-    return notebook.run(
-        f"result = autotune.tune(build, budget={budget(20)!r}, out='cell.json', pin={{'compile_mode': None}})"
-    )
+    """What the guide's cell shows, which tunes."""
+    cell, options = block(GUIDE, "autotune.tune(build, budget"), f"budget={budget(20)!r}, out='cell.json'"
+    assert cell.count('budget="10m"') == 1
+    return notebook.run(cell.replace('budget="10m"', f"{options}, pin={{'compile_mode': None}}"))
 
 
 def shown(outputs: list[dict[str, Any]], kind: str) -> list[str]:
@@ -97,7 +99,9 @@ def test_a_result_knows_where_it_lies(notebook: Notebook, tuned: list[dict[str, 
     outputs = notebook.run(
         "from autotune.results.result import Result, read_result\n"
         "print(isinstance(result, Result), read_result(result.path).best == result.best, result.page.is_file())\n"
-        "print(autotune.load(result.path).config == result.best.config)"
+        "model = nn.Linear(16, 4); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        f"{block(GUIDE, 'autotune.load(result.path)')}\n"
+        "print(tuned.config == result.best.config)"
     )
     assert texts(outputs).split() == ["True"] * 4
 

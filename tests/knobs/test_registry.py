@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.bursts.protocol import BurstPlan
-from autotune.hardware.model import DeviceKind, Gpu
+from autotune.hardware import DeviceKind, Gpu
 from autotune.knobs import registry
 from autotune.knobs.config import KNOB_NAMES, TrainConfig, check_values
 from autotune.knobs.context import Choices, LoaderRoom, SearchContext

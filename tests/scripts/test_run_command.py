@@ -48,7 +48,6 @@ def test_a_look_tells_what_would_be_tried_and_changes_nothing(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["run"], "expected the command that trains"),
         (["run", "--effective-batch", "64", "--", sys.executable, "x.py"], "expected 'free' for a script"),
         (["launch", "nothing.json", "--", sys.executable], "nothing.json"),
     ],

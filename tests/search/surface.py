@@ -9,7 +9,7 @@ from pathlib import Path
 import optuna
 
 from autotune.bursts.protocol import BurstPlan
-from autotune.hardware.model import Cpu, DeviceKind, Hardware, Memory, Software
+from autotune.hardware import Cpu, DeviceKind, Hardware, Memory, Software
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.registry import affecting

@@ -153,7 +153,10 @@ def test_a_missing_attribute_is_told_with_what_there_is(write: Write) -> None:
         """,
     )
     message, _ = told(TargetError, lambda: import_target("train_typo:biuld"))
-    assert message == (f"'train_typo:biuld': there is no 'biuld' in {path}; callables that it defines: Scans, build")
+    assert message == (
+        f"'train_typo:biuld': expected a function 'biuld' in {path}, which defines Scans, build; write one, or name "
+        "another with --model"
+    )
 
 
 def test_an_attribute_of_a_number_is_told(write: Write) -> None:
