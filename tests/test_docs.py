@@ -73,6 +73,11 @@ def test_paragraphs_are_short(page: Path) -> None:
     assert [part for part in paragraphs(page) if len(part.split()) > MOST_WORDS] == []
 
 
+def test_the_benchmarks_are_short() -> None:
+    """2,500 words at most, tables included: nobody reads more to find a figure."""
+    assert len(text_of("docs/benchmarks.md").split()) <= 2500
+
+
 @pytest.mark.parametrize("page", [path for path in PAGES if path != README], ids=name_of)
 def test_every_page_is_in_the_navigation(page: Path) -> None:
     """A page that is not in it is found by nobody."""

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec

@@ -17,6 +17,7 @@ import benchmark_tables
 import command_reference
 import file_tree
 import knob_table
+import sample_result
 import schema_reference
 
 DOCS = Path(__file__).parents[1]
@@ -26,6 +27,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "files": file_tree.text,
     "knobs": knob_table.text,
     "notes": schema_reference.notes,
+    "sample": sample_result.text,
     "schema": schema_reference.text,
     **{f"benchmarks-{name}": maker for name, maker in benchmark_tables.TABLES.items()},
 }
@@ -43,7 +45,8 @@ def remade(markdown: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Writes every page and picture that has changed, and prints its name; with ``--check`` only prints, and fails."""
     check = "--check" in arguments
-    texts = {page: remade(page.read_text(encoding="utf-8")) for page in sorted(DOCS.rglob("*.md"))}
+    pages = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+    texts = {page: remade(page.read_text(encoding="utf-8")) for page in pages}
     texts |= {DOCS / "pictures" / name: draw() for name, draw in benchmark_pictures.PICTURES.items()}
     changed = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in changed:
