@@ -116,7 +116,7 @@ def test_your_result_stands_among_those_of_the_same_processor() -> None:
     assert first.endswith(" samples/s, number 2 of 3 with NVIDIA GeForce RTX 4070")
     assert faster.endswith("(1.json); it has the same knobs")
     assert faster.startswith("yours runs at 0.500× of NVIDIA GeForce RTX 4070, 2 CPUs on b")
-    assert slower.endswith("(2.json); it has num_workers=4")
+    assert slower.endswith("(2.json); it has num_workers=4, prefetch_factor=2")
 
 
 def test_what_cannot_be_told_apart_from_yours_is_said() -> None:
