@@ -170,7 +170,7 @@ def usage(result: Result, source: Path | None) -> list[Block]:
         *blocks,
         Text("To check in under a minute whether it still holds, here or on another machine:"),
         Code(f"autotune check {path}", "Command that checks this result"),
-        Text("Both ways of training warn you if the machine, torch or the model has changed since.", "note"),
+        Text("Training with it warns you if the machine, torch or the model has changed since.", "note"),
     ]
 
 
