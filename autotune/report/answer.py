@@ -64,13 +64,13 @@ def _safety(result: Result, source: Path | None) -> list[Block]:
 
 
 def _next(result: Result, source: Path | None) -> list[Block]:
-    """The command, or the lines, that train with the result; where nothing was changed, the command that tries more."""
-    if result.changed_knobs:
+    """The command, or the lines, that train with the result; where no gain is proven, the command that tries more."""
+    if result.changed_knobs and summary.verdict(result).confirmed:
         label = "Command that trains the script with this result"
         if result.workload.script is None:
             label = "Python that trains with this result"
         return [Text("Train with this result:"), Code(summary.how_to_train(result, source or UNNAMED), label)]
-    kept = "Train as before: nothing faster was found."
+    kept = "Train as before: no gain is proven."
     if result.stopped_by not in {"budget", "interrupted"}:
         return [Text(kept)]
     more = Code(summary.how_to_search_longer(result), "Command that tunes for longer")
