@@ -24,6 +24,9 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(*options.words_of("out"), help="The file of the comparison; shown when left out.")
     ] = None,
+    mine: Annotated[
+        Path | None, typer.Option(help="Your result file: compared with those of the same GPU or CPU model.")
+    ] = None,
     samples: Samples = "",
     at_least: AtLeast = "",
 ) -> None:
@@ -36,6 +39,7 @@ def compare(
     from autotune.results.compare_formats import to_csv, to_markdown
     from autotune.results.files import to_json
     from autotune.results.gather import gather
+    from autotune.results.result import read_result
     from autotune.terminal.comparison import comparison_table, remarks
     from autotune.terminal.console import make_console
 
@@ -48,7 +52,10 @@ def compare(
                 f"--out: expected a file that ends in .md, .csv, .json or .html, or one of these as --format, got {out}"
             )
         require_replaceable("--out", out, COMPARISONS[chosen])
-    comparison = compare_results(gather(paths), whole, floor)
+    if mine is not None:
+        read_result(mine)  # an unusable file of yours is an error; another one is left out
+        paths = [mine, *paths]
+    comparison = compare_results(gather(paths), whole, floor, str(mine))
     if chosen == "csv" or not comparison.groups:  # the other formats include them
         make_console().print(remarks(comparison))
     require_rows(comparison)

@@ -126,9 +126,13 @@ class Hardware(Stored):
 
     def machine(self, device: DeviceKind) -> str:
         """Names what trains on a device: ``NVIDIA GeForce RTX 4070, 16 CPUs`` or ``Intel Xeon, 2 CPUs``."""
-        record, cpus = self.device(device), self.cpu.budget
-        name = record.name if isinstance(record, Gpu) else record.model or "unnamed CPU"
-        return f"{name}, {cpus} CPU{'' if cpus == 1 else 's'}"
+        cpus = self.cpu.budget
+        return f"{self.processor(device)}, {cpus} CPU{'' if cpus == 1 else 's'}"
+
+    def processor(self, device: DeviceKind) -> str:
+        """The model of the GPU or CPU that trains on a device."""
+        record = self.device(device)
+        return record.name if isinstance(record, Gpu) else record.model or "unnamed CPU"
 
     @property
     def default_device(self) -> DeviceKind:

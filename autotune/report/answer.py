@@ -8,7 +8,7 @@ from pathlib import Path
 from autotune.knobs import KNOB_NAMES
 from autotune.report.blocks import Block, Code, Folded, Headline, Pair, Picture, Section, Table, Text, Tone
 from autotune.report.charts import TOGETHER, both_sides, rates_picture, waterfall_picture, waterfall_steps
-from autotune.report.pairs import rounds_of
+from autotune.report.pairs import ahead_text, rounds_of
 from autotune.results import summary
 from autotune.results.result import Result
 from autotune.results.trainings import read_trainings
@@ -51,14 +51,10 @@ def _safety(result: Result, source: Path | None) -> list[Block]:
     if (words := summary.numerics_text(result, caveat="")) is not None and result.numerics is not None:
         blocks.append(Text(f"{words}.", TONES.get(result.numerics.outcome, "plain"), "numerics"))
     if rounds := rounds_of(result):
-        pairs = [pair.ratio for played in rounds for pair in played.pairs]
-        ahead = f"ahead in {sum(ratio > 1 for ratio in pairs):,} of {len(pairs):,} pairs of blocks"
         ratios = [played.after / played.before for played in rounds]
-        rounds_text = (
-            f"{len(rounds)} rounds of fresh processes gave {ratio_text(min(ratios))} to {ratio_text(max(ratios))}"
-        )
-        blocks.append(Text(f"the tuned config was {ahead}, trained in turn on the same samples.", lead="proof"))
-        blocks.append(Text(f"{rounds_text}.", lead="repeatability"))
+        blocks.append(Text(f"{ahead_text(rounds)}, on the same samples.", lead="proof"))
+        spread = f"{ratio_text(min(ratios))} to {ratio_text(max(ratios))}"
+        blocks.append(Text(f"{len(rounds)} rounds of fresh processes gave {spread}.", lead="repeatability"))
     elif result.speedup is None:
         blocks.append(Text("no gain is claimed.", lead="proof"))
     blocks += [Text(_sentence(text)) for text in summary.proof_texts(result)]
@@ -68,13 +64,13 @@ def _safety(result: Result, source: Path | None) -> list[Block]:
 
 
 def _next(result: Result, source: Path | None) -> list[Block]:
-    """The command, or the lines, that train with the result; where nothing was changed, the command that tries more."""
-    if result.changed_knobs:
+    """The command, or the lines, that train with the result; where no gain is proven, the command that tries more."""
+    if result.changed_knobs and summary.verdict(result).confirmed:
         label = "Command that trains the script with this result"
         if result.workload.script is None:
             label = "Python that trains with this result"
         return [Text("Train with this result:"), Code(summary.how_to_train(result, source or UNNAMED), label)]
-    kept = "Train as before: nothing faster was found."
+    kept = "Train as before: no gain is proven."
     if result.stopped_by not in {"budget", "interrupted"}:
         return [Text(kept)]
     more = Code(summary.how_to_search_longer(result), "Command that tunes for longer")
@@ -174,7 +170,7 @@ def usage(result: Result, source: Path | None) -> list[Block]:
         *blocks,
         Text("To check in under a minute whether it still holds, here or on another machine:"),
         Code(f"autotune check {path}", "Command that checks this result"),
-        Text("Both ways of training warn you if the machine, torch or the model has changed since.", "note"),
+        Text("Training with it warns you if the machine, torch or the model has changed since.", "note"),
     ]
 
 

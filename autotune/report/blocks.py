@@ -41,6 +41,7 @@ class Table(NamedTuple):
     Attributes:
         numeric: Indices of columns of figures, which are aligned to the right.
         wide: Whether the table may be wider than a phone, and scrolls by itself.
+        keys: The filter key of each row; empty where nothing filters the rows.
     """
 
     caption: str
@@ -48,6 +49,7 @@ class Table(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
     numeric: frozenset[int] = frozenset()
     wide: bool = False
+    keys: tuple[str, ...] = ()
 
 
 class Code(NamedTuple):
@@ -83,12 +85,23 @@ Block = Text | Bullets | Picture | Table | Code | Download | Folded | Pair
 
 
 class Section(NamedTuple):
-    """A heading and its blocks; `short` is its name in the list of sections, which links to `anchor`."""
+    """A heading and its blocks; `short` is its name in the list of sections, which links to `anchor`.
+
+    A section is hidden when the reader deselects all of its filter `keys`.
+    """
 
     anchor: str
     title: str
     short: str
     blocks: Sequence[Block]
+    keys: tuple[str, ...] = ()
+
+
+class Filter(NamedTuple):
+    """A group of boxes: the reader hides what has a key by deselecting its label. Needs no script."""
+
+    legend: str
+    labels: dict[str, str]
 
 
 class Headline(NamedTuple):

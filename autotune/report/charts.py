@@ -53,7 +53,7 @@ class Bar(NamedTuple):
 
 def rates_picture(bars: Sequence[Bar], name: str) -> str | None:
     """Rates on an axis from zero, with their intervals."""
-    return _bars_picture(name, [(bar.label, format_rate(bar.rate), (bar,)) for bar in bars])
+    return _bars_picture(name, [(bar.label, format_rate(bar.rate), (bar,), "") for bar in bars])
 
 
 def both_sides(result: Result) -> list[Bar]:
@@ -65,28 +65,37 @@ def both_sides(result: Result) -> list[Bar]:
     ]
 
 
-def machines_picture(name: str, machines: Sequence[Row]) -> str | None:
-    """Rates before and after of each machine, on an axis from zero."""
+def machines_picture(name: str, machines: Sequence[Row], keys: Sequence[str]) -> str | None:
+    """Rates before and after of each machine, on an axis from zero; `keys` are the filter keys of the rows."""
     lines = []
-    for machine in machines:
+    for machine, key in zip(machines, keys, strict=True):
         before, after = machine.before_samples_per_second, machine.after_samples_per_second
         bars = (
             Bar("before", before or 0.0, machine.before_ci95 or NO_INTERVAL, BEFORE),
             Bar("after", after or 0.0, machine.after_ci95 or NO_INTERVAL, AFTER),
         )
-        lines.append((machine.label, f"{or_dash(before, bare_rate)} → {or_dash(after, bare_rate)}", bars))
+        lines.append((machine.label, f"{or_dash(before, bare_rate)} → {or_dash(after, bare_rate)}", bars, key))
     return _bars_picture(name, lines)
 
 
-def _bars_picture(name: str, lines: Sequence[tuple[str, str, tuple[Bar, ...]]]) -> str | None:
-    """Rows with a label, a figure and one or two bars; a bar that cannot be drawn leaves a gap."""
+def amounts_picture(name: str, amounts: Sequence[tuple[str, float, str]]) -> str | None:
+    """An amount of each machine, on an axis from zero: the machine, the amount and the filter key of the row."""
+    bars = [Bar(label, amount, NO_INTERVAL, PART) for label, amount, _ in amounts]
+    return _bars_picture(
+        name, [(bar.label, bare_rate(bar.rate), (bar,), key) for bar, (*_, key) in zip(bars, amounts, strict=True)]
+    )
+
+
+def _bars_picture(name: str, lines: Sequence[tuple[str, str, tuple[Bar, ...], str]]) -> str | None:
+    """Rows with a label, a figure, one or two bars and a filter key; a bar that cannot be drawn leaves a gap."""
     drawn = [line for line in lines if any(drawable(bar.rate) for bar in line[2])]
     if not drawn:
         return None
 
     def paint(axes: Axes) -> None:
         right = 0.0
-        for row, (label, figure, bars) in enumerate(drawn):
+        for row, (label, figure, bars, key) in enumerate(drawn):
+            others = set(axes.get_children())
             row_label(axes, row, label, figure)
             thick, places = (THICK, (0.0,)) if len(bars) == 1 else (2 * HALF, (-HALF, HALF))
             for bar, place in zip(bars, places, strict=True):
@@ -94,6 +103,8 @@ def _bars_picture(name: str, lines: Sequence[tuple[str, str, tuple[Bar, ...]]]) 
                     axes.barh(row + place + MARK, bar.rate, thick, color=bar.colour)
                     _error_bar(axes, row + place, bar.rate, bar.interval)
                     right = max(right, bar.rate, bar.interval.high if drawable(bar.interval.high) else 0)
+            for artist in set(axes.get_children()) - others if key else ():
+                artist.set_gid(f"key {key}")
         axes.set_xlim(0, right * 1.04)
         ticks = [tick for tick in steps(0, right) if tick <= right * 1.04]
         axes.set_xticks(ticks, [compact(tick) for tick in ticks])

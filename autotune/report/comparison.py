@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from autotune.report.blocks import Block, Bullets, Picture, Section, Table, Text
-from autotune.report.charts import machines_picture
+from autotune.report.blocks import Block, Bullets, Filter, Picture, Section, Table, Text
+from autotune.report.charts import amounts_picture, machines_picture
 from autotune.report.page import Page, RawData, render
 from autotune.results.compare import Comparison, WorkloadGroup
 from autotune.results.files import to_json
-from autotune.results.sheet import Sheet, sheet
-from autotune.results.summary import INTERVAL
+from autotune.results.sheet import EXTRA, Sheet, sheet
+from autotune.results.summary import INTERVAL, bare_rate
 from autotune.units import format_rate
 
 MOST_DRAWN = 40
-"""Most machines in the picture of one workload; the table has all. Not tuned."""
+"""Most machines in the picture of one workload, and most that a box can hide; the table has all. Not tuned."""
 
 
 def render_comparison(comparison: Comparison) -> str:
     """A comparison as one self-contained HTML page."""
     groups = comparison.groups
-    machines = {row.label for group in groups for row in group.rows}
+    labels = sorted({row.label for group in groups for row in group.rows})
+    machines = {label: f"machine-{number}" for number, label in enumerate(labels, 1)}
+    boxes = [
+        Filter("Machines", {key: label for label, key in machines.items()}),
+        Filter("Workloads", {f"workload-{number}": group.name for number, group in enumerate(groups, 1)}),
+    ]
     about = f"{_count(len(groups), 'workload')} on {_count(len(machines), 'machine')}"
-    sections = [_group_section(number, group) for number, group in enumerate(groups, 1)]
+    sections = [_group_section(number, group, machines) for number, group in enumerate(groups, 1)]
     if not groups:
         sections.append(Section("nothing", "Results", "Results", [Text("No results to compare.", "note")]))
     if comparison.warnings:
@@ -33,6 +38,7 @@ def render_comparison(comparison: Comparison) -> str:
             heading="Machines compared",
             about=(about,),
             sections=sections,
+            filters=[box for box in boxes if 1 < len(box.labels) <= MOST_DRAWN],
             raw=RawData(
                 name="comparison.json", text=to_json(comparison), place="what 'autotune compare --format json' prints"
             ),
@@ -40,9 +46,10 @@ def render_comparison(comparison: Comparison) -> str:
     )
 
 
-def _group_section(number: int, group: WorkloadGroup) -> Section:
+def _group_section(number: int, group: WorkloadGroup, machines: dict[str, str]) -> Section:
+    keys = tuple(machines[row.label] for row in group.rows)
     blocks: list[Block] = [Text(f"{group.target}, fingerprint {group.fingerprint}", "note")]
-    svg = machines_picture(f"machines-{number}", group.rows[:MOST_DRAWN])
+    svg = machines_picture(f"machines-{number}", group.rows[:MOST_DRAWN], keys[:MOST_DRAWN])
     if svg is None:
         blocks.append(Text("None of these results has a rate.", "note"))
     else:
@@ -50,11 +57,20 @@ def _group_section(number: int, group: WorkloadGroup) -> Section:
         if len(group.rows) > MOST_DRAWN:
             legend += f"; the {MOST_DRAWN} fastest are drawn"
         blocks.append(Picture(svg, _finding(group), legend))
+    for unit, field in EXTRA.items():
+        amounts = [
+            (row.label, amount, key)
+            for row, key in zip(group.rows[:MOST_DRAWN], keys, strict=False)
+            if (amount := getattr(row, field)) is not None
+        ]
+        if (svg := amounts_picture(f"{field}-{number}", amounts)) is not None:
+            finding = "; ".join(f"{label}: {bare_rate(amount)}" for label, amount, _ in amounts)
+            blocks.append(Picture(svg, f"Samples {unit}: {finding}.", f"bar: samples {unit}, after tuning"))
     group_sheet = sheet(group)
     if group_sheet.choices:
         blocks.append(Bullets(group_sheet.choices, "Where to train"))
     changes = tuple((line.machine, ", ".join(line.changes) or "none") for line in group_sheet.lines)
-    blocks += [_rates_table(group_sheet), Table("Changed knobs", ("machine", "changes"), changes)]
+    blocks += [_rates_table(group_sheet, keys), Table("Changed knobs", ("machine", "changes"), changes, keys=keys)]
     if group_sheet.sharers:
         blocks.append(Text(f"{group_sheet.shared}.", lead=group_sheet.sharers))
         if group_sheet.particular:
@@ -63,7 +79,7 @@ def _group_section(number: int, group: WorkloadGroup) -> Section:
         findings = [f"{cross.machine} {cross.finding}" for cross in group.crosses]
         notes = [f"warning: {note}" for cross in group.crosses for note in cross.notes]
         blocks.append(Bullets((*findings, *notes), "With another machine's config"))
-    return Section(f"workload-{number}", group.name, group.name, blocks)
+    return Section(f"workload-{number}", group.name, group.name, blocks, tuple(dict.fromkeys(keys)))
 
 
 def _finding(group: WorkloadGroup) -> str:
@@ -72,7 +88,7 @@ def _finding(group: WorkloadGroup) -> str:
     return f"{'; '.join(rates)}."
 
 
-def _rates_table(group_sheet: Sheet) -> Table:
+def _rates_table(group_sheet: Sheet, keys: tuple[str, ...]) -> Table:
     headings = ("machine", *group_sheet.headings, "measured")
     rows = []
     for line in group_sheet.lines:
@@ -80,7 +96,7 @@ def _rates_table(group_sheet: Sheet) -> Table:
         measured = [*line.about, *(["partial"] if line.partial else []), line.path]
         rows.append((line.machine, *figures, "\n".join(measured)))
     caption = f"Samples/s, each with its {INTERVAL}"
-    return Table(caption, headings, tuple(rows), frozenset(range(1, len(headings) - 1)), wide=True)
+    return Table(caption, headings, tuple(rows), frozenset(range(1, len(headings) - 1)), wide=True, keys=keys)
 
 
 def _count(number: int, noun: str) -> str:

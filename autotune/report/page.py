@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from autotune.report.blocks import Download, Headline, Section, Text
+from autotune.report.blocks import Download, Filter, Headline, Section, Text
 from autotune.units import format_bytes
 from autotune.wording import spelled
 
@@ -35,6 +35,7 @@ class Page(NamedTuple):
         warning: A warning at the top of the page.
         headline: The answer; None if there is no single one.
         answers: Short sections that share the first screen with the headline.
+        filters: Boxes that select what the page shows.
     """
 
     title: str
@@ -45,6 +46,7 @@ class Page(NamedTuple):
     warning: str | None = None
     headline: Headline | None = None
     answers: Sequence[Section] = ()
+    filters: Sequence[Filter] = ()
 
 
 class _Detail(NamedTuple):

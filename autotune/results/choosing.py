@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.measuring import SECONDS_PER_HOUR
+from autotune.results.summary import knob_text
 from autotune.units import format_rate, format_seconds, rounded
+from autotune.wording import ratio_text
 
 if TYPE_CHECKING:
     from autotune.results.compare import Row
@@ -46,6 +48,30 @@ def choices(rows: Sequence[Row], samples: int | None = None, at_least: float | N
                 yield _best(f"most frugal{among}{kind}", measured, values, lambda value: f"{value:.3g} samples a joule")
     if samples is not None:
         yield from _whole_trainings(measured, samples)
+
+
+def standing(rows: Sequence[Row]) -> Iterator[str]:
+    """How your result stands among those of the same processor; nothing where no row is yours.
+
+    Args:
+        rows: All rows of a workload, with those marked that are yours or like yours.
+    """
+    mine = next((row for row in rows if row.kin == "yours"), None)
+    if mine is None or not (rate := mine.after_samples_per_second):
+        return
+    others = [(row, other) for row in rows if row.kin == "like yours" and (other := row.after_samples_per_second)]
+    if not others:
+        yield f"yours: {format_rate(rate)}; no other result of this workload comes from {mine.processor}"
+        return
+    place = 1 + sum(other > rate for _, other in others)
+    yield f"yours: {format_rate(rate)}, number {place} of {len(others) + 1} with {mine.processor}"
+    low, high = (rate * end for end in _relative(mine))
+    for row, other in others[:MOST_LISTED]:
+        least, most = (other * end for end in _relative(row))
+        sure = ", no certain difference" if low <= most and least <= high else ""
+        differing = [f"{knob}={knob_text(knob, to)}" for knob, to in row.knobs.items() if to != mine.knobs.get(knob)]
+        knobs = f"; it has {', '.join(differing)}" if differing else "; it has the same knobs"
+        yield f"yours runs at {ratio_text(rate / other)} of {row.label} ({row.path}){sure}{knobs}"
 
 
 def _best(word: str, rows: Sequence[Row], values: dict[str, float], words: Callable[[float], str]) -> str:

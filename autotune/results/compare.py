@@ -16,7 +16,7 @@ from pydantic import Field
 from autotune.errors import ResultFileError
 from autotune.knobs import limit_of
 from autotune.measuring import Interval, Outcome, Speedup, per_dollar
-from autotune.results.choosing import choices
+from autotune.results.choosing import choices, standing
 from autotune.results.cross_file import Cross
 from autotune.results.gather import Gathered, Machine, machine_of
 from autotune.results.result import Result
@@ -25,6 +25,7 @@ from autotune.stored import Stored
 
 LEAST_WATTS = 1e-3
 """No device idles at less. A smaller figure comes from a broken file, and dividing by it overflows."""
+Kin = Literal["", "yours", "like yours"]
 Named = tuple[str, Result]
 """A result file's path, and its result."""
 
@@ -36,6 +37,10 @@ class Row(Stored):
     machine: str = Field(description="what trained")
     hostname: str
     label: str = Field(description="the machine, with its host where several of one kind are compared")
+    processor: str = Field(description="the model of the GPU or CPU that trained")
+    kin: Kin = Field(
+        default="", description="whether this is the result that you marked as yours, or has the same processor"
+    )
     device: str
     torch: str | None
     created: datetime
@@ -102,14 +107,26 @@ class Comparison(Stored):
     problems: tuple[str, ...] = ()
 
 
-def compare(gathered: Gathered, samples: int | None = None, at_least: float | None = None) -> Comparison:
+def compare(
+    gathered: Gathered, samples: int | None = None, at_least: float | None = None, mine: str | None = None
+) -> Comparison:
     """Puts results side by side, grouped by workload.
 
     Args:
         gathered: The files.
         samples: Samples of a whole training, for its time and cost on each machine; None: not known.
         at_least: The share of the fastest machine's rate that the cheapest must reach; None: any.
+        mine: The file of your own result, which is compared with those of the same processor; None: no result is yours.
     """
+    yours = next((result for path, result in gathered.results if path == mine), None)
+    kin_of: dict[str, Kin] = {
+        path: ""
+        if yours is None or _processor(result) != _processor(yours)
+        else "yours"
+        if path == mine
+        else "like yours"
+        for path, result in gathered.results
+    }
     members: dict[str, list[Named]] = {}
     crosses_of: dict[str, list[tuple[str, Cross]]] = {}
     for path, cross in gathered.crosses:
@@ -120,7 +137,7 @@ def compare(gathered: Gathered, samples: int | None = None, at_least: float | No
     warnings = [*_workload_warnings([result for _, result in gathered.results])]
     for fingerprint, named in members.items():
         crosses = crosses_of.get(fingerprint, [])
-        groups.append(_group(named, crosses, samples, at_least))
+        groups.append(_group(named, crosses, kin_of, samples, at_least))
         results = [result for _, result in named]
         warnings += [*_row_warnings(groups[-1]), *_baseline_warnings(results), *_best_warnings(results)]
         warnings += _cross_warnings(groups[-1], crosses)
@@ -142,7 +159,11 @@ def require_rows(comparison: Comparison) -> None:
 
 
 def _group(
-    named: Sequence[Named], crosses: Sequence[tuple[str, Cross]], samples: int | None, at_least: float | None
+    named: Sequence[Named],
+    crosses: Sequence[tuple[str, Cross]],
+    kin_of: Mapping[str, Kin],
+    samples: int | None,
+    at_least: float | None,
 ) -> WorkloadGroup:
     results = [result for _, result in named]
     machines = {machine_of(result) for result in results}
@@ -151,7 +172,10 @@ def _group(
     labels = {(kind, host): kind if kinds[kind] == 1 else f"{kind} on {host}" for kind, host in machines}
     judging = _newest_complete(results)
     judged = {id(result) for result in judging}
-    rows = [_row(path, result, labels[machine_of(result)], judged=id(result) in judged) for path, result in named]
+    rows = [
+        _row(path, result, labels[machine_of(result)], kin_of[path], judged=id(result) in judged)
+        for path, result in named
+    ]
     rows.sort(key=lambda row: (-(row.after_samples_per_second or 0.0), row.label, row.created.isoformat(), row.path))
     order: dict[str, int] = {}
     for number, row in enumerate(rows):
@@ -168,7 +192,7 @@ def _group(
         shared_knobs=shared,
         particular_knobs=particular,
         crosses=tuple(_cross_row(path, cross, labels) for path, cross in crosses),
-        choices=tuple(choices([row for row in rows if row.judged], samples, at_least)),
+        choices=(*choices([row for row in rows if row.judged], samples, at_least), *standing(rows)),
     )
 
 
@@ -195,7 +219,11 @@ def _judged_knobs(results: Mapping[str, Result]) -> tuple[dict[str, Any], dict[s
     return shared, particular
 
 
-def _row(path: str, result: Result, label: str, *, judged: bool) -> Row:
+def _processor(result: Result) -> str:
+    return result.hardware.processor(result.constraints.device)
+
+
+def _row(path: str, result: Result, label: str, kin: Kin, *, judged: bool) -> Row:
     before, after = result.baseline.measurement, result.best.measurement
     memory_of: Literal["device", "host"] = "host" if result.constraints.device == "cpu" else "device"
     rate, price = getattr(after, "samples_per_second", None), result.dollars_per_hour
@@ -204,6 +232,8 @@ def _row(path: str, result: Result, label: str, *, judged: bool) -> Row:
         machine=result.machine,
         hostname=result.hardware.hostname,
         label=label,
+        processor=_processor(result),
+        kin=kin,
         device=result.constraints.device,
         torch=result.software.torch,
         created=result.created,

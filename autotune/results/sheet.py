@@ -31,7 +31,7 @@ class Line:
     Attributes:
         machine: Its label.
         path: Its file.
-        about: The date, then the torch version.
+        about: The date, then the torch version, and whether it is yours or like yours.
         partial: Whether tuning did not finish.
         cells: Figures, in the order of the headings.
         changes: What tuning changed; may be empty.
@@ -66,15 +66,13 @@ class Sheet:
     choices: tuple[str, ...]
 
 
-_EXTRA = {"per joule": "samples_per_joule", "per dollar": "samples_per_dollar"}
+EXTRA = {"per joule": "samples_per_joule", "per dollar": "samples_per_dollar"}
 """Columns that appear only where some machine has the figure."""
 
 
 def sheet(group: WorkloadGroup) -> Sheet:
     """The table of a workload and the text below it, without crosses, which are sentences already."""
-    extra = {
-        word: field for word, field in _EXTRA.items() if any(getattr(row, field) is not None for row in group.rows)
-    }
+    extra = {word: field for word, field in EXTRA.items() if any(getattr(row, field) is not None for row in group.rows)}
     machines = "both machines" if group.machines == 2 else f"all {group.machines} machines"
     return Sheet(
         headings=("before", "after", "speed-up", "memory", *extra),
@@ -98,7 +96,7 @@ def _line(row: Row, extra: Iterable[str]) -> Line:
     return Line(
         machine=row.label,
         path=row.path,
-        about=(f"{row.created:%Y-%m-%d}", *([f"torch {row.torch}"] if row.torch else [])),
+        about=(f"{row.created:%Y-%m-%d}", *([f"torch {row.torch}"] if row.torch else []), *filter(None, [row.kin])),
         partial=row.status == "partial",
         cells=tuple(_cells(row, extra)),
         changes=tuple(

@@ -76,3 +76,21 @@ def test_names_stay_text_and_the_page_is_well_made() -> None:
     assert HOSTILE in page.text
     ids = page.attributes("id")
     assert len(ids) == len(set(ids))
+
+
+def test_samples_per_joule_and_dollar_have_pictures_where_they_are_known() -> None:
+    """A picture of rates always; of the others only where a machine has them."""
+    priced = render_comparison(compared(on_gpu(dollars_per_hour=2.0), make_result()))
+    assert "Samples per dollar: NVIDIA GeForce RTX 4070, 2 CPUs: " in Page(priced).text
+    assert len(Page(priced).of("svg")) == 2
+    assert len(Page(render_comparison(compared(on_gpu(), make_result()))).of("svg")) == 1
+
+
+def test_each_machine_and_each_workload_has_a_box() -> None:
+    """Whatever can be hidden has the key of a box; a single machine needs none."""
+    page = Page(render_comparison(compared(on_gpu(), make_result(fingerprint="f2"), make_result())))
+    boxes = [one["id"] for one in page.of("input")]
+    assert boxes == ["show-machine-1", "show-machine-2", "show-workload-1", "show-workload-2"]
+    classes = set(page.attributes("class"))
+    assert {"machine-1", "machine-2", "workload-1", "workload-2"} <= classes
+    assert Page(render_comparison(compared(make_result()))).of("input") == []

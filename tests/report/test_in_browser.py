@@ -32,7 +32,7 @@ ARGUMENTS = [
 ]  # fmt: skip
 RESULTS = Path(__file__).parents[2] / "results"
 PAGES = ("hostile", "plain", "real", "comparison")
-FOCUSABLE = """() => [...document.querySelectorAll('a[href], summary, [tabindex="0"]')]
+FOCUSABLE = """() => [...document.querySelectorAll('a[href], summary, input, [tabindex="0"]')]
     .filter(one => one.checkVisibility()).length"""
 FOCUSED = """() => {
     const one = document.activeElement;
@@ -75,11 +75,11 @@ FAINT = """() => {
         return contrast < (large ? 3 : 4.5) ? [one.textContent + ' ' + contrast.toFixed(2)] : [];
     });
 }"""
-NAMELESS = """() => [...document.querySelectorAll('html, a, summary, section, nav, [role]')].filter(one => {
+NAMELESS = """() => [...document.querySelectorAll('html, a, summary, section, nav, label, [role]')].filter(one => {
     const by = document.getElementById(one.getAttribute('aria-labelledby'));
     return !(one.lang || one.ariaLabel || (by ?? one).textContent.trim());
 }).map(one => one.outerHTML.slice(0, 80))"""
-SMALL = """() => [...document.querySelectorAll('a, summary')].filter(one => {
+SMALL = """() => [...document.querySelectorAll('a, summary, label')].filter(one => {
     const box = one.getBoundingClientRect();
     return box.width < 24 || box.height < 24;
 }).map(one => one.textContent)"""
@@ -206,6 +206,25 @@ def test_everything_has_a_name_and_headings_follow_in_order(browser: Browser, fo
     levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map(one => +one.tagName[1])")
     assert levels[0] == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
+    page.context.close()
+
+
+def test_a_box_hides_its_machine_in_tables_pictures_and_sections(browser: Browser, folder: Path) -> None:
+    """From the disk, without a script."""
+    page, faults = opened(browser, folder / "comparison.html")
+    unfold(page)
+    shown = "[...document.querySelectorAll('.machine-2, main > section')].filter(one => one.checkVisibility()).length"
+    before = page.evaluate(shown)
+    page.get_by_label("Intel").uncheck()
+    hidden = page.locator(".machine-2")
+    assert hidden.count() > 2
+    assert not any(one.is_visible() for one in hidden.all())
+    page.get_by_label("NVIDIA").uncheck()
+    assert not page.locator("#workload-1").is_visible()
+    page.get_by_label("Intel").check()
+    page.get_by_label("NVIDIA").check()
+    assert page.evaluate(shown) == before
+    assert faults == []
     page.context.close()
 
 

@@ -117,6 +117,17 @@ def test_usage_names_the_file_as_it_was_given() -> None:
     assert "autotune check 'results/my machine/train-build.json'" in text
 
 
+def test_what_to_do_next_follows_from_the_proof() -> None:
+    """Train with a proven gain; without one train as before, or give the search more time where that can help."""
+    assert "What to do next Train with this result: Python that trains" in full_page().text
+    doubtful = {"speedup": Speedup(ratio=1.01, ci95=Interval(0.98, 1.04), pairs=4)}
+    longer = (
+        "no gain is proven. Twice the budget tries more: Command that tunes for longer autotune --model train:build"
+    )
+    assert longer in shown(full_result(**doubtful))
+    assert "Twice the budget" not in shown(full_result(**doubtful, stopped_by="exhausted"))
+
+
 def test_partial_result_says_so_before_the_headline() -> None:
     """Nobody takes an interrupted tuning for a finished one."""
     text = shown(full_result(status="partial", stopped_by="interrupted"))

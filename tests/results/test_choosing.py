@@ -95,3 +95,35 @@ def test_samples_per_dollar_stand_in_the_row() -> None:
     assert row.machine == row.label == "rtx"
     assert row.samples_per_dollar is not None
     assert abs(row.samples_per_dollar / 7_200_000 - 1) < 0.01
+
+
+def test_your_result_stands_among_those_of_the_same_processor() -> None:
+    """Its place, and its rate over each other's with the knobs that differ; another card does not count."""
+    slow = Side(config=TrainConfig(precision="bf16", num_workers=4), measurement=make_measurement(900, spread=0.001))
+    results = [
+        on_gpu(1000, hostname="a"),
+        on_gpu(2000, hostname="b"),
+        on_gpu(hostname="c", best=slow),
+        on_gpu(9000, name="H100"),
+    ]
+    named = [(f"{number}.json", result) for number, result in enumerate(results)]
+    group = compare(Gathered(results=named), mine="0.json").groups[0]
+    assert {row.path: row.kin for row in group.rows} == {
+        "0.json": "yours", "1.json": "like yours", "2.json": "like yours", "3.json": ""
+    }  # fmt: skip
+    first, faster, slower = group.choices[-3:]
+    assert first.startswith("yours: ")
+    assert first.endswith(" samples/s, number 2 of 3 with NVIDIA GeForce RTX 4070")
+    assert faster.endswith("(1.json); it has the same knobs")
+    assert faster.startswith("yours runs at 0.500× of NVIDIA GeForce RTX 4070, 2 CPUs on b")
+    assert slower.endswith("(2.json); it has num_workers=4, prefetch_factor=2")
+
+
+def test_what_cannot_be_told_apart_from_yours_is_said() -> None:
+    """Intervals that overlap are no finding; and with no other result of that processor there is no comparison."""
+    wide = Side(config=TrainConfig(precision="bf16"), measurement=make_measurement(1000, spread=0.2))
+    named = [("0.json", on_gpu(hostname="a", best=wide)), ("1.json", on_gpu(1010, hostname="b"))]
+    assert "no certain difference" in compare(Gathered(results=named), mine="0.json").groups[0].choices[-1]
+    alone = compare(Gathered(results=named[:1]), mine="0.json").groups[0].choices
+    assert alone[0].endswith("no other result of this workload comes from NVIDIA GeForce RTX 4070")
+    assert compare(Gathered(results=named[:1])).groups[0].choices == ()
