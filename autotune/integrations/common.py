@@ -103,7 +103,7 @@ def apply(
     tuned.note_training(device)
     missing: Missing = {"device_prefetch": "it copies batches itself"} if tuned.config.device_prefetch else {}
     config = tuned.config.replace(**{knob: KNOBS[knob].default for knob in leave})
-    if config.compile_mode == "loss":
+    if config.compiles_loss:
         missing["compile_mode"] = "it compiles the model alone: wrap your loss in tuned.compiled_loss"
     if device.type != tuned.device.type:
         missing["device"] = f"it trains on {device}"
@@ -115,7 +115,7 @@ def apply(
     Tuned(config, device=device).apply(model, optimizers[0] if optimizers else None)
     if "compile_mode" in leave:
         keep_gradients(model, tuned.config)
-    others = Tuned(config.replace(compile_mode=None), device=device)
+    others = Tuned(config.eager, device=device)
     for optimizer in optimizers[1:]:
         others.apply(nn.Identity(), optimizer)
     return missing
@@ -158,7 +158,8 @@ def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any]
     else:
         settings["drop_last"] = parts.drop_last
     if tuned.config.num_workers:
-        settings |= {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
+        own = {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
+        settings |= {name: value for name, value in own.items() if tuned.dataloader_kwargs().get(name) is None}
     made = tuned.loader(loader.dataset, **settings)
     made.own = Own.of(loader)
     return made, missing

@@ -103,7 +103,9 @@ KNOBS = (
         candidates=_candidates, prefers=_preferred, priority={"gpu": 20, "cpu": 30}, guide=80, scale="logarithmic",
         part="both",  # the loader works in batches too
         affects={"arithmetic", "compiled code", "waiting batches"},  # BatchNorm sees the micro-batch
+        lacks={"trial": "the numerics check of a search compares batch sizes"},
         dataloader_argument="batch_size", words={"transformers": "per_device_train_batch_size"},
+        absent={"batch_size": (1,), "per_device_train_batch_size": (8,)},
         without_word="the train loader is made with it",
     ),
     Knob(
@@ -115,5 +117,6 @@ KNOBS = (
             "accelerate": "gradient_accumulation_steps",
         },
         without_word="your own loop accumulates, over `tuned.accumulate(loader)`",
+        lacks=dict.fromkeys(("reading", "effect"), "the batches between two steps are counted"),
     ),
 )  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autotune.knobs.context import Choices, SearchContext
 from autotune.knobs.knob import Knob
-from autotune.recorder.wrapping import checkpoint_blocks, checkpointed
+from autotune.recorder import in_force
+from autotune.recorder.wrapping import checkpoint_blocks
 
 
 def _candidates(context: SearchContext) -> Choices | str:
@@ -29,7 +30,8 @@ KNOBS = (
         why="recomputing blocks in backward takes less memory, so that larger batches fit",
         candidates=_candidates, when_short=_when_short, priority={"gpu": 125, "cpu": 105}, guide=85,
         affects={"memory", "compiled code"}, on_model=checkpoint_blocks,
-        reads=lambda model, *_: None if model is None else checkpointed(model),
+        reads=in_force.recomputation,
+        lacks={"patch": "the model's blocks are wrapped after it is made"},
         without_word="the model's blocks are wrapped when training starts",
     ),
 )  # fmt: skip

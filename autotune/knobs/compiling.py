@@ -6,7 +6,9 @@ from autotune.hardware import Gpu
 from autotune.knobs.config import Scalar
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
-from autotune.recorder.compiled import CODE_DEPENDS_ON, GRAPHED, compile_model, compiled_mode
+from autotune.recorder import in_force
+from autotune.recorder.compiled import CODE_DEPENDS_ON, GRAPHED, OWN_MODES, compile_model
+from autotune.recorder.effects import Effects
 from autotune.units import format_seconds
 
 _INDUCTOR_BUDGET_SECONDS = 180.0
@@ -72,6 +74,11 @@ def _processors(context: SearchContext) -> int:
     return (context.record.sm_count or 0) if isinstance(context.record, Gpu) else 0
 
 
+def _as_torch_compile(mode: str | None, _: str | None) -> dict[str, Scalar] | None:
+    """The arguments of ``TrainingArguments``, which has Inductor's modes alone."""
+    return None if mode in OWN_MODES else {"torch_compile": True, "torch_compile_mode": mode}
+
+
 KNOBS = (
     Knob(
         name="compile_mode", scope="compiled",
@@ -82,9 +89,10 @@ KNOBS = (
         candidates=_candidates, priority={"gpu": 30, "cpu": 70}, guide=90, devices_of={"cudagraphs": {"cuda"}},
         affects={"memory", "arithmetic", "compiled code"}, on_model=compile_model,
         looks_at=(*CODE_DEPENDS_ON, "accumulation_steps"),
-        reads=lambda model, *_: None if model is None else compiled_mode(model),
+        reads=in_force.compiling, shows=Effects.compiles,
         trials={"default": EVERYWHERE - {"mps"}, "reduce-overhead": {"cuda", "rocm"}, "cudagraphs": {"cuda"}},
         words={"transformers": ("torch_compile", "torch_compile_mode"), "accelerate": ("dynamo_plugin",)},
+        written={"transformers": _as_torch_compile},
         without_word="the model is compiled when training starts, under Lightning its `training_step`",
     ),
 )  # fmt: skip

@@ -139,6 +139,26 @@ class TrainConfig(BaseModel):
         return self
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether torch.compile compiles the training, or a part of it."""
+        return self.compile_mode is not None
+
+    @property
+    def compiles_loss(self) -> bool:
+        """Whether the loss is compiled along with the model."""
+        return self.compile_mode == "loss"
+
+    @property
+    def eager(self) -> TrainConfig:
+        """This config without compiling."""
+        return self.replace(compile_mode=None)
+
+    @property
+    def queue_batches(self) -> int:
+        """Batches that the workers of one rank prepare in advance."""
+        return self.num_workers * (self.prefetch_factor or 0)
+
+    @property
     def effective_batch(self) -> int:
         """Samples of one optimizer step, of all ranks together."""
         return self.micro_batch * self.accumulation_steps

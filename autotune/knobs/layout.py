@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from autotune.knobs.config import Scalar
 from autotune.knobs.context import Choices, SearchContext
 from autotune.knobs.knob import EVERYWHERE, Knob
-from autotune.recorder.layout import lay_out, layout_of
+from autotune.recorder import in_force
+from autotune.recorder.layout import lay_out
 
 
 def _candidates(context: SearchContext) -> Choices | str:
@@ -29,8 +30,9 @@ KNOBS = (
         when="4-D tensors occur", why="convolutions on images are often faster in channels_last",
         candidates=_candidates, prefers=_preferred, priority={"gpu": 50, "cpu": 40}, guide=100,
         affects={"memory", "arithmetic", "compiled code"}, on_model=lay_out,
-        reads=lambda model, *_: None if model is None else layout_of(model),
+        reads=in_force.layout,
         trials={"channels_last": EVERYWHERE},
+        lacks={"patch": "weights are laid out after the model is made, and batches when they are drawn"},
         without_word="weights and batches are laid out when training starts",
     ),
 )  # fmt: skip

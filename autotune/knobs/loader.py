@@ -10,6 +10,7 @@ from autotune.knobs.batch import batch_sizes, spread
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import ByLeave, Knob
+from autotune.recorder.effects import Effects
 from autotune.units import format_bytes, format_seconds
 
 _MOST_COUNTS = 8
@@ -27,6 +28,10 @@ _READING_SHARE = 0.02
 """Share of the budget for reading the whole data set. Each process that trains with it reads it again, and a search
 that ends in it starts about a dozen. Not tuned."""
 _OWN_MEMORY: Set[DeviceKind] = frozenset({"cuda", "rocm"})
+MOST_PROCESSES = 4096
+"""More than the CPUs of any machine. Higher pins would start too many processes or threads."""
+LEAST_QUEUE: dict[str, Scalar] = {"prefetch_factor": 1}
+"""The knobs of the shortest queue of batches beside the same workers."""
 _MADE_WITH_IT = "the train loader is made with it"
 
 
@@ -195,6 +200,7 @@ KNOBS = (
         candidates=_placements, prefers=("device", "collated"), priority={"gpu": 35, "cpu": 45}, guide=25,
         part="loader", affects={"memory", "host memory"},
         without_word="the train loader selects its batches from the collated set",
+        lacks=dict.fromkeys(("reading", "effect", "patch"), "a script's own loader reads its data set"),
     ),
     Knob(
         name="num_workers", scope="loader", while_training="neutral",
@@ -202,6 +208,7 @@ KNOBS = (
         when="within the CPUs, what a pin allows, memory and /dev/shm; for iterable data where the baseline has some",
         candidates=_workers, prefers=_preferred_workers, priority={"gpu": 40, "cpu": 50}, guide=30, scale="linear",
         part="loader", affects={"host memory", "waiting batches", "cores"}, dataloader_argument="num_workers",
+        most=MOST_PROCESSES,
         words={"transformers": "dataloader_num_workers"}, without_word=_MADE_WITH_IT,
     ),
     Knob(
@@ -209,8 +216,9 @@ KNOBS = (
         why="batches that each worker has ready bridge slow samples",
         when="with workers, within memory and /dev/shm", goes_with="num_workers",
         candidates=_prefetching, prefers=(4, 2), priority={"gpu": 80, "cpu": 90}, guide=40, scale="logarithmic",
-        part="loader", affects={"host memory", "waiting batches"}, dataloader_argument="prefetch_factor",
+        part="loader", affects={"host memory", "waiting batches"}, dataloader_argument="prefetch_factor", most=1024,
         words={"transformers": "dataloader_prefetch_factor"}, without_word=_MADE_WITH_IT,
+        absent=dict.fromkeys(("prefetch_factor", "dataloader_prefetch_factor"), (None, 2)),
     ),
     Knob(
         name="pin_memory", scope="loader", while_training="neutral",
@@ -218,6 +226,7 @@ KNOBS = (
         candidates=_pinning, prefers=(True,), priority={"gpu": 60}, guide=60, devices=_OWN_MEMORY,
         part="loader", dataloader_argument="pin_memory",
         words={"transformers": "dataloader_pin_memory"}, without_word=_MADE_WITH_IT,
+        absent={"dataloader_pin_memory": (True,)},
     ),
     Knob(
         name="persistent_workers", scope="loader", why="workers that persist need not be started again each epoch",
@@ -239,9 +248,10 @@ KNOBS = (
         name="non_blocking", scope="live", while_training="neutral", when="with pin_memory",
         why="copies from page-locked memory overlap with computing when nothing waits for them",
         candidates=_asynchrony, prefers=(True,), priority={"gpu": 90}, guide=70, devices=_OWN_MEMORY, part="loader",
-        on_copies=True,
+        on_copies=True, shows=Effects.overlaps,
         words={"transformers": ("accelerator_config",), "accelerate": ("dataloader_config",)},
         without_word="copies from pinned memory never block there; a warning says so if that was not tuned",
+        lacks=dict.fromkeys(("reading", "patch"), "a script says it anew for each copy"),
     ),
     Knob(
         name="device_prefetch", scope="live", when="with pin_memory, in your own loop", goes_with="pin_memory",
@@ -249,5 +259,6 @@ KNOBS = (
         candidates=_side_stream, priority={"gpu": 95}, guide=75, devices=_OWN_MEMORY, part="loader",
         affects={"memory"},  # the next batch is on the device while this one is trained on
         without_word="it copies batches itself; a warning says that this is not in effect",
+        lacks=dict.fromkeys(("reading", "effect", "patch"), "a script's own loop copies its batches"),
     ),
 )  # fmt: skip

@@ -226,6 +226,9 @@ def build_space(
     when_short = {knob: rule for knob in rules if (rule := KNOBS[knob].when_short)}
 
     def sound(knob: str, rule: Rule) -> Choices | str:
+        torch, since = hardware.software.torch, KNOBS[knob].since
+        if since is not None and not KNOBS[knob].is_in(torch):
+            return f"torch {torch} does not have it; it came with {'.'.join(map(str, since))}"
         return _sound(knob, held.get(knob, rule(context)), unsound, limits.get(knob))
 
     answers = {knob: sound(knob, rule) for knob, rule in rules.items()}

@@ -226,12 +226,3 @@ def form_of(optimizer: Optimizer) -> str:
         next((form for form in ("fused", "foreach") if group.get(form)), "default") for group in optimizer.param_groups
     }
     return forms.pop() if len(forms) == 1 else "several"
-
-
-def attention_allowed() -> str:
-    """The backend of attention that is allowed besides math; ``default`` if several are, ``math`` if none is."""
-    import torch
-
-    names = {"flash": "flash_attention", "mem_efficient": "efficient_attention", "cudnn": "cudnn_attention"}
-    allowed = [word for name, word in names.items() if getattr(torch.backends.cuda, f"{name}_sdp_enabled", bool)()]
-    return allowed[0] if len(allowed) == 1 else "default" if allowed else "math"

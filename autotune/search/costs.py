@@ -115,7 +115,7 @@ class Costs:
 
     def is_compiled(self, config: TrainConfig) -> bool:
         """Whether a config is eager, or its code has been compiled before."""
-        return config.compile_mode is None or _code(config) in self._seen().codes
+        return not config.is_compiled or _code(config) in self._seen().codes
 
     def challenge_seconds(self, point: Point, partner: Point | None) -> float:
         """Seconds that a challenge of a partner costs a candidate: first steps, blocks, and a start if needed."""
@@ -179,7 +179,7 @@ class Costs:
 
     def _first_compile_seconds(self, config: TrainConfig) -> float:
         """Seconds of a first compile, scaled by how slow the compiler was in the modes seen so far."""
-        if config.compile_mode is None:
+        if not config.is_compiled:
             return 0.0
         return COMPILE_SECONDS[config.compile_mode] * self._seen().compiler_slowness
 
@@ -218,11 +218,11 @@ class Costs:
             compiling = measured.compile_seconds or 0.0
             sample_seconds[config] = 1 / measured.samples_per_second
             codes.add(_code(config))
-            if measured.compile_seconds is not None and config.compile_mode is not None and trial.round is None:
+            if measured.compile_seconds is not None and config.is_compiled and trial.round is None:
                 slowness.append(compiling / COMPILE_SECONDS[config.compile_mode])
             if not self._has_joined(trial):
                 fresh.append(measured.start_seconds + measured.build_seconds + measured.warmup_seconds - compiling)
-            elif config.compile_mode is None:
+            elif not config.is_compiled:
                 joined.append(trial.burst.seconds)
         return _Seen(
             start_seconds=max(0.0, statistics.median(fresh)) if fresh else None,

@@ -70,14 +70,14 @@ def _has_same(point: Point, other: Point, name: str) -> bool:
 
 def _queued_samples(point: Point) -> int:
     config = point.config
-    return config.num_workers * (config.prefetch_factor or 0) * config.batch_size
+    return config.queue_batches * config.batch_size
 
 
 def _is_compiler_failure(failed: Burst, trials: Sequence[Trial]) -> bool:
     """Whether compiling made a burst fail: the compiler said so, or no eager burst has failed in the same way."""
     if failed.outcome not in {Outcome.TIMEOUT, Outcome.CRASHED}:
         return failed.outcome is Outcome.UNSUPPORTED and not failed.without_effect
-    eager = (trial.burst for trial in trials if trial.burst.point.config.compile_mode is None)
+    eager = (trial.burst for trial in trials if not trial.burst.point.config.is_compiled)
     return all(burst.outcome is not failed.outcome for burst in eager)
 
 

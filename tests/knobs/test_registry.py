@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.bursts.protocol import BurstPlan
 from autotune.hardware.model import DeviceKind, Gpu
 from autotune.knobs import registry
 from autotune.knobs.config import KNOB_NAMES, TrainConfig, check_values
 from autotune.knobs.context import Choices, LoaderRoom, SearchContext
-from autotune.knobs.knob import EVERYWHERE, FRAMEWORKS, Knob
+from autotune.knobs.knob import ASPECTS, EVERYWHERE, FRAMEWORKS, Aspect, Knob
 from autotune.knobs.registry import FAMILIES, KNOBS
 from autotune.measuring.memory_model import MemoryModel
 from autotune.measuring.numerics import NumericsGuard
 from autotune.measuring.records import Burst, Outcome, Point
+from autotune.recorder import in_force, telling
+from autotune.recorder.changes import Changes
+from autotune.recorder.effects import Effects, of_loader
+from autotune.recorder.naming import arguments_of
+from autotune.recorder.stream import Stream
 from autotune.search.ceilings import most_gain
 from autotune.search.costs import Costs
 from autotune.search.distributions import make_distributions
@@ -28,6 +37,7 @@ from docs._scripts import knob_table
 from tests.factories import make_measurement
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
 
+DATA: Any = TensorDataset(torch.zeros(32, 1))
 GIB, MIB = 2**30, 2**20
 each_knob = pytest.mark.parametrize("knob", KNOBS.values(), ids=KNOBS)
 OTHER: dict[str, Any] = {
@@ -145,6 +155,43 @@ def test_every_knob_reaches_torch_one_way(knob: Knob) -> None:
         "reshard_after_forward", "fsdp_param_dtype", "fsdp_prefetch", "exchange_dtype",
     }  # fmt: skip
     assert sum(way is not None for way in ways) == (0 if by_loop else 1)
+
+
+@each_knob
+@pytest.mark.parametrize("aspect", ASPECTS)
+def test_every_knob_has_each_aspect_or_says_why_not(knob: Knob, aspect: Aspect) -> None:
+    """How a script's value is read, how an effect is seen, what the doctor tries, where a script is patched."""
+    assert knob.has(aspect) != bool(knob.why_no(aspect))
+
+
+@each_knob
+def test_a_script_finds_by_name_what_a_declaration_names(knob: Knob) -> None:
+    """Its process has the recorder alone, which is sent names."""
+    functions = (knob.on_process, knob.on_model, knob.on_optimizer, knob.outside)
+    assert all(getattr(telling, one.__name__) is one for one in functions if one is not None)
+    assert knob.reads is None or getattr(in_force, knob.reads.__name__) is knob.reads
+    assert knob.shows is None or getattr(Effects, knob.shows.__name__) is knob.shows
+
+
+@each_knob
+def test_an_argument_is_read_from_what_was_made_with_it(knob: Knob) -> None:
+    """From a loader whose workers have it; a loader without it lacks the effect."""
+    if knob.dataloader_argument is None or knob.goes_with not in {None, "num_workers"}:
+        return
+    config = check_values({"num_workers": 1, knob.name: OTHER[knob.name]})
+    made = Stream(DataLoader(DATA, batch_size=4), Changes({"loader": registry.loader_arguments(config)}), 0)
+    read = registry.arguments_as_knobs(arguments_of(made.loader, DataLoader), "dataloader_argument")
+    assert read[knob.name] == OTHER[knob.name]
+    own = Stream(DataLoader(DATA, batch_size=4), Changes({}), 0)
+    changed = {knob.dataloader_argument: OTHER[knob.name]}
+    assert of_loader(changed, own, pinned=None, device="cpu").keys() == changed.keys()
+
+
+def test_every_argument_of_ddp_is_one_of_this_torch() -> None:
+    """Those that a release lacks are not offered with it."""
+    arguments = [knob.ddp_argument for knob in KNOBS.values() if knob.ddp_argument and knob.is_in(torch.__version__)]
+    assert set(arguments) <= inspect.signature(DistributedDataParallel).parameters.keys()
+    assert all(registry.KNOBS[name].is_in("2.7.0") for name, knob in KNOBS.items() if knob.since is None)
 
 
 @each_knob

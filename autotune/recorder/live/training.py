@@ -942,4 +942,5 @@ def begin(orders: dict[str, Any]) -> None:
     Observer(  # after it, so that it sees what our passes hand out
         lambda seen: parent.tell("seen", value=seen),
         lambda error: parent.tell("unseen", reason=f"{type(error).__name__}: {error}"),
+        reads=orders["reads"],
     )

@@ -9,7 +9,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, default_collate
 
 from autotune.errors import WorkloadError
-from autotune.knobs import DATALOADER_ARGUMENTS, TrainConfig
+from autotune.knobs import TrainConfig, arguments_as_knobs
+from autotune.recorder.naming import arguments_of
 from autotune.workload.user_errors import described
 
 
@@ -41,8 +42,8 @@ class LoaderParts:
     @property
     def settings(self) -> dict[str, Any]:
         """The knobs of `TrainConfig` that the loader has, under their names."""
-        knobs = {knob: getattr(self.loader, argument) for knob, argument in DATALOADER_ARGUMENTS.items()}
-        return knobs | {"batch_size": self.batch_size}  # the loader's own is None under a batch sampler
+        given = arguments_as_knobs(arguments_of(self.loader, DataLoader), "dataloader_argument")
+        return given | {"batch_size": self.batch_size}  # the loader's own is None under a batch sampler
 
 
 def read_loader(loader: DataLoader[Any]) -> LoaderParts:
