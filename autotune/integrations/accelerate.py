@@ -39,14 +39,13 @@ def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     settings, missing_exchange = common.ddp_settings(tuned)
     missing |= missing_exchange
     if settings:
-        words["kwargs_handlers"] = [DistributedDataParallelKwargs(**_without_none(settings))]
+        known = {name: settings[name] for name in settings.keys() & DistributedDataParallelKwargs.__dataclass_fields__}
+        given = {name: value for name, value in known.items() if value is not None}  # its own defaults are torch's
+        words["kwargs_handlers"] = [DistributedDataParallelKwargs(**given)]
+        unknown = (name for name, value in settings.items() if value and name not in known)
+        missing |= dict.fromkeys(unknown, "its DistributedDataParallelKwargs has no word for it")
     common.tell("Accelerate", tuned, missing)
     return {**words, **yours}
-
-
-def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings without None: Accelerate's own defaults apply to the others, and its bucket size is torch's."""
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def prepare(
