@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 from collections.abc import Mapping, Set
 
 from autotune.hardware import DeviceKind, Gpu
@@ -169,6 +170,18 @@ def _ordering(context: SearchContext) -> Choices | str:
     return Choices((True, False), "a slow batch holds up no other, but no two runs get batches in the same order")
 
 
+def _starting(context: SearchContext) -> Choices | str:
+    """How workers start; searched only if the user asks, since not every script and data set can be spawned."""
+    if "multiprocessing_context" not in context.requested:
+        return "workers that are not forked start slowly; where forks hang or fill the memory, ask with --only"
+    if max(worker_counts(context)) == 0:
+        return "without workers no process is started"
+    own, *others = multiprocessing.get_all_start_methods()  # the first is what None stands for
+    methods: list[Scalar] = [None, *(method for method in others if method != "fork" or context.facts.fork_safe)]
+    reason = "a fork copies the pages that it touches, and what it must not share"
+    return offer(methods, reason, f"{own} is the only way here", own=context.start.multiprocessing_context)
+
+
 def _pinning(context: SearchContext) -> Choices | str:
     """Whether batches lie in page-locked host memory for copies to the device."""
     if context.device not in _OWN_MEMORY:
@@ -243,6 +256,14 @@ KNOBS = (
         candidates=_ordering, prefers=(False,), priority={"gpu": 105, "cpu": 95}, guide=55,
         part="loader", dataloader_argument="in_order",
         without_word=_MADE_WITH_IT,  # also under transformers, whose own argument came after 5.0
+    ),
+    Knob(
+        name="multiprocessing_context", scope="loader",
+        why="a worker that is not forked shares no memory that grows, no CUDA context and no lock",
+        when="with workers, and only when asked for with `--only` or `--pin`", goes_with="num_workers",
+        candidates=_starting, priority={"gpu": 106, "cpu": 96}, guide=56,
+        part="loader", affects={"host memory"}, dataloader_argument="multiprocessing_context",
+        without_word=_MADE_WITH_IT,
     ),
     Knob(
         name="non_blocking", scope="live", while_training="neutral", when="with pin_memory",

@@ -120,6 +120,13 @@ def _views(context: SearchContext) -> Choices | str:
     return Choices((False, True), "gradients that lie in the buckets are not copied back, and take memory once")
 
 
+def _copies(context: SearchContext) -> Choices | str:
+    """Whether gradients are copied into a bucket all at once."""
+    if (nothing := _too_little(context)) is not None:
+        return nothing
+    return Choices((False, True), "a bucket is filled by two kernels, rather than two for each weight")
+
+
 def _little_for_nccl(context: SearchContext) -> str | None:
     """Why there is nothing to tune in NCCL, or None."""
     if context.device not in _STREAMS:
@@ -223,6 +230,14 @@ KNOBS = (
         candidates=_views, goes_with="ranks", prefers=(True,), priority={"gpu": 112, "cpu": 82}, guide=144,
         affects={"memory"}, ddp_argument="gradient_as_bucket_view",
         words={"lightning": ("strategy",), "fabric": ("strategy",), "accelerate": ("kwargs_handlers",)},
+        without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
+    ),
+    Knob(
+        name="batched_grad_copy", scope="process", when="several ranks that exchange a lot, from torch 2.13 on",
+        why="a bucket of many small gradients is filled by two kernels, rather than two for each",
+        candidates=_copies, goes_with="ranks", prefers=(True,), priority={"gpu": 115, "cpu": 85}, guide=152,
+        ddp_argument="batched_grad_copy", since=(2, 13),
+        words={"lightning": ("strategy",), "fabric": ("strategy",)},
         without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
     ),
     Knob(

@@ -45,8 +45,9 @@ OTHER: dict[str, Any] = {
     "compile_mode": "max-autotune", "optimizer_impl": "fused", "cudnn_benchmark": True, "sdpa_backend": "math",
     "num_workers": 2, "prefetch_factor": 4, "pin_memory": True, "persistent_workers": True, "non_blocking": True,
     "num_threads": 1, "allocator": "tuned", "dataloader_in_order": False, "checkpointing": "blocks",
+    "multiprocessing_context": "spawn",
     "fp8_linear": True, "data_placement": "collated", "device_prefetch": True, "ranks": 4, "ddp_bucket_cap_mb": 5,
-    "gradient_as_bucket_view": True, "static_graph": True, "find_unused_parameters": True,
+    "gradient_as_bucket_view": True, "batched_grad_copy": True, "static_graph": True, "find_unused_parameters": True,
     "strategy": "fsdp", "reshard_after_forward": False, "fsdp_param_dtype": "bf16", "fsdp_prefetch": 2,
     "exchange_dtype": "bf16", "nccl_max_ctas": 4, "nccl_algo": "Tree", "nccl_buffsize": 2**23,
 }  # fmt: skip
@@ -67,8 +68,8 @@ def make_context(device: DeviceKind) -> SearchContext:
     return SearchContext(
         hardware=hardware, facts=facts, device=device, record=record, start=facts.baseline,
         room=LoaderRoom.of(hardware.memory, facts), worker_limit=hardware.cpu.budget, effective_batch=64,
-        budget_seconds=600.0, requested=frozenset({"dataloader_in_order", "checkpointing", "strategy"}),
-        fixed=frozenset(), allow_numerics=True,
+        budget_seconds=600.0, fixed=frozenset(), allow_numerics=True,
+        requested=frozenset({"dataloader_in_order", "multiprocessing_context", "checkpointing", "strategy"}),
     )  # fmt: skip
 
 
@@ -256,7 +257,7 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
             "host memory",
             {
                 "allocator", "num_threads", "num_workers", "prefetch_factor", "data_placement", "ranks", "strategy",
-                "reshard_after_forward", "fsdp_param_dtype",
+                "multiprocessing_context", "reshard_after_forward", "fsdp_param_dtype",
             },
         ),
         (
@@ -287,7 +288,7 @@ def test_which_part_of_training_a_knob_belongs_to() -> None:
     assert {name for name, knob in KNOBS.items() if knob.part == "both"} == {"batch_size", "num_threads"}
     assert set(registry.of_loader()) == {
         "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "dataloader_in_order",
-        "non_blocking", "data_placement", "device_prefetch",
+        "multiprocessing_context", "non_blocking", "data_placement", "device_prefetch",
     }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from autotune.recorder.changes import Changes
 from autotune.recorder.effects import Effects, of_loader
 from autotune.recorder.stream import Stream
 from autotune.scripts import ScriptIsolation
+from autotune.scripts.facts import baseline_of
 from tests.example_scripts import START_SECONDS, alone, script
 from tests.settings import settings_of
 
@@ -202,3 +203,14 @@ def test_a_compiled_model_is_seen_to_be_compiled(tmp_path: Path, monkeypatch: py
         isolation.start(START_SECONDS)
         burst = alone(isolation, 240.0, compile_mode="default", precision="bf16")
     assert burst.outcome is Outcome.OK, burst.reason
+
+
+@pytest.mark.slow
+def test_workers_of_a_script_are_started_in_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own way is read from its loader; a burst trains with workers that are started afresh."""
+    monkeypatch.chdir(tmp_path)
+    with ScriptIsolation(script("spawnable")) as isolation:
+        isolation.start(START_SECONDS)
+        assert baseline_of(isolation.seen).multiprocessing_context is None
+        burst = alone(isolation, 120.0, multiprocessing_context="spawn")
+    assert (burst.outcome, burst.reason, burst.without_effect) == (Outcome.OK, None, ())
