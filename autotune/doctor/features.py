@@ -43,7 +43,7 @@ def _compiles(knob: str) -> bool:
 
 def _needs_half(knob: str, value: Scalar) -> bool:
     """Whether a value cannot be used in fp32."""
-    return KNOBS[knob].conflict(TrainConfig(**{knob: value})) is not None
+    return KNOBS[knob].conflict(TrainConfig().replace(**{knob: value})) is not None
 
 
 def _trials(clinic: Clinic, knob: str) -> list[Scalar]:

@@ -101,6 +101,7 @@ KNOBS = (
         name="batch_size", scope="loader", when="divisors of the effective batch, or any with `--effective-batch free`",
         why="larger micro-batches use a device better until it is full; smaller ones stay in the CPU's caches",
         candidates=_candidates, prefers=_preferred, priority={"gpu": 20, "cpu": 30}, guide=80, scale="logarithmic",
+        meets=("checkpointing", "precision"),
         part="both",  # the loader works in batches too
         affects={"arithmetic", "compiled code", "waiting batches"},  # BatchNorm sees the micro-batch
         lacks={"trial": "the numerics check of a search compares batch sizes"},

@@ -17,6 +17,7 @@ def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
     on_model = [function for knob in changed for function in (knob.on_model, knob.outside) if function is not None]
     return {
         "knobs": config.model_dump(mode="json"),
+        "compiled": config.is_compiled,
         "reads": {knob.name: READS[knob.name] for knob in changed if knob.name in READS},
         "shows": {knob.name: knob.shows.__name__ for knob in changed if knob.shows is not None},
         "of_models": [knob.name for knob in changed if knob.on_model is not None or knob.outside is not None],
@@ -43,7 +44,7 @@ def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
 
 
 def words_of(knobs: Mapping[str, Scalar]) -> str:
-    """Knobs as a person reads them: ``num_workers=2, prefetch_factor=2``."""
+    """Knobs as a person reads them: ``num_workers=2, precision=bf16``."""
     return ", ".join(f"{knob}={format_scalar(value)}" for knob, value in knobs.items())
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from autotune.knobs.context import Choices, SearchContext
 from autotune.knobs.knob import Knob
-from autotune.recorder import in_force
-from autotune.recorder.wrapping import checkpoint_blocks
+from autotune.recorder.wrapping import checkpoint_blocks, checkpointed
 
 
 def _candidates(context: SearchContext) -> Choices | str:
@@ -30,7 +29,7 @@ KNOBS = (
         why="recomputing blocks in backward takes less memory, so that larger batches fit",
         candidates=_candidates, when_short=_when_short, priority={"gpu": 125, "cpu": 105}, guide=85,
         affects={"memory", "compiled code"}, on_model=checkpoint_blocks,
-        reads=in_force.recomputation,
+        reads=checkpointed,
         lacks={"patch": "the model's blocks are wrapped after it is made"},
         without_word="the model's blocks are wrapped when training starts",
     ),

@@ -83,6 +83,8 @@ class Knob:
         when_short: The same once memory has run out, for a knob that saves memory at the cost of time.
         prefers: Values for the first guess, best first; the first one on offer is taken. A function also receives the
             values picked for the knobs declared before.
+        hides_overhead: Values that hide what calling operators costs, best first.
+        meets: Knobs whose joint gain is known to differ from the sum of both.
         priority: Its rank by expected effect beside a ``gpu``, and on the ``cpu`` alone: 10 is tried first.
         guide: Its rank in the order in which tuning guides change knobs, which the ablation follows.
         part: The part of training that it speeds up.
@@ -128,6 +130,8 @@ class Knob:
     when_short: Rule | None = None
     when: str = ""
     prefers: tuple[Scalar, ...] | Preference = ()
+    hides_overhead: tuple[Scalar, ...] = ()
+    meets: tuple[str, ...] = ()
     priority: Mapping[Literal["cpu", "gpu"], int] = field(default_factory=dict)
     guide: int | None = None
     part: Literal["compute", "loader", "both"] = "compute"

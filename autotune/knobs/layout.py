@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from autotune.knobs.config import Scalar
 from autotune.knobs.context import Choices, SearchContext
 from autotune.knobs.knob import EVERYWHERE, Knob
-from autotune.recorder import in_force
-from autotune.recorder.layout import lay_out
+from autotune.recorder.layout import lay_out, layout_of
 
 
 def _candidates(context: SearchContext) -> Choices | str:
@@ -28,9 +27,9 @@ KNOBS = (
     Knob(
         name="memory_format", scope="live",
         when="4-D tensors occur", why="convolutions on images are often faster in channels_last",
-        candidates=_candidates, prefers=_preferred, priority={"gpu": 50, "cpu": 40}, guide=100,
+        candidates=_candidates, meets=("precision",), prefers=_preferred, priority={"gpu": 50, "cpu": 40}, guide=100,
         affects={"memory", "arithmetic", "compiled code"}, on_model=lay_out,
-        reads=in_force.layout,
+        reads=layout_of,
         trials={"channels_last": EVERYWHERE},
         lacks={"patch": "weights are laid out after the model is made, and batches when they are drawn"},
         without_word="weights and batches are laid out when training starts",

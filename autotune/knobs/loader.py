@@ -221,7 +221,7 @@ KNOBS = (
         when="within the CPUs, what a pin allows, memory and /dev/shm; for iterable data where the baseline has some",
         candidates=_workers, prefers=_preferred_workers, priority={"gpu": 40, "cpu": 50}, guide=30, scale="linear",
         part="loader", affects={"host memory", "waiting batches", "cores"}, dataloader_argument="num_workers",
-        most=MOST_PROCESSES,
+        most=MOST_PROCESSES, meets=("num_threads",),
         words={"transformers": "dataloader_num_workers"}, without_word=_MADE_WITH_IT,
     ),
     Knob(
@@ -244,7 +244,7 @@ KNOBS = (
     Knob(
         name="persistent_workers", scope="loader", why="workers that persist need not be started again each epoch",
         when="with workers", goes_with="num_workers",
-        candidates=_persistence, prefers=(True,), priority={"gpu": 120, "cpu": 100}, guide=50,
+        candidates=_persistence, meets=("num_workers",), prefers=(True,), priority={"gpu": 120, "cpu": 100}, guide=50,
         part="loader", dataloader_argument="persistent_workers",
         words={"transformers": "dataloader_persistent_workers"}, without_word=_MADE_WITH_IT,
     ),

@@ -7,9 +7,8 @@ from typing import get_args
 from autotune.knobs.config import OptimizerImpl, Scalar
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, Knob
-from autotune.recorder import in_force
 from autotune.recorder.effects import Effects
-from autotune.recorder.telling import switch_optimizer
+from autotune.recorder.telling import form_of, switch_optimizer
 
 
 def _candidates(context: SearchContext) -> Choices | str:
@@ -35,7 +34,7 @@ KNOBS = (
         why="one kernel for all parameters saves launches and passes over memory",
         candidates=_candidates, prefers=("fused", "foreach"), priority={"gpu": 100, "cpu": 80}, guide=110,
         affects={"memory", "arithmetic"}, on_optimizer=switch_optimizer,
-        reads=in_force.form, shows=Effects.steps_by,
+        reads=form_of, shows=Effects.steps_by,
         words={"transformers": ("optim",)}, written={"transformers": _as_optim},
         optimizer_arguments=("fused", "foreach"),
         trials={"foreach": EVERYWHERE, "fused": EVERYWHERE},

@@ -128,11 +128,10 @@ class Space:
             {},
         ]
         configs = [config for config in map(self.fitting, variants) if config is not None]
-        compiling = self.choices.get("compile_mode")
-        modes = ("reduce-overhead", "cudagraphs", "blocks", "loss", "default")
-        mode = compiling.first(modes) if compiling is not None else None
-        if configs and self.overhead_bound and mode is not None:
-            configs.insert(1, self.changed(configs[0], {"compile_mode": mode}))
+        hiding = {knob: choice.first(KNOBS[knob].hides_overhead) for knob, choice in self.choices.items()}
+        changes = {knob: value for knob, value in hiding.items() if value is not None}
+        if configs and self.overhead_bound and changes:
+            configs.insert(1, self.changed(configs[0], changes))
         return tuple(config for config in dict.fromkeys(configs) if config != self.baseline)
 
     def fitting(self, values: Mapping[str, Scalar]) -> TrainConfig | None:

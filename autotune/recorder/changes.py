@@ -45,6 +45,7 @@ class Changes:
 
             - ``knobs``: a value for each knob
             - ``changed``: names of the knobs that differ from the script's own config
+            - ``compiled``: whether torch.compile compiles a part of the training
             - ``reads``, ``shows``: by knob, a function of `in_force` and a method of `Effects` that see its effect
             - ``of_models``: names of the changed knobs that models must be found for
             - ``loader``: arguments of DataLoader; ``taking``: by argument, its knob
@@ -59,6 +60,7 @@ class Changes:
         changed: A value for each knob that differs from the script's own config.
         loader: Arguments of DataLoader.
         taking: The knob of each of them.
+        is_compiled: Whether torch.compile compiles a part of the training.
         reads: Functions of `in_force`, by knob.
         shows: Methods of `Effects`, by knob.
         of_models: Names of the changed knobs that models must be found for.
@@ -74,6 +76,7 @@ class Changes:
         self.changed: dict[str, Any] = {name: getattr(self.knobs, name) for name in description.get("changed", ())}
         self.loader: dict[str, Any] = description.get("loader", {})
         self.taking: dict[str, str] = description.get("taking", {})
+        self.is_compiled: bool = description.get("compiled", False)
         self.reads: dict[str, str] = description.get("reads", {})
         self.shows: dict[str, str] = description.get("shows", {})
         self.of_models: list[str] = description.get("of_models", [])

@@ -117,13 +117,10 @@ class Effects:
         while self._forms:
             self._forms.pop()[1].end()
 
-    @property
-    def _is_compiled(self) -> bool:
-        return self._changes.knobs.compile_mode is not None
-
     def computes_in(self, precision: str) -> str | None:
         """Whether the loss depends on this type; what a compiled graph computes inside cannot be seen from outside."""
-        if precision not in HALF or self._is_compiled or not self._dtypes or torch_dtype(precision) in self._dtypes:
+        is_unseen = precision not in HALF or self._changes.is_compiled or not self._dtypes
+        if is_unseen or torch_dtype(precision) in self._dtypes:
             return None
         seen = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in self._dtypes))
         return f"nothing that the loss depends on was computed in {precision}, only in {seen}"
@@ -142,7 +139,7 @@ class Effects:
 
     def attends_with(self, backend: str) -> str | None:
         """Whether the loss depends on this kernel of attention."""
-        if self._is_compiled or not self._nodes or backend not in _KERNELS:
+        if self._changes.is_compiled or not self._nodes or backend not in _KERNELS:
             return None
         kernels = [name for name in self._nodes if "ScaledDotProduct" in name]
         if any(_KERNELS[backend] in name for name in kernels):

@@ -17,6 +17,11 @@ from .precision import matmul_precision
 from .telling import asked_of_allocator, form_of
 from .wrapping import checkpointed
 
+__all__ = [
+    "allocator", "attention", "checkpointed", "compiled_mode", "cudnn_search", "form_of", "layout_of", "products",
+    "read", "threads",
+]  # fmt: skip
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -33,12 +38,7 @@ def products(_model: nn.Module | None, _optimizer: Optimizer | None, device: tor
     return "tf32" if newer or matmul_precision() in {"high", "medium"} else "fp32"
 
 
-def layout(model: nn.Module | None, _optimizer: Optimizer | None, _device: torch.device) -> str | None:
-    """The memory layout of weights of four dimensions."""
-    return None if model is None else layout_of(model)
-
-
-def attention(_model: nn.Module | None, _optimizer: Optimizer | None, _device: torch.device) -> str | None:
+def attention(*_: object) -> str | None:
     """The backend of attention that is allowed besides math; ``default`` if several are, ``math`` if none is."""
     import torch
 
@@ -47,22 +47,7 @@ def attention(_model: nn.Module | None, _optimizer: Optimizer | None, _device: t
     return allowed[0] if len(allowed) == 1 else "default" if allowed else "math"
 
 
-def recomputation(model: nn.Module | None, _optimizer: Optimizer | None, _device: torch.device) -> str | None:
-    """What the backward pass recomputes."""
-    return None if model is None else checkpointed(model)
-
-
-def compiling(model: nn.Module | None, _optimizer: Optimizer | None, _device: torch.device) -> str | None:
-    """The mode in which a model is compiled."""
-    return None if model is None else compiled_mode(model)
-
-
-def form(_model: nn.Module | None, optimizer: Optimizer | None, _device: torch.device) -> str | None:
-    """The form of an optimizer."""
-    return None if optimizer is None else form_of(optimizer)
-
-
-def threads(_model: nn.Module | None, _optimizer: Optimizer | None, _device: torch.device) -> int | None:
+def threads(*_: object) -> int | None:
     """Threads of an operation on the CPU."""
     import torch
 

@@ -39,6 +39,11 @@ def loader_key(loader: Any) -> str:
     return " ".join(map(str, parts))
 
 
+def queue_of(loader: Any) -> int:
+    """Batches that a loader's workers prepare in advance."""
+    return int(loader.num_workers * (loader.prefetch_factor or 0))
+
+
 def is_own_batch_sampler(loader: Any) -> bool:
     """Whether the script makes batches of indices itself."""
     from torch.utils.data import BatchSampler

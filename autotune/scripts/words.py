@@ -19,8 +19,8 @@ _PACKAGES: dict[str, Framework] = {
 
 def _arguments(knob: str) -> dict[str, str]:
     """The arguments that take a knob's value unchanged, of DataLoader and of frameworks."""
-    takers = {"torch": LOADER.get(knob), **KNOBS[knob].words}
-    return {taker: word for taker, word in takers.items() if isinstance(word, str)}
+    words = [("torch", LOADER.get(knob)), *KNOBS[knob].words.items()]
+    return {taker: word for taker, word in words if isinstance(word, str)}
 
 
 _KNOB_OF = {argument: KNOBS[knob] for knob in KNOBS for argument in _arguments(knob).values()}

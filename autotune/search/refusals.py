@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from autotune.knobs import Space, affecting
+from autotune.knobs.compiling import compiles_alike
 from autotune.measuring import Burst, MemoryModel, Outcome, Point
 from autotune.search.trials import Trial
 from autotune.units import format_bytes
-
-_COMPILED_AS: Mapping[str | None, str] = {"loss": "default"}
-"""The mode in which another mode compiles the model itself."""
 
 
 def refusal(point: Point, space: Space, trials: Sequence[Trial], memory: MemoryModel | None = None) -> str | None:
@@ -39,8 +37,8 @@ def _as_before(point: Point, earlier: Burst, trials: Sequence[Trial], *, on_cpu:
     shared = (knob for knob in earlier.without_effect if _has_same(point, earlier.point, knob))
     if (name := next(shared, None)) is not None:
         return f"{name}={getattr(point.config, name)} did not come into effect here"
-    if _is_compiler_failure(earlier, trials) and _fails_alike(point, earlier.point):
-        return f"compile_mode={point.config.compile_mode} did not work here"
+    if _is_compiler_failure(earlier, trials) and _compiles_alike(point, earlier.point):
+        return "compiling in this mode did not work here"
     if _retried_allocation(earlier) and _at_least_as_large(point, earlier.point) and point.config.batch_size > size:
         return f"at batch {size} already, the allocator had to free its cache and ask again, which is slow"
     return None
@@ -81,8 +79,6 @@ def _is_compiler_failure(failed: Burst, trials: Sequence[Trial]) -> bool:
     return all(burst.outcome is not failed.outcome for burst in eager)
 
 
-def _fails_alike(point: Point, failed: Point) -> bool:
-    """Whether two points compile in the same mode: a failure at one batch size repeats at any other."""
-    modes = (side.config.compile_mode for side in (failed, point))
-    mode, other = (_COMPILED_AS.get(compile_mode, compile_mode) for compile_mode in modes)
-    return mode is not None and other == mode and point.parameters == failed.parameters
+def _compiles_alike(point: Point, failed: Point) -> bool:
+    """Whether a failure of the compiler repeats, at any batch size."""
+    return compiles_alike(point.config, failed.config) and point.parameters == failed.parameters

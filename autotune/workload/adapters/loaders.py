@@ -105,8 +105,6 @@ def loader_notes(parts: LoaderParts) -> list[str]:
     loader, notes = parts.loader, []
     if parts.drop_last:
         notes.append("drop_last=True of the train loader: a last incomplete batch is trained on")
-    if loader.multiprocessing_context is not None:
-        notes.append("multiprocessing_context of the train loader: its workers start as torch chooses")
     if type(loader).__iter__ is not DataLoader.__iter__:
         notes.append(f"the iteration of {type(loader).__name__}: a plain DataLoader reads its dataset")
     return notes
