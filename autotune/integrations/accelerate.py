@@ -72,11 +72,9 @@ def prepare(
         "non_blocking": (tuned.config.non_blocking, accelerator.non_blocking),
     }
     plugin = accelerator.state.dynamo_plugin
-    leave = []
-    if plugin.backend.value != "NO":
-        leave = ["compile_mode"]
+    if compiles := plugin.backend.value != "NO":
         values["compile_mode"] = (tuned.config.compile_mode, plugin.mode)
-    missing = common.apply(tuned, model, [optimizer], device=accelerator.device, leave=leave)
+    missing = common.apply(tuned, model, [optimizer], device=accelerator.device, compiles=compiles)
     common.lay_out_inputs(tuned, model)
     loader, kept = common.tuned_loader(tuned, loader)
     common.tell("Accelerate", tuned, missing | common.differences(values) | kept)

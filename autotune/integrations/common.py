@@ -85,7 +85,13 @@ def differences(values: Mapping[str, tuple[Any, Any]]) -> Missing:
 
 
 def apply(
-    tuned: Tuned, model: nn.Module, optimizers: Sequence[Optimizer], *, device: torch.device, leave: Sequence[str] = ()
+    tuned: Tuned,
+    model: nn.Module,
+    optimizers: Sequence[Optimizer],
+    *,
+    device: torch.device,
+    compiles: bool = False,
+    leave: Sequence[str] = (),
 ) -> Missing:
     """Does what `Tuned.prepare` does, for a model that a framework has placed and optimizers that it has made.
 
@@ -94,7 +100,8 @@ def apply(
         model: Changed in place.
         optimizers: None, one, or several; changed in place.
         device: Where the framework trains.
-        leave: Knobs that the framework applies itself.
+        compiles: Whether the framework compiles the model, or the step.
+        leave: Other knobs that the framework applies itself.
 
     Returns:
         The knobs that could not be applied.
@@ -103,6 +110,7 @@ def apply(
     tuned.note_training(device)
     missing: Missing = {"device_prefetch": "it copies batches itself"} if tuned.config.device_prefetch else {}
     config = tuned.config.replace(**{knob: KNOBS[knob].default for knob in leave})
+    config = config.eager if compiles else config
     if config.compiles_loss:
         missing["compile_mode"] = "it compiles the model alone: wrap your loss in tuned.compiled_loss"
     if device.type != tuned.device.type:
@@ -113,7 +121,7 @@ def apply(
             missing["optimizer_impl"] = f"{type(optimizer).__name__} has no such form"
             config = config.replace(optimizer_impl="default")
     Tuned(config, device=device).apply(model, optimizers[0] if optimizers else None)
-    if "compile_mode" in leave:
+    if compiles:
         keep_gradients(model, tuned.config)
     others = Tuned(config.eager, device=device)
     for optimizer in optimizers[1:]:

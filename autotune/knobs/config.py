@@ -155,6 +155,11 @@ class TrainConfig(BaseModel):
         return self.compile_mode == "loss"
 
     @property
+    def compiles_blocks(self) -> bool:
+        """Whether each repeated block is compiled by itself."""
+        return self.compile_mode == "blocks"
+
+    @property
     def eager(self) -> TrainConfig:
         """This config without compiling."""
         return self.replace(compile_mode=None)
