@@ -26,11 +26,6 @@ def paragraphs(page: Path) -> list[str]:
     return [part for part in parts if not part.lstrip().startswith(("|", "<!--"))]
 
 
-def bare(code: str) -> str:
-    """Code without what a formatter may change."""
-    return re.sub(r",?\s+|,(?=\))", "", code)
-
-
 def files_of(tree: str) -> set[str]:
     """The paths in an indented tree, from its root; what is indented deeper than any name is a comment that goes on."""
     found, folders = set(), []
@@ -84,12 +79,14 @@ def test_every_page_is_in_the_navigation(page: Path) -> None:
     assert f" {page.relative_to(ROOT / 'docs')}\n" in text_of("mkdocs.yml")
 
 
-def test_the_example_of_a_knob_is_the_code() -> None:
-    """The worked example stands in the files that it names, however its lines are broken."""
-    code = bare(text_of("autotune/knobs/config.py") + text_of("autotune/knobs/loader.py"))
-    shown = [text for text in blocks(EXTENDING, "python") if "in_order" in text]
-    assert len(shown) == 4
-    assert [text for text in shown if bare(text) not in code] == []
+def test_the_examples_of_knobs_are_the_code() -> None:
+    """What the diffs add stands in the files that the page names, and what they remove stands in none."""
+    code = "".join(text_of(f"autotune/knobs/{name}.py") for name in ("config", "loader", "ranks"))
+    lines = [line for diff in blocks(EXTENDING, "diff") for line in diff.splitlines()]
+    assert {line[0] for line in lines} == {"+", "-"}
+    assert [line for line in lines if (f"{line[1:]}\n" in code) != line.startswith("+")] == []
+    named = [path.name for path in (ROOT / "autotune").rglob("*.py") if "batched_grad_copy" in path.read_text()]
+    assert sorted(named) == ["config.py", "ranks.py"]
 
 
 def test_the_example_of_a_sub_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:

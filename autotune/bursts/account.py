@@ -77,7 +77,7 @@ class Account:
             start_seconds=ready_event["start_seconds"],
             build_seconds=ready_event["build_seconds"],
             warmup_seconds=opening,
-            compile_seconds=max(0.0, compiling) if self._config.compile_mode is not None else None,
+            compile_seconds=max(0.0, compiling) if self._config.is_compiled else None,
             epoch_boundary_seconds=boundary.seconds,
             epoch_samples=self._epoch_samples,
             telemetry=telemetry.model_copy(update=of_telemetry) if telemetry is not None else None,

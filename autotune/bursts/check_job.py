@@ -61,7 +61,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     """
     config = with_what_is_in_force(workload.baseline_config, torch_device(device))
     # Eager and in this process: only the user's code is checked, and compiling or starting workers takes long.
-    tuned = Tuned(config.replace(compile_mode=None, num_workers=0, data_placement="loader"), device=device)
+    tuned = Tuned(config.eager.replace(num_workers=0, data_placement="loader"), device=device)
     with _blaming(f"{target}: torch's DataLoader refuses the dataset or the sampler"):
         Feed(workload, tuned)  # for example, a sampler for an iterable dataset
     read_before = _bytes_read()

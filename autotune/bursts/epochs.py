@@ -82,7 +82,7 @@ def boundary_of(
     whole = (laps[first:last] for first, last in itertools.pairwise(crossing))  # epochs
     stretches = [stretch for stretch in whole if start_again or not any(lap.restarts for lap in stretch)]
     if not stretches and config.num_workers:
-        queue = config.num_workers * (config.prefetch_factor or 0)
+        queue = config.queue_batches
         stretches = [_until_full(laps[first:], queue) for first in crossing]
     if stretches:
         # Cost of each start in a stretch of laps, beyond the usual seconds of its samples.

@@ -76,7 +76,7 @@ class Feed(Endless):
             workload.dataset,
             sampler=sampler,
             # Another shape would compile again while blocks are timed; a training does so once.
-            drop_last=config.compile_mode is not None and (drawn is None or drawn >= config.batch_size),
+            drop_last=config.is_compiled and (drawn is None or drawn >= config.batch_size),
             collate_fn=workload.collate_fn or default_collate,
             worker_init_fn=workload.worker_init_fn,
         )

@@ -86,9 +86,7 @@ class HostPlayer(Player):
     ) -> None:
         trainer = make(seat.seed, 0)
         config = trainer.tuned.config
-        super().__init__(
-            number, trainer.feed.clock, trainer.tuned.accumulation_steps, compiled=config.compile_mode is not None
-        )
+        super().__init__(number, trainer.feed.clock, trainer.tuned.accumulation_steps, compiled=config.is_compiled)
         self.trains = seat.part != "evaluation"
         self.wants_worst = bool(seat.largest_samples)
         if shared:
@@ -179,7 +177,7 @@ class HostPlayer(Player):
         return {
             "placement_seconds": placement_seconds(self.stream.loader.dataset),
             "skipped_steps": self._skipped_steps,
-            **(compiler_counts() if self.trainer.tuned.config.compile_mode is not None else {}),
+            **(compiler_counts() if self.trainer.tuned.config.is_compiled else {}),
             **self._setup.of_device(),
         }
 
@@ -257,7 +255,7 @@ class HostGate(Gate[HostPlayer]):
         if isinstance(error, PipeLostError) or device_failed(error):
             return None
         tuned = player.trainer.tuned if player is not None else self._setup.tuned
-        compiled = tuned.config.compile_mode is not None
+        compiled = tuned.config.is_compiled
         outcome, reason = classify(error, compiled=compiled, device=self._request.device or "cpu")
         return {"outcome": outcome, "reason": reason[:2000]}
 

@@ -104,11 +104,12 @@ class Player:
             self.epoch_samples = ready.epoch_samples
             self.unit_samples = self.config.effective_batch if ready.draws_ahead else batch
             self._pace = self._opening_pace = ready.pace
-            self._filling_seconds = FILLS * (self.config.prefetch_factor or 0) * ready.loader_seconds
+            queue_of_worker = self.config.queue_batches / max(1, self.config.num_workers)
+            self._filling_seconds = FILLS * queue_of_worker * ready.loader_seconds
             if self.config.num_workers:  # batches already prepared were trained on without waiting
                 self._pace = max(ready.pace, ready.loader_seconds / (self.config.num_workers * batch))
             self._patience_seconds += LOADER_STARTS * ready.loader_seconds
-            self._patience_seconds += COMPILING_SECONDS if self.config.compile_mode is not None else 0.0
+            self._patience_seconds += COMPILING_SECONDS if self.config.is_compiled else 0.0
 
     @property
     def config(self) -> TrainConfig:
@@ -189,7 +190,7 @@ class Player:
 
     @property
     def _queue_samples(self) -> int:
-        return self.config.num_workers * (self.config.prefetch_factor or 0) * self.config.micro_batch
+        return self.config.queue_batches * self.config.micro_batch
 
     def _unit(self, samples: float) -> int:
         """The unit to which a number of samples is rounded."""

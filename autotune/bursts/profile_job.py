@@ -57,7 +57,7 @@ def run_profile(request: Request, reporter: PipeReporter) -> Profile:
         trainer = Trainer(setup.workload, tuned, DeviceFeed(setup.workload, tuned))
         profile = operators_of(trainer)
         # Last: compiled code cannot be watched, but what eager code shows of the user's lines holds for it too.
-        waits = synchronisations(trainer) if config.compile_mode is None else ()
+        waits = synchronisations(trainer) if not config.is_compiled else ()
     return profile.model_copy(update={"sample": sample, "synchronisations": waits})
 
 

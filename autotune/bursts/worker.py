@@ -127,7 +127,7 @@ def _communication(request: Request, reporter: PipeReporter) -> dict[str, Any]:
 
 
 def _compiled(request: Request) -> bool:
-    return request.point is not None and request.point.config.compile_mode is not None
+    return request.point is not None and request.point.config.is_compiled
 
 
 _JOBS: dict[str, Callable[[Request, PipeReporter], dict[str, Any]]] = {

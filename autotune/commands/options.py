@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 MOST_SAMPLES = 2**31 - 1
 """The largest effective batch: a loader's index ends there, and finding the divisors of more takes minutes."""
-MOST_PINNED = {"num_workers": 4096, "num_threads": 4096, "prefetch_factor": 1024}
-"""More than the CPUs of any machine. Higher pins would start too many processes or threads, or fill the memory."""
 MOST_SEED = 2**32 - 1
 """The largest seed of numpy's random generator, from which the samplers draw."""
 MOST_VALUES = 64
@@ -167,7 +165,7 @@ def _pairs(given: Any, expected: str) -> Iterator[tuple[str, str]]:
 
 def _pins(given: Any) -> dict[str, Scalar]:
     """The pinned knobs: ``knob=value`` gives the value, and ``knob<=number`` gives ``<=number``."""
-    from autotune.knobs import at_most, check_values, parse_knob
+    from autotune.knobs import KNOBS, at_most, check_values, parse_knob
 
     pinned: dict[str, Scalar] = {}
     for name, text in _pairs(given, "knob=value, or knob<=number"):
@@ -175,8 +173,8 @@ def _pins(given: Any) -> dict[str, Scalar]:
         value = parse_knob(knob, text)
         if knob == "ranks":
             raise UsageError(f"ranks are not pinned, but started; use --nproc-per-node {text}")
-        if isinstance(value, int) and value > MOST_PINNED.get(knob, value):
-            raise UsageError(f"expected {knob} of {MOST_PINNED[knob]} at most, got {value}; pin fewer")
+        if isinstance(value, int) and (most := KNOBS[knob].most) is not None and value > most:
+            raise UsageError(f"expected {knob} of {most} at most, got {value}; pin fewer")
         if name.endswith("<"):
             if type(value) is not int:
                 raise UsageError(f"expected a whole number after {knob}<=, got {quoted(text)}; pin {knob}={text}")

@@ -7,19 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from autotune.doctor.clinic import DEADLINE_SECONDS, Clinic, point
 from autotune.doctor.findings import Drop, Finding
 from autotune.errors import AutotuneError
-from autotune.knobs import HALF, KNOBS, Scalar
+from autotune.knobs import HALF, KNOBS, Scalar, TrainConfig
 from autotune.measuring import judge_agreement
 
 STEPS, BATCH = 8, 16
-COMPILING, COMPILING_SECONDS = "compile_mode", 100.0
-NEED_HALF: frozenset[Scalar] = frozenset({"flash_attention", "cudnn_attention"})
-"""Attention kernels that compute in half precision only."""
+COMPILING_SECONDS = 100.0
 Case = Mapping[str, Scalar]
 
 
 def arithmetic(clinic: Clinic) -> Iterator[Finding]:
     """Precisions, layouts, fused steps and attention kernels agree with eager fp32."""
-    values = {knob: tried for knob in KNOBS if knob != COMPILING and (tried := _trials(clinic, knob))}
+    values = {name: tried for name in KNOBS if not _compiles(name) and (tried := _trials(clinic, name))}
     together = _together(values)
     wrong = {} if _all_agree(clinic, together) else {case: _wrong(clinic, case) for case in _apart(values)}
     for knob, tried in values.items():
@@ -29,39 +27,47 @@ def arithmetic(clinic: Clinic) -> Iterator[Finding]:
 
 def compiling(clinic: Clinic) -> Iterator[Finding]:
     """Compiled models agree with eager fp32, also with gradient accumulation."""
-    if not (modes := _trials(clinic, COMPILING)):
-        yield Finding.none(COMPILING, "torch.compile is experimental on MPS")
-        return
-    reasons = {mode: _reason(clinic, {COMPILING: mode, "accumulation_steps": 2}) for mode in modes}
-    drops = [Drop(knob=COMPILING, value=mode, reason=why) for mode, why in reasons.items() if why]
-    yield _finding(COMPILING, modes, drops, "; torch.compile needs a C++ compiler (g++), on a GPU Triton as well")
+    for knob in filter(_compiles, KNOBS):
+        if not (modes := _trials(clinic, knob)):
+            yield Finding.none(knob, "torch.compile is experimental on MPS")
+            continue
+        reasons = {mode: _reason(clinic, {knob: mode, "accumulation_steps": 2}) for mode in modes}
+        drops = [Drop(knob=knob, value=mode, reason=why) for mode, why in reasons.items() if why]
+        yield _finding(knob, modes, drops, "; torch.compile needs a C++ compiler (g++), on a GPU Triton as well")
+
+
+def _compiles(knob: str) -> bool:
+    """Whether other values of a knob that is tried are other compiled code."""
+    return KNOBS[knob].scope == "compiled" and bool(KNOBS[knob].trials)
+
+
+def _needs_half(knob: str, value: Scalar) -> bool:
+    """Whether a value cannot be used in fp32."""
+    return KNOBS[knob].conflict(TrainConfig().replace(**{knob: value})) is not None
 
 
 def _trials(clinic: Clinic, knob: str) -> list[Scalar]:
     """The values of a knob to try on this device: precisions that it supports, and kernels that work in one of them."""
     precisions = clinic.hardware.device(clinic.device).precisions
     missing = {*KNOBS["precision"].trials} - {*precisions}
-    if not {*HALF} & {*precisions}:
-        missing |= NEED_HALF
-    devices = KNOBS[knob].trials
-    return [value for value in devices if clinic.device in devices[value] and value not in missing]
+    has_half, devices = bool({*HALF} & {*precisions}), KNOBS[knob].trials
+    tried = [value for value in devices if clinic.device in devices[value] and value not in missing]
+    return [value for value in tried if has_half or not _needs_half(knob, value)]
 
 
 def _together(values: Mapping[str, Sequence[Scalar]]) -> list[Case]:
     """A few cases that hold each value once, as far as values can be combined."""
     precisions = values.get("precision", ())
     halves = [value for value in precisions if value in HALF] or ["fp32"]
-    kernels = enumerate(values.get("sdpa_backend", ()))
-    others = {knob: tried for knob, tried in values.items() if knob not in {"precision", "sdpa_backend"}}
+    alone = {knob for knob, tried in values.items() if any(_needs_half(knob, value) for value in tried)}
+    others = {knob: tried for knob, tried in values.items() if knob not in {"precision", *alone}}
     cases: list[dict[str, Scalar]] = [{"precision": value} for value in precisions]
     cases += [{} for _ in range(max(map(len, others.values())) - len(cases))]
     for knob, tried in others.items():
         for case, value in zip(cases, tried, strict=False):
             case[knob] = value
-    return [
-        *cases,
-        *({"precision": halves[number % len(halves)], "sdpa_backend": kernel} for number, kernel in kernels),
-    ]
+    kernels = enumerate((knob, value) for knob in alone for value in values[knob])
+    return [*cases, *({"precision": halves[n % len(halves)], knob: value} for n, (knob, value) in kernels)]
 
 
 def _apart(values: Mapping[str, Sequence[Scalar]]) -> list[tuple[str, Scalar]]:
@@ -73,10 +79,10 @@ def _all_agree(clinic: Clinic, cases: Sequence[Case]) -> bool:
 
 
 def _wrong(clinic: Clinic, single: tuple[str, Scalar]) -> str | None:
-    """What is wrong with one value of one knob; attention kernels run in half precision if the device has it."""
+    """What is wrong with one value of one knob; in half precision if it needs that."""
     knob, value = single
     case: dict[str, Scalar] = {knob: value}
-    if knob == "sdpa_backend":
+    if _needs_half(knob, value):
         precisions = clinic.hardware.device(clinic.device).precisions
         case["precision"] = next((half for half in HALF if half in precisions), "fp32")
     return _reason(clinic, case)
@@ -85,7 +91,7 @@ def _wrong(clinic: Clinic, single: tuple[str, Scalar]) -> str | None:
 def _reason(clinic: Clinic, case: Case) -> str | None:
     """What is wrong with a config; None if nothing is."""
     candidate, plain = point("small", None, **{"batch_size": BATCH, **case}), point("small", batch_size=BATCH)
-    seconds = COMPILING_SECONDS if candidate.config.compile_mode else DEADLINE_SECONDS
+    seconds = COMPILING_SECONDS if candidate.config.is_compiled else DEADLINE_SECONDS
     try:
         measured = clinic.runner().agreement(candidate, STEPS, seconds)
     except AutotuneError as error:

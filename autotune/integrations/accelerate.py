@@ -39,14 +39,13 @@ def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     settings, missing_exchange = common.ddp_settings(tuned)
     missing |= missing_exchange
     if settings:
-        words["kwargs_handlers"] = [DistributedDataParallelKwargs(**_without_none(settings))]
+        known = {name: settings[name] for name in settings.keys() & DistributedDataParallelKwargs.__dataclass_fields__}
+        given = {name: value for name, value in known.items() if value is not None}  # its own defaults are torch's
+        words["kwargs_handlers"] = [DistributedDataParallelKwargs(**given)]
+        unknown = (name for name, value in settings.items() if value and name not in known)
+        missing |= dict.fromkeys(unknown, "its DistributedDataParallelKwargs has no word for it")
     common.tell("Accelerate", tuned, missing)
     return {**words, **yours}
-
-
-def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings without None: Accelerate's own defaults apply to the others, and its bucket size is torch's."""
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def prepare(
@@ -73,11 +72,9 @@ def prepare(
         "non_blocking": (tuned.config.non_blocking, accelerator.non_blocking),
     }
     plugin = accelerator.state.dynamo_plugin
-    leave = []
-    if plugin.backend.value != "NO":
-        leave = ["compile_mode"]
+    if compiles := plugin.backend.value != "NO":
         values["compile_mode"] = (tuned.config.compile_mode, plugin.mode)
-    missing = common.apply(tuned, model, [optimizer], device=accelerator.device, leave=leave)
+    missing = common.apply(tuned, model, [optimizer], device=accelerator.device, compiles=compiles)
     common.lay_out_inputs(tuned, model)
     loader, kept = common.tuned_loader(tuned, loader)
     common.tell("Accelerate", tuned, missing | common.differences(values) | kept)

@@ -85,7 +85,13 @@ def differences(values: Mapping[str, tuple[Any, Any]]) -> Missing:
 
 
 def apply(
-    tuned: Tuned, model: nn.Module, optimizers: Sequence[Optimizer], *, device: torch.device, leave: Sequence[str] = ()
+    tuned: Tuned,
+    model: nn.Module,
+    optimizers: Sequence[Optimizer],
+    *,
+    device: torch.device,
+    compiles: bool = False,
+    leave: Sequence[str] = (),
 ) -> Missing:
     """Does what `Tuned.prepare` does, for a model that a framework has placed and optimizers that it has made.
 
@@ -94,7 +100,8 @@ def apply(
         model: Changed in place.
         optimizers: None, one, or several; changed in place.
         device: Where the framework trains.
-        leave: Knobs that the framework applies itself.
+        compiles: Whether the framework compiles the model, or the step.
+        leave: Other knobs that the framework applies itself.
 
     Returns:
         The knobs that could not be applied.
@@ -103,7 +110,8 @@ def apply(
     tuned.note_training(device)
     missing: Missing = {"device_prefetch": "it copies batches itself"} if tuned.config.device_prefetch else {}
     config = tuned.config.replace(**{knob: KNOBS[knob].default for knob in leave})
-    if config.compile_mode == "loss":
+    config = config.eager if compiles else config
+    if config.compiles_loss:
         missing["compile_mode"] = "it compiles the model alone: wrap your loss in tuned.compiled_loss"
     if device.type != tuned.device.type:
         missing["device"] = f"it trains on {device}"
@@ -113,9 +121,9 @@ def apply(
             missing["optimizer_impl"] = f"{type(optimizer).__name__} has no such form"
             config = config.replace(optimizer_impl="default")
     Tuned(config, device=device).apply(model, optimizers[0] if optimizers else None)
-    if "compile_mode" in leave:
+    if compiles:
         keep_gradients(model, tuned.config)
-    others = Tuned(config.replace(compile_mode=None), device=device)
+    others = Tuned(config.eager, device=device)
     for optimizer in optimizers[1:]:
         others.apply(nn.Identity(), optimizer)
     return missing
@@ -158,7 +166,8 @@ def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any]
     else:
         settings["drop_last"] = parts.drop_last
     if tuned.config.num_workers:
-        settings |= {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
+        own = {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
+        settings |= {name: value for name, value in own.items() if tuned.dataloader_kwargs().get(name) is None}
     made = tuned.loader(loader.dataset, **settings)
     made.own = Own.of(loader)
     return made, missing

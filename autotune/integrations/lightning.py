@@ -182,8 +182,8 @@ class _Hooks:
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Applies the other knobs; the module is on its device, and the optimizers exist."""
         config, device = self.tuned.config, pl_module.device
-        whole = config.compile_mode not in {None, "blocks"}
-        leave = ["compile_mode"] if whole else []  # the step is compiled instead
+        whole = config.is_compiled and not config.compiles_blocks  # the step is compiled instead
+        leave = []
         refused: Missing = {}
         if config.optimizer_impl == "fused" and trainer.precision == "16-mixed" and trainer.gradient_clip_val:
             leave.append("optimizer_impl")
@@ -191,7 +191,10 @@ class _Hooks:
         for part in (*itertools.chain.from_iterable(repeated_blocks(pl_module)), *without_cache(pl_module)):
             for name in ("forward", "_compiled_call_impl"):
                 self._undo.callback(remember(part, name))
-        self._missing = common.apply(self.tuned, pl_module, trainer.optimizers, device=device, leave=leave) | refused
+        self._missing = (
+            common.apply(self.tuned, pl_module, trainer.optimizers, device=device, compiles=whole, leave=leave)
+            | refused
+        )
         if config.memory_format == "channels_last":
             self._lay_out_batches(trainer.datamodule, pl_module, device)
         if whole:

@@ -125,10 +125,8 @@ def _callback_class() -> Any:
                 return
             self._model = model
             inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
-            leave = ["compile_mode"] if args.torch_compile else []
-            common.tell(
-                "transformers", self._tuned, common.apply(self._tuned, model, [inner], device=args.device, leave=leave)
-            )
+            missing = common.apply(self._tuned, model, [inner], device=args.device, compiles=args.torch_compile)
+            common.tell("transformers", self._tuned, missing)
             common.lay_out_inputs(self._tuned, model)
 
     return TunedCallback

@@ -5,8 +5,10 @@ from __future__ import annotations
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import Knob
+from autotune.recorder import in_force
+from autotune.recorder.effects import Effects
 from autotune.recorder.precision import HALF
-from autotune.recorder.telling import attention_allowed, restrict_attention
+from autotune.recorder.telling import restrict_attention
 
 _HALF_ONLY = ("flash_attention", "cudnn_attention")
 
@@ -39,8 +41,9 @@ KNOBS = (
         why="which kernel of attention is fastest depends on its shapes",
         candidates=_candidates, priority={"gpu": 70}, guide=120, conflict=_conflict,
         affects={"memory", "arithmetic", "compiled code"}, on_process=restrict_attention,
-        reads=lambda *_: attention_allowed(),
+        reads=in_force.attention, shows=Effects.attends_with,
         trials={kernel: {"cuda", "rocm"} for kernel in ("flash_attention", "cudnn_attention", "efficient_attention")},
         without_word="set for the process when training starts",
+        lacks={"patch": "it is set for the process when training starts"},
     ),
 )  # fmt: skip

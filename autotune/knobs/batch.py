@@ -110,9 +110,12 @@ KNOBS = (
         name="batch_size", scope="loader", when="divisors of the effective batch, or any with `--effective-batch free`",
         why="larger micro-batches use a device better until it is full; smaller ones stay in the CPU's caches",
         candidates=_candidates, prefers=_preferred, priority={"gpu": 20, "cpu": 30}, guide=80, scale="logarithmic",
+        meets=("checkpointing", "precision"),
         part="both",  # the loader works in batches too
         affects={"arithmetic", "compiled code", "waiting batches"},  # BatchNorm sees the micro-batch
+        lacks={"trial": "the numerics check of a search compares batch sizes"},
         dataloader_argument="batch_size", words={"transformers": "per_device_train_batch_size"},
+        absent={"batch_size": (1,), "per_device_train_batch_size": (8,)},
         without_word="the train loader is made with it",
     ),
     Knob(
@@ -124,5 +127,6 @@ KNOBS = (
             "accelerate": "gradient_accumulation_steps",
         },
         without_word="your own loop accumulates, over `tuned.accumulate(loader)`",
+        lacks=dict.fromkeys(("reading", "effect"), "the batches between two steps are counted"),
     ),
 )  # fmt: skip

@@ -6,19 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.knobs.config import Scalar, TrainConfig, format_scalar
-from autotune.knobs.registry import KNOBS, loader_arguments, variables
+from autotune.knobs.registry import KNOBS, READS, loader_arguments, variables
 
 
 def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
     """The changes from the baseline to a config; knobs name the functions that make them."""
     changed = [KNOBS[name] for name in config.changes_from(baseline)]
     arguments = loader_arguments(config)
-    names = [knob.dataloader_argument for knob in changed if knob.dataloader_argument is not None]
+    taking = {knob.dataloader_argument: knob.name for knob in changed if knob.dataloader_argument is not None}
     on_model = [function for knob in changed for function in (knob.on_model, knob.outside) if function is not None]
     return {
         "knobs": config.model_dump(mode="json"),
+        "compiled": config.is_compiled,
+        "reads": {knob.name: READS[knob.name] for knob in changed if knob.name in READS},
+        "shows": {knob.name: knob.shows.__name__ for knob in changed if knob.shows is not None},
+        "of_models": [knob.name for knob in changed if knob.on_model is not None or knob.outside is not None],
         "changed": [knob.name for knob in changed],
-        "loader": {name: arguments[name] for name in names},
+        "loader": {argument: arguments[argument] for argument in taking},
+        "taking": taking,
         "process": [
             (knob.on_process.__name__, getattr(config, knob.name)) for knob in changed if knob.on_process is not None
         ],
@@ -39,7 +44,7 @@ def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
 
 
 def words_of(knobs: Mapping[str, Scalar]) -> str:
-    """Knobs as a person reads them: ``num_workers=2, prefetch_factor=2``."""
+    """Knobs as a person reads them: ``num_workers=2, precision=bf16``."""
     return ", ".join(f"{knob}={format_scalar(value)}" for knob, value in knobs.items())
 
 

@@ -29,7 +29,8 @@ KNOBS = (
         why="recomputing blocks in backward takes less memory, so that larger batches fit",
         candidates=_candidates, when_short=_when_short, priority={"gpu": 125, "cpu": 105}, guide=85,
         affects={"memory", "compiled code"}, on_model=checkpoint_blocks,
-        reads=lambda model, *_: None if model is None else checkpointed(model),
+        reads=checkpointed,
+        lacks={"patch": "the model's blocks are wrapped after it is made"},
         without_word="the model's blocks are wrapped when training starts",
     ),
 )  # fmt: skip

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from autotune.hardware import Gpu
-from autotune.knobs.config import Scalar
+from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
-from autotune.recorder.compiled import CODE_DEPENDS_ON, GRAPHED, compile_model, compiled_mode
+from autotune.recorder.compiled import CODE_DEPENDS_ON, GRAPHED, OWN_MODES, compile_calls, compiled_mode
+from autotune.recorder.effects import Effects
 from autotune.units import format_seconds
 
 _INDUCTOR_BUDGET_SECONDS = 180.0
@@ -17,6 +19,13 @@ _BUDGET_SECONDS = {
 }  # fmt: skip
 """The shortest search budget with which a mode is tried. It depends on how long the mode compiles: the first takes
 seconds, the last two search for minutes."""
+COMPILE_SECONDS: Mapping[str, float] = {
+    "cudagraphs": 4.0, "blocks": 14.0, "default": 20.0, "loss": 20.0, "reduce-overhead": 20.0,
+    "max-autotune-no-cudagraphs": 120.0, "max-autotune": 120.0,
+}  # fmt: skip
+"""Seconds that a first compile is expected to take, by mode. Once one has been seen, only their ratios count. CUDA
+graphs are recorded in a step or two, and blocks took two thirds of the whole model on a CPU
+(benchmarks/regional_compile.py). The rest is not tuned."""
 _OUTSIDE = 0.05
 """Least share of the loss outside the model's call for which the two are compiled together. Hiding this much makes a
 step 5 % faster; a duet detects 2 %. Not tuned."""
@@ -25,6 +34,17 @@ _PROMISING = 0.5
 _MAX_AUTOTUNE = ("max-autotune-no-cudagraphs", "max-autotune")
 _MAX_AUTOTUNE_PROCESSORS = 68
 """On GPUs with fewer multiprocessors torch searches no matrix products (`torch._inductor.utils.is_big_gpu`)."""
+
+
+def compile_seconds(config: TrainConfig) -> float:
+    """Seconds that a first compile is expected to take."""
+    return COMPILE_SECONDS[config.compile_mode] if config.compile_mode is not None else 0.0
+
+
+def compiles_alike(config: TrainConfig, other: TrainConfig) -> bool:
+    """Whether two configs compile the model in the same mode; ``loss`` is the default mode for more than the model."""
+    mode, other_mode = ("default" if side.compiles_loss else side.compile_mode for side in (config, other))
+    return mode is not None and mode == other_mode
 
 
 def _candidates(context: SearchContext) -> Choices | str:
@@ -78,6 +98,11 @@ def _processors(context: SearchContext) -> int:
     return (context.record.sm_count or 0) if isinstance(context.record, Gpu) else 0
 
 
+def _as_torch_compile(mode: str | None, _: str | None) -> dict[str, Scalar] | None:
+    """The arguments of ``TrainingArguments``, which has Inductor's modes alone."""
+    return None if mode in OWN_MODES else {"torch_compile": True, "torch_compile_mode": mode}
+
+
 KNOBS = (
     Knob(
         name="compile_mode", scope="compiled",
@@ -85,12 +110,14 @@ KNOBS = (
         when="budgets of 3 minutes or more (`blocks` 1½, `cudagraphs` 1; `loss` where much goes past the model), half "
         "of it where calling operators is most of the work; `max-autotune…` always 20; not on MPS",
         why="compiling fuses kernels, and CUDA graphs take away launch costs",
-        candidates=_candidates, priority={"gpu": 30, "cpu": 70}, guide=90, devices_of={"cudagraphs": {"cuda"}},
-        affects={"memory", "arithmetic", "compiled code"}, on_model=compile_model,
+        candidates=_candidates, hides_overhead=("reduce-overhead", "cudagraphs", "blocks", "loss", "default"),
+        meets=("precision",), priority={"gpu": 30, "cpu": 70}, guide=90, devices_of={"cudagraphs": {"cuda"}},
+        affects={"memory", "arithmetic", "compiled code"}, on_model=compile_calls,
         looks_at=(*CODE_DEPENDS_ON, "accumulation_steps"),
-        reads=lambda model, *_: None if model is None else compiled_mode(model),
+        reads=compiled_mode, shows=Effects.compiles,
         trials={"default": EVERYWHERE - {"mps"}, "reduce-overhead": {"cuda", "rocm"}, "cudagraphs": {"cuda"}},
         words={"transformers": ("torch_compile", "torch_compile_mode"), "accelerate": ("dynamo_plugin",)},
+        written={"transformers": _as_torch_compile},
         without_word="the model is compiled when training starts, under Lightning its `training_step`",
     ),
 )  # fmt: skip

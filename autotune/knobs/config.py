@@ -23,6 +23,7 @@ SdpaBackend = Literal["default", "math", "flash_attention", "efficient_attention
 Allocator = Literal["default", "tuned"]
 DataPlacement = Literal["loader", "collated", "device"]
 Strategy = Literal["ddp", "fsdp"]
+StartMethod = Literal["fork", "forkserver", "spawn"]
 NcclAlgorithm = Literal["Ring", "Tree"]
 WeightType = Literal["fp32", "bf16"]
 
@@ -72,6 +73,9 @@ class TrainConfig(BaseModel):
     pin_memory: bool = False
     persistent_workers: bool = False
     dataloader_in_order: bool = Field(default=True, description="false: a batch that is ready need not wait for others")
+    multiprocessing_context: StartMethod | None = Field(
+        default=None, description="how workers start; None: as Python starts processes on this system"
+    )
     non_blocking: bool = False
     device_prefetch: bool = Field(default=False, description="copies on a separate stream while computing")
     num_threads: Count | None = Field(default=None, ge=1, description="CPU intra-op; None: torch's own")
@@ -97,6 +101,7 @@ class TrainConfig(BaseModel):
         default=None, ge=1, description="MiB of gradients per bucket; None: torch's 25"
     )
     gradient_as_bucket_view: bool = Field(default=False, description="gradients lie in DDP's buckets")
+    batched_grad_copy: bool = Field(default=False, description="gradients are copied into DDP's buckets all at once")
     static_graph: bool = Field(default=False, description="promises DDP that each step uses the same parameters")
     nccl_max_ctas: Count | None = Field(
         default=None, ge=1, le=64, description="thread blocks of a GPU that NCCL may take; None: its own choice"
@@ -117,6 +122,7 @@ class TrainConfig(BaseModel):
             resets["num_workers"] = 0
         if self.num_workers == 0 or "num_workers" in resets:
             resets |= {"prefetch_factor": None, "persistent_workers": False, "dataloader_in_order": True}
+            resets["multiprocessing_context"] = None
         elif self.prefetch_factor is None:
             resets["prefetch_factor"] = 2
         if self.data_placement == "device":  # there is nothing left to copy
@@ -133,10 +139,35 @@ class TrainConfig(BaseModel):
         elif self.precision != "bf16":
             resets["fsdp_param_dtype"] = "fp32"
         if self.ranks == 1 or self.strategy == "fsdp":  # FSDP has none of these
-            resets |= {"ddp_bucket_cap_mb": None, "gradient_as_bucket_view": False}
+            resets |= {"ddp_bucket_cap_mb": None, "gradient_as_bucket_view": False, "batched_grad_copy": False}
             resets |= {"static_graph": False, "find_unused_parameters": False}
         self.__dict__.update(resets)  # the model is frozen, but not yet in use
         return self
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether torch.compile compiles the training, or a part of it."""
+        return self.compile_mode is not None
+
+    @property
+    def compiles_loss(self) -> bool:
+        """Whether the loss is compiled along with the model."""
+        return self.compile_mode == "loss"
+
+    @property
+    def compiles_blocks(self) -> bool:
+        """Whether each repeated block is compiled by itself."""
+        return self.compile_mode == "blocks"
+
+    @property
+    def eager(self) -> TrainConfig:
+        """This config without compiling."""
+        return self.replace(compile_mode=None)
+
+    @property
+    def queue_batches(self) -> int:
+        """Batches that the workers of one rank prepare in advance."""
+        return self.num_workers * (self.prefetch_factor or 0)
 
     @property
     def effective_batch(self) -> int:

@@ -70,7 +70,7 @@ class LoaderRoom:
         """Bytes of all batches in flight: those of each worker, one being handed over, one in use."""
         if config.num_workers == 0:
             return 0
-        waiting = config.num_workers * (config.prefetch_factor or 2) + 2
+        waiting = config.queue_batches + 2
         return math.ceil(waiting * config.batch_size * self.sample_bytes)
 
     def shortage(self, config: TrainConfig) -> str | None:
@@ -82,7 +82,7 @@ class LoaderRoom:
             limit = f"{format_bytes(self.ram_bytes)} of memory that they may use"
         else:
             return None
-        batches = f"{config.prefetch_factor} batches of {config.batch_size} samples"
+        batches = f"{config.queue_batches // config.num_workers} batches of {config.batch_size} samples"
         return f"{config.num_workers} workers × {batches} take {format_bytes(needed)}, more than the {limit}"
 
 

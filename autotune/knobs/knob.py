@@ -6,6 +6,7 @@ add its field to `TrainConfig` and its declaration to a family.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim import Optimizer
+
+    from autotune.recorder.effects import Effects
 
 Effect = Literal[
     "memory",  # the memory of a step on every device
@@ -34,6 +37,13 @@ Scope = Literal[
     "compiled",  # with other compiled code, which is kept
     "process",  # not at all: only a new process takes another value
 ]
+Aspect = Literal[
+    "reading",  # how its value is read in a script
+    "effect",  # how a script's first steps show that it took effect
+    "trial",  # a value that `autotune doctor` compares with eager fp32
+    "patch",  # how it is written into a script's source, without the one line that applies all settings
+]
+ASPECTS: tuple[Aspect, ...] = ("reading", "effect", "trial", "patch")
 Framework = Literal["lightning", "fabric", "transformers", "accelerate"]
 FRAMEWORKS: tuple[Framework, ...] = ("lightning", "fabric", "transformers", "accelerate")
 EVERYWHERE: frozenset[DeviceKind] = frozenset({"cpu", "cuda", "rocm", "mps"})
@@ -74,6 +84,8 @@ class Knob:
         when_short: The same once memory has run out, for a knob that saves memory at the cost of time.
         prefers: Values for the first guess, best first; the first one on offer is taken. A function also receives the
             values picked for the knobs declared before.
+        hides_overhead: Values that hide what calling operators costs, best first.
+        meets: Knobs whose joint gain is known to differ from the sum of both.
         priority: Its rank by expected effect beside a ``gpu``, and on the ``cpu`` alone: 10 is tried first.
         guide: Its rank in the order in which tuning guides change knobs, which the ablation follows.
         part: The part of training that it speeds up.
@@ -84,10 +96,15 @@ class Knob:
         devices_of: The devices on which a single value has an effect, where they are not all of these.
         conflict: Why a config cannot run with its value, or None.
         dataloader_argument: The keyword argument of ``DataLoader`` that takes its value.
+        optimizer_arguments: Keyword arguments of optimizers, of which its value names the one that is true.
+        absent: The values that an argument has if it is not given, of torch or of a framework; without an entry, the
+            default.
         ddp_argument: The keyword argument of ``DistributedDataParallel`` that takes its value.
         variable: The environment variable that takes its value, unless that is None; read when ranks meet.
         words: A framework's own keyword argument that takes its value. A tuple: the arguments into which
             `autotune.integrations` translates the value.
+        written: Returns the framework's arguments for a value and the class of a script's optimizer, to write into the
+            script; None if there are none. A single word is written as it is.
         without_word: How it takes effect under a framework that has no argument for it.
         on_process: Sets the value for the whole process, whatever was set before; returns an undo.
         on_model: Changes a model that is on its device. It receives the whole config, since other knobs may matter.
@@ -95,9 +112,14 @@ class Knob:
         on_optimizer: Changes an optimizer.
         reads: Returns the value in force for a model and its optimizer; None if it cannot be read. A word that is not a
             value of this knob says what is there instead.
+        shows: Returns why its value had no effect in a script's first steps; None if it had one. What it `reads`, and
+            arguments, are compared without it.
         starts_as_read: Whether the user's module may have set a value before, which is then the baseline's.
         outside: Changes a script's model from outside.
         trials: The values that `autotune doctor` compares with eager fp32, each with the devices on which it does.
+        lacks: Why it has none of an aspect.
+        since: The first release of torch that has it; None: all that are supported.
+        most: The largest number that a pin may give.
         on_copies: Whether it changes how a script's batches are copied to the device, which is patched from outside.
     """
 
@@ -109,6 +131,8 @@ class Knob:
     when_short: Rule | None = None
     when: str = ""
     prefers: tuple[Scalar, ...] | Preference = ()
+    hides_overhead: tuple[Scalar, ...] = ()
+    meets: tuple[str, ...] = ()
     priority: Mapping[Literal["cpu", "gpu"], int] = field(default_factory=dict)
     guide: int | None = None
     part: Literal["compute", "loader", "both"] = "compute"
@@ -120,17 +144,24 @@ class Knob:
     conflict: Callable[[TrainConfig], str | None] = lambda _: None
     dataloader_argument: str | None = None
     ddp_argument: str | None = None
+    optimizer_arguments: tuple[str, ...] = ()
+    absent: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
     variable: str | None = None
     words: Mapping[Framework, str | tuple[str, ...]] = field(default_factory=dict)
+    written: Mapping[Framework, Callable[[Any, str | None], dict[str, Scalar] | None]] = field(default_factory=dict)
     without_word: str = ""
     on_process: Callable[[Any, torch.device], Undo] | None = None
     on_model: Callable[[nn.Module, TrainConfig], Undo] | None = None
     looks_at: tuple[str, ...] = ()
     on_optimizer: Callable[[Optimizer, Any], Undo] | None = None
     reads: Callable[[nn.Module | None, Optimizer | None, torch.device], Scalar | None] | None = None
+    shows: Callable[[Effects, Any], str | None] | None = None
     starts_as_read: bool = False
     outside: Callable[[nn.Module, TrainConfig], Undo] | None = None
     trials: Mapping[Scalar, Set[DeviceKind]] = field(default_factory=dict)
+    lacks: Mapping[Aspect, str] = field(default_factory=dict)
+    since: tuple[int, int] | None = None
+    most: int | None = None
     on_copies: bool = False
 
     @property
@@ -144,6 +175,28 @@ class Knob:
         arguments = (self.dataloader_argument, self.ddp_argument, self.variable)
         functions = (self.on_process, self.on_model, self.on_optimizer, self.outside)
         return self.on_copies or any(way is not None for way in (*arguments, *functions))
+
+    def has(self, aspect: Aspect) -> bool:
+        """Whether the declaration has an aspect."""
+        argument = self.dataloader_argument or self.ddp_argument
+        written = any(isinstance(word, str) for word in self.words.values()) or self.written
+        ways: Mapping[Aspect, object] = {
+            "reading": argument or self.reads,
+            "effect": argument or self.reads or self.shows,
+            "trial": self.trials,
+            "patch": self.dataloader_argument or self.optimizer_arguments or written,
+        }
+        return bool(ways[aspect])
+
+    def why_no(self, aspect: Aspect) -> str:
+        """Why it has none of an aspect; empty if that is not said."""
+        is_exact = aspect == "trial" and not self.trials and "arithmetic" not in self.affects
+        return self.lacks.get(aspect, "it changes no arithmetic" if is_exact else "")
+
+    def is_in(self, torch: str | None) -> bool:
+        """Whether a release of torch has it; True where the release is unknown."""
+        release = tuple(int(part) for part in re.findall(r"\d+", torch or "")[:2])
+        return self.since is None or not release or release >= self.since
 
     def preferred(self, context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
         """Values for the first guess, best first."""

@@ -27,10 +27,11 @@ KNOBS = (
     Knob(
         name="memory_format", scope="live",
         when="4-D tensors occur", why="convolutions on images are often faster in channels_last",
-        candidates=_candidates, prefers=_preferred, priority={"gpu": 50, "cpu": 40}, guide=100,
+        candidates=_candidates, meets=("precision",), prefers=_preferred, priority={"gpu": 50, "cpu": 40}, guide=100,
         affects={"memory", "arithmetic", "compiled code"}, on_model=lay_out,
-        reads=lambda model, *_: None if model is None else layout_of(model),
+        reads=layout_of,
         trials={"channels_last": EVERYWHERE},
+        lacks={"patch": "weights are laid out after the model is made, and batches when they are drawn"},
         without_word="weights and batches are laid out when training starts",
     ),
 )  # fmt: skip

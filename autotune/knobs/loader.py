@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 from collections.abc import Mapping, Set
 
 from autotune.hardware import DeviceKind, Gpu
@@ -10,6 +11,7 @@ from autotune.knobs.batch import batch_sizes, spread
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import ByLeave, Knob
+from autotune.recorder.effects import Effects
 from autotune.units import format_bytes, format_seconds
 
 _MOST_COUNTS = 8
@@ -27,6 +29,10 @@ _READING_SHARE = 0.02
 """Share of the budget for reading the whole data set. Each process that trains with it reads it again, and a search
 that ends in it starts about a dozen. Not tuned."""
 _OWN_MEMORY: Set[DeviceKind] = frozenset({"cuda", "rocm"})
+MOST_PROCESSES = 4096
+"""More than the CPUs of any machine. Higher pins would start too many processes or threads."""
+LEAST_QUEUE: dict[str, Scalar] = {"prefetch_factor": 1}
+"""The knobs of the shortest queue of batches beside the same workers."""
 _MADE_WITH_IT = "the train loader is made with it"
 
 
@@ -164,6 +170,18 @@ def _ordering(context: SearchContext) -> Choices | str:
     return Choices((True, False), "a slow batch holds up no other, but no two runs get batches in the same order")
 
 
+def _starting(context: SearchContext) -> Choices | str:
+    """How workers start; searched only if the user asks, since not every script and data set can be spawned."""
+    if "multiprocessing_context" not in context.requested:
+        return "workers that are not forked start slowly; where forks hang or fill the memory, ask with --only"
+    if max(worker_counts(context)) == 0:
+        return "without workers no process is started"
+    own, *others = multiprocessing.get_all_start_methods()  # the first is what None stands for
+    methods: list[Scalar] = [None, *(method for method in others if method != "fork" or context.facts.fork_safe)]
+    reason = "a fork copies the pages that it touches, and what it must not share"
+    return offer(methods, reason, f"{own} is the only way here", own=context.start.multiprocessing_context)
+
+
 def _pinning(context: SearchContext) -> Choices | str:
     """Whether batches lie in page-locked host memory for copies to the device."""
     if context.device not in _OWN_MEMORY:
@@ -195,6 +213,7 @@ KNOBS = (
         candidates=_placements, prefers=("device", "collated"), priority={"gpu": 35, "cpu": 45}, guide=25,
         part="loader", affects={"memory", "host memory"},
         without_word="the train loader selects its batches from the collated set",
+        lacks=dict.fromkeys(("reading", "effect", "patch"), "a script's own loader reads its data set"),
     ),
     Knob(
         name="num_workers", scope="loader", while_training="neutral",
@@ -202,6 +221,7 @@ KNOBS = (
         when="within the CPUs, what a pin allows, memory and /dev/shm; for iterable data where the baseline has some",
         candidates=_workers, prefers=_preferred_workers, priority={"gpu": 40, "cpu": 50}, guide=30, scale="linear",
         part="loader", affects={"host memory", "waiting batches", "cores"}, dataloader_argument="num_workers",
+        most=MOST_PROCESSES, meets=("num_threads",),
         words={"transformers": "dataloader_num_workers"}, without_word=_MADE_WITH_IT,
     ),
     Knob(
@@ -209,8 +229,9 @@ KNOBS = (
         why="batches that each worker has ready bridge slow samples",
         when="with workers, within memory and /dev/shm", goes_with="num_workers",
         candidates=_prefetching, prefers=(4, 2), priority={"gpu": 80, "cpu": 90}, guide=40, scale="logarithmic",
-        part="loader", affects={"host memory", "waiting batches"}, dataloader_argument="prefetch_factor",
+        part="loader", affects={"host memory", "waiting batches"}, dataloader_argument="prefetch_factor", most=1024,
         words={"transformers": "dataloader_prefetch_factor"}, without_word=_MADE_WITH_IT,
+        absent=dict.fromkeys(("prefetch_factor", "dataloader_prefetch_factor"), (None, 2)),
     ),
     Knob(
         name="pin_memory", scope="loader", while_training="neutral",
@@ -218,11 +239,12 @@ KNOBS = (
         candidates=_pinning, prefers=(True,), priority={"gpu": 60}, guide=60, devices=_OWN_MEMORY,
         part="loader", dataloader_argument="pin_memory",
         words={"transformers": "dataloader_pin_memory"}, without_word=_MADE_WITH_IT,
+        absent={"dataloader_pin_memory": (True,)},
     ),
     Knob(
         name="persistent_workers", scope="loader", why="workers that persist need not be started again each epoch",
         when="with workers", goes_with="num_workers",
-        candidates=_persistence, prefers=(True,), priority={"gpu": 120, "cpu": 100}, guide=50,
+        candidates=_persistence, meets=("num_workers",), prefers=(True,), priority={"gpu": 120, "cpu": 100}, guide=50,
         part="loader", dataloader_argument="persistent_workers",
         words={"transformers": "dataloader_persistent_workers"}, without_word=_MADE_WITH_IT,
     ),
@@ -236,12 +258,21 @@ KNOBS = (
         without_word=_MADE_WITH_IT,  # also under transformers, whose own argument came after 5.0
     ),
     Knob(
+        name="multiprocessing_context", scope="loader",
+        why="a worker that is not forked shares no memory that grows, no CUDA context and no lock",
+        when="with workers, and only when asked for with `--only` or `--pin`", goes_with="num_workers",
+        candidates=_starting, priority={"gpu": 106, "cpu": 96}, guide=56,
+        part="loader", affects={"host memory"}, dataloader_argument="multiprocessing_context",
+        without_word=_MADE_WITH_IT,
+    ),
+    Knob(
         name="non_blocking", scope="live", while_training="neutral", when="with pin_memory",
         why="copies from page-locked memory overlap with computing when nothing waits for them",
         candidates=_asynchrony, prefers=(True,), priority={"gpu": 90}, guide=70, devices=_OWN_MEMORY, part="loader",
-        on_copies=True,
+        on_copies=True, shows=Effects.overlaps,
         words={"transformers": ("accelerator_config",), "accelerate": ("dataloader_config",)},
         without_word="copies from pinned memory never block there; a warning says so if that was not tuned",
+        lacks=dict.fromkeys(("reading", "patch"), "a script says it anew for each copy"),
     ),
     Knob(
         name="device_prefetch", scope="live", when="with pin_memory, in your own loop", goes_with="pin_memory",
@@ -249,5 +280,6 @@ KNOBS = (
         candidates=_side_stream, priority={"gpu": 95}, guide=75, devices=_OWN_MEMORY, part="loader",
         affects={"memory"},  # the next batch is on the device while this one is trained on
         without_word="it copies batches itself; a warning says that this is not in effect",
+        lacks=dict.fromkeys(("reading", "effect", "patch"), "a script's own loop copies its batches"),
     ),
 )  # fmt: skip

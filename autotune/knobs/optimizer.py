@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import get_args
 
-from autotune.knobs.config import OptimizerImpl
+from autotune.knobs.config import OptimizerImpl, Scalar
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, Knob
+from autotune.recorder.effects import Effects
 from autotune.recorder.telling import form_of, switch_optimizer
 
 
@@ -22,14 +23,20 @@ def _candidates(context: SearchContext) -> Choices | str:
     )
 
 
+def _as_optim(form: str, optimizer: str | None) -> dict[str, Scalar] | None:
+    """The argument of ``TrainingArguments``, whose own default is the fused AdamW."""
+    return {"optim": "adamw_torch_fused" if form == "fused" else "adamw_torch"} if optimizer == "AdamW" else None
+
+
 KNOBS = (
     Knob(
         name="optimizer_impl", scope="live", while_training="neutral", when="the optimizer has such a form",
         why="one kernel for all parameters saves launches and passes over memory",
         candidates=_candidates, prefers=("fused", "foreach"), priority={"gpu": 100, "cpu": 80}, guide=110,
         affects={"memory", "arithmetic"}, on_optimizer=switch_optimizer,
-        reads=lambda _model, optimizer, _device: None if optimizer is None else form_of(optimizer),
-        words={"transformers": ("optim",)},
+        reads=form_of, shows=Effects.steps_by,
+        words={"transformers": ("optim",)}, written={"transformers": _as_optim},
+        optimizer_arguments=("fused", "foreach"),
         trials={"foreach": EVERYWHERE, "fused": EVERYWHERE},
         without_word="the optimizer is switched when training starts",
     ),

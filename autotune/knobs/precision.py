@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
-from autotune.recorder.precision import HALF, matmul_precision, set_tf32
+from autotune.recorder import in_force
+from autotune.recorder.effects import Effects
+from autotune.recorder.precision import HALF, set_tf32
 from autotune.recorder.telling import multiply_in_fp8
 from autotune.recorder.wrapping import autocast_forward
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import torch
-    from torch import nn
-    from torch.optim import Optimizer
 
 _FP8_CAPABILITY = (8, 9)
 """The lowest compute capability with FP8 products in `torch._scaled_mm` (Ada and Hopper)."""
@@ -33,16 +32,6 @@ def _preferred(context: SearchContext, _: Mapping[str, Scalar]) -> tuple[Scalar,
     return () if context.overhead_bound else (*HALF, "tf32")
 
 
-def _reads(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch.device) -> Scalar | None:
-    """TF32 if either interface allows it for matrix products; half precision cannot be read."""
-    import torch
-
-    if device.type != "cuda":
-        return None
-    newer = getattr(torch.backends.cuda.matmul, "fp32_precision", "none") == "tf32"
-    return "tf32" if newer or matmul_precision() in {"high", "medium"} else "fp32"
-
-
 def _fp8(context: SearchContext) -> Choices | str:
     """Whether linear layers compute in FP8, if the user allows it."""
     if context.device != "cuda" or (context.capability or (0, 0)) < _FP8_CAPABILITY:
@@ -55,9 +44,14 @@ def _fp8(context: SearchContext) -> Choices | str:
 
 
 def _fp8_conflict(config: TrainConfig) -> str | None:
-    if not config.fp8_linear or (config.precision == "bf16" and config.compile_mode is not None):
+    if not config.fp8_linear or (config.precision == "bf16" and config.is_compiled):
         return None
     return "FP8 goes with precision=bf16, and is slower than that unless the model is compiled"
+
+
+def _as_mixed(precision: str, _: str | None) -> dict[str, Scalar] | None:
+    """The argument of Lightning and Fabric; fp16 would need a scaler that the script's own loop calls."""
+    return {"precision": "bf16-mixed"} if precision == "bf16" else None
 
 
 KNOBS = (
@@ -69,10 +63,15 @@ KNOBS = (
         affects={"memory", "arithmetic", "compiled code"}, devices_of={"tf32": {"cuda"}}, on_process=set_tf32,
         trials=dict.fromkeys(("tf32", *HALF), EVERYWHERE),
         outside=autocast_forward,
-        reads=_reads, starts_as_read=True,
+        reads=in_force.products, shows=Effects.computes_in, starts_as_read=True,
         words={
             "lightning": ("precision",), "fabric": ("precision",), "transformers": ("bf16", "fp16", "tf32"),
             "accelerate": ("mixed_precision",),
+        },
+        written={
+            "lightning": _as_mixed, "fabric": _as_mixed,
+            "transformers": lambda precision, _: {precision: True} if precision in {"bf16", "tf32"} else None,
+            "accelerate": lambda precision, _: {"mixed_precision": precision} if precision == "bf16" else None,
         },
     ),
     Knob(
@@ -82,5 +81,9 @@ KNOBS = (
         candidates=_fp8, priority={"gpu": 38}, guide=95, devices={"cuda"}, conflict=_fp8_conflict,
         affects={"memory", "arithmetic", "compiled code"}, on_model=multiply_in_fp8,
         without_word="the model's linear layers are replaced when training starts",
+        lacks={
+            **dict.fromkeys(("reading", "effect"), "torchao replaces only layers that fit, which may be none"),
+            "trial": "it needs torchao", "patch": "layers are replaced after the model is made",
+        },
     ),
 )  # fmt: skip

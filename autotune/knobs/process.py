@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from autotune.knobs.config import Scalar
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import Knob
-from autotune.recorder.telling import asked_of_allocator, let_cudnn_search, set_allocator, set_threads
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-    from torch.optim import Optimizer
+from autotune.knobs.loader import MOST_PROCESSES
+from autotune.recorder import in_force
+from autotune.recorder.effects import Effects
+from autotune.recorder.telling import let_cudnn_search, set_allocator, set_threads
 
 _BESIDE_A_GPU = (1, 2, 4)
 """Threads of the CPU where a GPU trains. Beside an H100, torch's own number burned 61 % of 16 CPUs in one process,
 whose rate varied from 175 to 295 samples/s. Not tuned."""
 _BEFORE_TRAINING = "set for the process when training starts"
-
-
-def _allocator(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch.device) -> Scalar | None:
-    if device.type != "cuda":
-        return None
-    settings = (setting.replace(" ", "").lower() for setting in asked_of_allocator())
-    return "tuned" if "expandable_segments:true" in settings else None
 
 
 def _allocators(context: SearchContext) -> Choices | str:
@@ -79,18 +69,6 @@ def _cudnn_search(context: SearchContext) -> Choices | str:
     return Choices((False, True), "shapes are fixed, so cuDNN searches its algorithms once")
 
 
-def _searches(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch.device) -> Scalar | None:
-    import torch
-
-    return torch.backends.cudnn.benchmark if device.type == "cuda" else None
-
-
-def _threads_now(*_: object) -> Scalar | None:
-    import torch
-
-    return torch.get_num_threads()
-
-
 KNOBS = (
     Knob(
         name="num_threads", scope="live", while_training="neutral", when="two CPUs or more",
@@ -98,14 +76,16 @@ KNOBS = (
         candidates=_threads, prefers=_preferred_threads, priority={"gpu": 140, "cpu": 60}, guide=130, scale="linear",
         part="both",  # workers compete with computing for cores
         affects={"host memory", "compiled code", "cores"},
-        on_process=set_threads, reads=_threads_now, without_word=_BEFORE_TRAINING,
+        on_process=set_threads, reads=in_force.threads, without_word=_BEFORE_TRAINING,
+        lacks={"patch": _BEFORE_TRAINING}, most=MOST_PROCESSES,
     ),
     Knob(
         name="allocator", scope="process", when="on the CPU with glibc",
         why="blocks that are kept save a system call and page faults for each tensor; expandable segments waste less",
         candidates=_allocators, prefers=_preferred_allocator, priority={"gpu": 130, "cpu": 10}, guide=140,
         affects={"memory", "host memory"}, devices={"cpu", "cuda"},
-        on_process=set_allocator, reads=_allocator, starts_as_read=True, without_word=_BEFORE_TRAINING,
+        on_process=set_allocator, reads=in_force.allocator, shows=Effects.allocates, starts_as_read=True,
+        without_word=_BEFORE_TRAINING, lacks={"patch": _BEFORE_TRAINING},
         trials={"tuned": {"cpu", "cuda"}},
     ),
     Knob(
@@ -113,7 +93,8 @@ KNOBS = (
         why="cuDNN tries its algorithms for each convolution, once, and keeps the fastest",
         candidates=_cudnn_search, prefers=(True,), priority={"gpu": 110}, guide=20,
         affects={"arithmetic"}, devices={"cuda"}, words={"lightning": ("benchmark",)},
-        on_process=let_cudnn_search, reads=_searches, starts_as_read=True, without_word=_BEFORE_TRAINING,
+        written={"lightning": lambda on, _: {"benchmark": on}},
+        on_process=let_cudnn_search, reads=in_force.cudnn_search, starts_as_read=True, without_word=_BEFORE_TRAINING,
         trials={True: {"cuda", "rocm"}},
     ),
 )  # fmt: skip

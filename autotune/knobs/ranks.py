@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.hardware import DeviceKind
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
-from autotune.knobs.knob import Knob
+from autotune.knobs.knob import ASPECTS, Aspect, Knob
 
 WORTH_SHARE = 0.02
 """Nothing is searched if exchanging gradients takes less than this share of a step: hiding all of it would gain less
@@ -22,6 +22,9 @@ itself takes on one machine (2 to 32 channels, depending on the links)."""
 _BUFFER_BYTES = (2**20, 2**23, 2**24)
 """Sizes beside NCCL's own 4 MiB, per direction between two ranks: powers of two, as its documentation recommends."""
 _BY_ENVIRONMENT = "NCCL reads it when the ranks meet: set the variable of this name, in capitals, before training"
+_NOT_SEEN = dict.fromkeys(ASPECTS, "a script splits its model and exchanges gradients in its own way")
+_UNREAD = dict.fromkeys(ASPECTS, "NCCL reads its variable and does not say what it does")
+_UNWRITTEN: dict[Aspect, str] = {"patch": "the place where a script wraps its model is not recorded"}
 _WITHOUT_WORD = "your own `DistributedDataParallel` is made with it"
 
 
@@ -117,6 +120,13 @@ def _views(context: SearchContext) -> Choices | str:
     return Choices((False, True), "gradients that lie in the buckets are not copied back, and take memory once")
 
 
+def _copies(context: SearchContext) -> Choices | str:
+    """Whether gradients are copied into a bucket all at once."""
+    if (nothing := _too_little(context)) is not None:
+        return nothing
+    return Choices((False, True), "a bucket is filled by two kernels, rather than two for each weight")
+
+
 def _little_for_nccl(context: SearchContext) -> str | None:
     """Why there is nothing to tune in NCCL, or None."""
     if context.device not in _STREAMS:
@@ -167,7 +177,7 @@ KNOBS = (
         candidates=None, goes_with="accumulation_steps",  # with the batch size, they make up the effective batch
         affects={"memory", "host memory"},  # on the CPU, of all ranks
         words={"lightning": ("devices",), "fabric": ("devices",)},
-        without_word="`torchrun --nproc-per-node` starts as many",
+        lacks=_NOT_SEEN, without_word="`torchrun --nproc-per-node` starts as many",
     ),
     Knob(
         name="strategy", scope="process",
@@ -175,26 +185,26 @@ KNOBS = (
         why="ranks that each keep a part of weights, gradients and states have room for larger batches, or models",
         candidates=_strategies, when_short=_when_short, goes_with="ranks", priority={"gpu": 117, "cpu": 87}, guide=141,
         affects={"memory", "host memory", "compiled code"},
-        without_word="split by the framework's own FSDP, which is not the one that was measured",
+        lacks=_NOT_SEEN, without_word="split by the framework's own FSDP, which is not the one that was measured",
     ),
     Knob(
         name="reshard_after_forward", scope="process", when="the model is split among ranks",
         why="weights that stay gathered between forward and backward save one exchange",
         candidates=_reshards, goes_with="strategy", priority={"gpu": 119, "cpu": 89}, guide=143,
-        affects={"memory", "host memory"}, without_word="an argument of the framework's own FSDP",
+        affects={"memory", "host memory"}, lacks=_NOT_SEEN, without_word="an argument of the framework's own FSDP",
     ),
     Knob(
         name="fsdp_param_dtype", scope="process", when="the model is split among ranks, and computes in bf16",
         why="where training computes in bf16, weights that are cast before they are gathered are half the bytes",
         candidates=_gathers, goes_with="strategy", prefers=("bf16",), priority={"gpu": 118, "cpu": 88}, guide=142,
         affects={"memory", "host memory", "arithmetic", "compiled code"},
-        without_word="the mixed precision of the framework's own FSDP",
+        lacks=_NOT_SEEN, without_word="the mixed precision of the framework's own FSDP",
     ),
     Knob(
         name="fsdp_prefetch", scope="process", when="the model is split among ranks",
         why="blocks that are gathered ahead are ready when their turn comes (untested: it needs GPUs)",
         candidates=_prefetches, goes_with="strategy", priority={"gpu": 121}, guide=147, scale="linear",
-        devices=_STREAMS, affects={"memory"}, without_word="an argument of the framework's own FSDP",
+        devices=_STREAMS, affects={"memory"}, lacks=_NOT_SEEN, without_word="an argument of the framework's own FSDP",
     ),
     Knob(
         name="exchange_dtype", scope="process",
@@ -202,7 +212,7 @@ KNOBS = (
         why="gradients that are cast to bf16 before they are exchanged are half as many bytes",
         candidates=_exchanges, goes_with="ranks", priority={"gpu": 113, "cpu": 83}, guide=145,
         affects={"memory", "arithmetic"},
-        without_word="register torch's `bf16_compress_hook` on the model that it wraps",
+        lacks=_NOT_SEEN, without_word="register torch's `bf16_compress_hook` on the model that it wraps",
     ),
     Knob(
         name="ddp_bucket_cap_mb", scope="process", when="several ranks that exchange a lot",
@@ -212,7 +222,7 @@ KNOBS = (
         ddp_argument="bucket_cap_mb",
         words={"lightning": ("strategy",), "fabric": ("strategy",), "transformers": ("ddp_bucket_cap_mb",),
                "accelerate": ("kwargs_handlers",)},
-        without_word=_WITHOUT_WORD,
+        without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
     ),
     Knob(
         name="gradient_as_bucket_view", scope="process", when="several ranks that exchange a lot",
@@ -220,7 +230,15 @@ KNOBS = (
         candidates=_views, goes_with="ranks", prefers=(True,), priority={"gpu": 112, "cpu": 82}, guide=144,
         affects={"memory"}, ddp_argument="gradient_as_bucket_view",
         words={"lightning": ("strategy",), "fabric": ("strategy",), "accelerate": ("kwargs_handlers",)},
-        without_word=_WITHOUT_WORD,
+        without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
+    ),
+    Knob(
+        name="batched_grad_copy", scope="process", when="several ranks that exchange a lot, from torch 2.13 on",
+        why="a bucket of many small gradients is filled by two kernels, rather than two for each",
+        candidates=_copies, goes_with="ranks", prefers=(True,), priority={"gpu": 115, "cpu": 85}, guide=152,
+        ddp_argument="batched_grad_copy", since=(2, 13),
+        words={"lightning": ("strategy",), "fabric": ("strategy",)},
+        without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
     ),
     Knob(
         name="static_graph", scope="process", when="several ranks that exchange a lot, and shapes are fixed",
@@ -229,25 +247,25 @@ KNOBS = (
         ddp_argument="static_graph",
         words={"lightning": ("strategy",), "fabric": ("strategy",), "transformers": ("ddp_static_graph",),
                "accelerate": ("kwargs_handlers",)},
-        without_word=_WITHOUT_WORD,
+        without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
     ),
     Knob(
         name="nccl_max_ctas", scope="process", when="several ranks that exchange a lot",
         why="exchanging takes fewer multiprocessors from computing (untested: it needs several GPUs)",
         candidates=_ctas, goes_with="ranks", priority={"gpu": 122}, guide=149, scale="logarithmic", devices=_STREAMS,
-        variable="NCCL_MAX_CTAS", without_word=_BY_ENVIRONMENT,
+        variable="NCCL_MAX_CTAS", lacks=_UNREAD, without_word=_BY_ENVIRONMENT,
     ),
     Knob(
         name="nccl_algo", scope="process", when="three ranks or more that exchange a lot",
         why="a ring or a tree, where NCCL has guessed wrong (untested: it needs several GPUs)",
         candidates=_algorithms, goes_with="ranks", priority={"gpu": 123}, guide=150, devices=_STREAMS,
-        variable="NCCL_ALGO", without_word=_BY_ENVIRONMENT,
+        variable="NCCL_ALGO", lacks=_UNREAD, without_word=_BY_ENVIRONMENT,
     ),
     Knob(
         name="nccl_buffsize", scope="process", when="several ranks that exchange a lot",
         why="larger buffers keep slow links busy (untested: it needs several GPUs)",
         candidates=_buffers, goes_with="ranks", priority={"gpu": 124}, guide=151, scale="logarithmic", devices=_STREAMS,
-        affects={"memory"}, variable="NCCL_BUFFSIZE", without_word=_BY_ENVIRONMENT,
+        affects={"memory"}, variable="NCCL_BUFFSIZE", lacks=_UNREAD, without_word=_BY_ENVIRONMENT,
     ),
     Knob(
         name="find_unused_parameters", scope="process", when="on where the check sees parameters without a gradient",
@@ -255,6 +273,6 @@ KNOBS = (
         candidates=None, goes_with="ranks", ddp_argument="find_unused_parameters",
         words={"lightning": ("strategy",), "fabric": ("strategy",), "transformers": ("ddp_find_unused_parameters",),
                "accelerate": ("kwargs_handlers",)},
-        without_word=_WITHOUT_WORD,
+        without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
     ),
 )  # fmt: skip

@@ -33,6 +33,8 @@ DATALOADER_ARGUMENTS: Mapping[str, str] = {
     name: knob.dataloader_argument for name, knob in KNOBS.items() if knob.dataloader_argument is not None
 }
 """The keyword argument of ``DataLoader`` that takes a knob's value, by knob."""
+READS: Mapping[str, str] = {name: knob.reads.__name__ for name, knob in KNOBS.items() if knob.reads is not None}
+"""The function of `recorder.in_force` that reads a knob's value in a script, by knob."""
 
 
 @functools.cache
@@ -94,14 +96,25 @@ def with_what_is_in_force(config: TrainConfig, device: torch.device) -> TrainCon
     return config.replace(**{name: value for name, value in in_force.items() if value is not None})
 
 
+def arguments_as_knobs(given: Mapping[str, Any], by: Literal["dataloader_argument", "ddp_argument"]) -> dict[str, Any]:
+    """The values of knobs in the arguments that one of torch's objects was made with; None stands for the default."""
+    taking = {name: argument for name, knob in KNOBS.items() if (argument := getattr(knob, by)) is not None}
+    values = {name: given.get(argument) for name, argument in taking.items()}
+    return {name: KNOBS[name].default if value is None else value for name, value in values.items()}
+
+
 def loader_arguments(config: TrainConfig) -> dict[str, Any]:
     """The keyword arguments of ``DataLoader`` that a config decides."""
     return {argument: getattr(config, knob) for knob, argument in DATALOADER_ARGUMENTS.items()}
 
 
 def ddp_arguments(config: TrainConfig) -> dict[str, Any]:
-    """The keyword arguments of ``DistributedDataParallel`` that a config decides."""
-    values = {knob.ddp_argument: getattr(config, name) for name, knob in KNOBS.items() if knob.ddp_argument is not None}
+    """The keyword arguments of ``DistributedDataParallel`` that a config decides; older releases of torch lack some."""
+    values = {
+        knob.ddp_argument: value
+        for name, knob in KNOBS.items()
+        if knob.ddp_argument is not None and ((value := getattr(config, name)) != knob.default or knob.since is None)
+    }
     if config.static_graph:  # DDP finds unused parameters once, and warns if asked to search again
         values["find_unused_parameters"] = False
     return values

@@ -128,11 +128,10 @@ class Space:
             {},
         ]
         configs = [config for config in map(self.fitting, variants) if config is not None]
-        compiling = self.choices.get("compile_mode")
-        modes = ("reduce-overhead", "cudagraphs", "blocks", "loss", "default")
-        mode = compiling.first(modes) if compiling is not None else None
-        if configs and self.overhead_bound and mode is not None:
-            configs.insert(1, self.changed(configs[0], {"compile_mode": mode}))
+        hiding = {knob: choice.first(KNOBS[knob].hides_overhead) for knob, choice in self.choices.items()}
+        changes = {knob: value for knob, value in hiding.items() if value is not None}
+        if configs and self.overhead_bound and changes:
+            configs.insert(1, self.changed(configs[0], changes))
         return tuple(config for config in dict.fromkeys(configs) if config != self.baseline)
 
     def fitting(self, values: Mapping[str, Scalar]) -> TrainConfig | None:
@@ -226,6 +225,9 @@ def build_space(
     when_short = {knob: rule for knob in rules if (rule := KNOBS[knob].when_short)}
 
     def sound(knob: str, rule: Rule) -> Choices | str:
+        torch, since = hardware.software.torch, KNOBS[knob].since
+        if since is not None and not KNOBS[knob].is_in(torch):
+            return f"torch {torch} does not have it; it came with {'.'.join(map(str, since))}"
         return _sound(knob, held.get(knob, rule(context)), unsound, limits.get(knob))
 
     answers = {knob: sound(knob, rule) for knob, rule in rules.items()}

@@ -14,7 +14,7 @@ from autotune.hardware import DeviceKind, Gpu, Hardware
 from autotune.knobs.config import OptimizerImpl, Scalar, TrainConfig
 from autotune.knobs.facts import ModelFacts, WorkloadFacts
 from autotune.knobs.knob import ByLeave
-from autotune.knobs.registry import DATALOADER_ARGUMENTS, KNOBS, of_loader
+from autotune.knobs.registry import KNOBS, arguments_as_knobs, of_loader
 from autotune.knobs.space import Space, build_space
 from autotune.stored import Seconds, Share, Stored, Whole
 
@@ -53,8 +53,8 @@ class LiveFacts(Stored):
     @property
     def baseline(self) -> TrainConfig:
         """The script's own values of the knobs that candidates change."""
-        own = {"batch_size": 1, **{name: value for name, value in (self.loader or {}).items() if value is not None}}
-        loader = {knob: own[argument] for knob, argument in DATALOADER_ARGUMENTS.items() if argument in own}
+        own = {**self.loader["arguments"]} if self.loader is not None else {}
+        loader = arguments_as_knobs({**own, "batch_size": own.get("batch_size") or 1}, "dataloader_argument")
         form = "default" if self.form == "several" else self.form
         return TrainConfig(**loader, optimizer_impl=form, cudnn_benchmark=self.cudnn_benchmark)
 

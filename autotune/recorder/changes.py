@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import types
 import weakref
@@ -22,8 +23,18 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
 
-KEPT = ("dataset", "collate_fn", "worker_init_fn", "generator")
-"""Arguments of a loader that are never changed."""
+OF_ORDER = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
+"""Arguments of DataLoader that decide the batches of samples."""
+WITHOUT_WORKERS = (
+    "dataset",
+    "num_workers",
+    "collate_fn",
+    "worker_init_fn",
+    "generator",
+    "pin_memory",
+    "pin_memory_device",
+)
+"""The other arguments that a loader without workers takes."""
 
 
 class Changes:
@@ -34,7 +45,10 @@ class Changes:
 
             - ``knobs``: a value for each knob
             - ``changed``: names of the knobs that differ from the script's own config
-            - ``loader``: arguments of DataLoader
+            - ``compiled``: whether torch.compile compiles a part of the training
+            - ``reads``, ``shows``: by knob, a function of `in_force` and a method of `Effects` that see its effect
+            - ``of_models``: names of the changed knobs that models must be found for
+            - ``loader``: arguments of DataLoader; ``taking``: by argument, its knob
             - ``process``, ``optimizer``: pairs of a function of `telling` and its value
             - ``model``: functions of `telling`
             - ``ddp``: by knob, an argument of ``DistributedDataParallel`` and its value
@@ -45,6 +59,11 @@ class Changes:
         knobs: A value for each knob.
         changed: A value for each knob that differs from the script's own config.
         loader: Arguments of DataLoader.
+        taking: The knob of each of them.
+        is_compiled: Whether torch.compile compiles a part of the training.
+        reads: Functions of `in_force`, by knob.
+        shows: Methods of `Effects`, by knob.
+        of_models: Names of the changed knobs that models must be found for.
         ddp: Arguments of ``DistributedDataParallel``, by knob.
         wrapped: The ``DistributedDataParallel`` models made with these arguments.
         copies: Makes copies of batches that do not wait; None where they are left as they are.
@@ -56,6 +75,11 @@ class Changes:
         self.knobs = types.SimpleNamespace(**description.get("knobs", {}))
         self.changed: dict[str, Any] = {name: getattr(self.knobs, name) for name in description.get("changed", ())}
         self.loader: dict[str, Any] = description.get("loader", {})
+        self.taking: dict[str, str] = description.get("taking", {})
+        self.is_compiled: bool = description.get("compiled", False)
+        self.reads: dict[str, str] = description.get("reads", {})
+        self.shows: dict[str, str] = description.get("shows", {})
+        self.of_models: list[str] = description.get("of_models", [])
         self.ddp: dict[str, tuple[str, Any]] = description.get("ddp", {})
         self.variables: dict[str, str] = description.get("variables", {})
         self.wrapped: list[Any] = []
@@ -160,27 +184,13 @@ class Changes:
 
     def arguments(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """The arguments to recreate a loader: the script's own, with the changes."""
-        arguments = {name: getattr(loader, name) for name in KEPT}
-        arguments |= {
-            "num_workers": loader.num_workers,
-            "prefetch_factor": loader.prefetch_factor,
-            "pin_memory": loader.pin_memory,
-            "persistent_workers": loader.persistent_workers,
-        }
-        if device := getattr(loader, "pin_memory_device", ""):
-            arguments["pin_memory_device"] = device
-        if not getattr(loader, "in_order", True):
-            arguments["in_order"] = False
-        changed = dict(self.loader)
-        size = changed.pop("batch_size", None)
-        arguments |= changed
+        from torch.utils.data import DataLoader
+
+        names = [name for name in inspect.signature(DataLoader).parameters if name not in OF_ORDER]
+        arguments = {name: getattr(loader, name) for name in names if hasattr(loader, name)} | self.loader
+        size = arguments.pop("batch_size", None)
         if not arguments["num_workers"]:
-            arguments |= {"prefetch_factor": None, "persistent_workers": False}
-            arguments.pop("in_order", None)
-        else:
-            arguments |= {"multiprocessing_context": loader.multiprocessing_context, "timeout": loader.timeout}
-        if arguments.get("in_order", True):  # older versions of torch do not know it
-            arguments.pop("in_order", None)
+            arguments = {name: value for name, value in arguments.items() if name in WITHOUT_WORKERS}
         if is_own_batch_sampler(loader):
             arguments["batch_sampler"] = loader.batch_sampler
         else:

@@ -35,7 +35,7 @@ _RECOMPILES = 8
 _MODE = "_mode_by_autotune"  # attribute of a compiled call
 
 
-def compile_model(model: nn.Module, config: Knobs) -> Undo:
+def compile_calls(model: nn.Module, config: Knobs) -> Undo:
     """Compiles the model's call in place, or the calls of its repeated blocks, so that ``state_dict()`` keeps its keys.
 
     Blocks that are alike share their compiled code. Compiled code is kept with the model, so applying the same config
@@ -65,11 +65,13 @@ def compile_loss(loss: Callable[..., Any], config: Knobs) -> Callable[..., Any]:
     return make(loss, _key(config))
 
 
-def compiled_mode(model: nn.Module) -> str | None:
+def compiled_mode(model: nn.Module | None, *_: object) -> str | None:
     """The mode in which a model's call, or a block's, is compiled; ``eager`` where neither is.
 
     None where a model has no blocks: compiling them would change nothing.
     """
+    if model is None:
+        return None
     for part in model.modules():
         if mode := getattr(vars(part).get("_compiled_call_impl"), _MODE, None):
             return str(mode)

@@ -11,14 +11,14 @@ import math
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterDataPipe, RandomSampler
 
 from .batches import Batches, Watched
-from .naming import class_of
+from .naming import class_of, queue_of
 
 READS_DRAW = (
     "workers draw the random numbers of reading data from their own generators: augmentation, shuffles and dropout "
@@ -37,18 +37,25 @@ class Own(NamedTuple):
 
     Attributes:
         workers: Their number.
-        prefetch_factor: Batches that each of them prepares; None without workers.
+        queue: Batches that they prepare in advance.
         persists: Whether they persist from epoch to epoch.
     """
 
     workers: int = 0
-    prefetch_factor: int | None = None
+    queue: int = 0
     persists: bool = False
 
     @classmethod
     def of(cls, loader: DataLoader[Any]) -> Own:
         """The values of a loader."""
-        return cls(loader.num_workers, loader.prefetch_factor, loader.persistent_workers)
+        return cls(loader.num_workers, queue_of(loader), loader.persistent_workers)
+
+    @classmethod
+    def given(cls, arguments: Mapping[str, Any]) -> Own:
+        """The values of a loader that is made with some arguments."""
+        workers = arguments.get("num_workers", 0)
+        queue = workers * (arguments.get("prefetch_factor") or 2)
+        return cls(workers, queue, arguments.get("persistent_workers", False))
 
 
 class Drawing(DataLoader[Any]):
@@ -91,7 +98,7 @@ class Drawing(DataLoader[Any]):
         # This sampler may draw once more at its end, which a script that counts batches never reaches.
         most = len(sampler) if type(within) is RandomSampler else math.inf
         looks = self.num_workers > own.workers and _is_first(INDICES_DRAW, within)
-        indices = _Indices(source, own.workers * (own.prefetch_factor or 0), most, say if looks else None)
+        indices = _Indices(source, own.queue, most, say if looks else None)
 
         def start() -> Iterator[Any]:
             self._order = self._order or _Order()

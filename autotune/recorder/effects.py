@@ -10,14 +10,13 @@ import contextlib
 import functools
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .copies import is_pinned
-from .layout import layout_of
-from .naming import tensors_in
-from .precision import HALF, matmul_precision, torch_dtype
-from .telling import form_of
+from .in_force import read
+from .naming import arguments_of, tensors_in
+from .precision import HALF, torch_dtype
 from .undo import in_reverse, put
 
 if TYPE_CHECKING:
@@ -28,12 +27,6 @@ if TYPE_CHECKING:
     from .changes import Changes
     from .stream import Stream
 
-OF_ITERATOR = {
-    "num_workers": "_num_workers", "prefetch_factor": "_prefetch_factor", "pin_memory": "_pin_memory",
-    "persistent_workers": "_persistent_workers", "dataloader_in_order": "_in_order",
-}  # fmt: skip
-"""Attributes of the iterators of torch's loader, by knob."""
-OF_MODELS = ("precision", "compile_mode", "memory_format", "sdpa_backend")
 MOST_LOSSES, MOST_NODES = 8, 20_000
 """Losses whose graphs are read, since the first ones may belong to other models; and nodes of each graph, more than a
 network of a thousand layers has."""
@@ -96,23 +89,26 @@ class Effects:
             stream: The stream that the script draws from.
             reads_only: Whether only the loader runs.
         """
-        checks: dict[str, Callable[[Any], str | None]] = {
-            "non_blocking": self._overlap, "precision": self._precision, "compile_mode": self._compiling,
-            "memory_format": self._layout, "sdpa_backend": self._attention, "optimizer_impl": self._optimizer,
-            "num_threads": self._threads, "allocator": self._allocator, "cudnn_benchmark": self._search,
-        }  # fmt: skip
+        import torch
+
         missing: dict[str, str] = {}
         if stream is not None:
-            missing = of_loader(self._changed, stream, pinned=self._pinned, device=self._device)
+            of_arguments = of_loader(self._changes.loader, stream, pinned=self._pinned, device=self._device)
+            missing = {self._changes.taking[argument]: reason for argument, reason in of_arguments.items()}
         if reads_only:
             return missing
+        optimizers = [optimizer for optimizer, _ in self._forms]
+        now = read(self._changes.reads, self._changes.models, optimizers, torch.device(self._device))
         for name, value in self._changed.items():
-            if name in OF_MODELS and self._changes.wants_models:
+            shows = getattr(self, self._changes.shows[name]) if name in self._changes.shows else None
+            if name in self._changes.of_models and self._changes.wants_models:
                 missing[name] = "the model was not found, so that it could not be changed"
             elif name in self._changes.ddp and not self._changes.wrapped:
                 missing[name] = "no DistributedDataParallel was made, so that none could be changed"
-            elif name in checks and (reason := checks[name](value)) is not None:
+            elif shows is not None and (reason := shows(value)) is not None:
                 missing[name] = reason
+            elif value is not None and value not in HALF and now.get(name, value) != value:
+                missing[name] = f"the script itself sets it to {now[name]}"
         return missing
 
     def close(self) -> None:
@@ -121,21 +117,16 @@ class Effects:
         while self._forms:
             self._forms.pop()[1].end()
 
-    @property
-    def _is_compiled(self) -> bool:
-        return self._changes.knobs.compile_mode is not None
-
-    def _precision(self, precision: str) -> str | None:
-        if precision not in HALF:
-            multiplies_so = precision != "tf32" or matmul_precision() in {None, "high", "medium"}
-            return None if multiplies_so else "the script itself sets full precision for matrix products"
-        # What a compiled graph computes inside cannot be seen from outside.
-        if self._is_compiled or not self._dtypes or torch_dtype(precision) in self._dtypes:
+    def computes_in(self, precision: str) -> str | None:
+        """Whether the loss depends on this type; what a compiled graph computes inside cannot be seen from outside."""
+        is_unseen = precision not in HALF or self._changes.is_compiled or not self._dtypes
+        if is_unseen or torch_dtype(precision) in self._dtypes:
             return None
         seen = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in self._dtypes))
         return f"nothing that the loss depends on was computed in {precision}, only in {seen}"
 
-    def _compiling(self, mode: str | None) -> str | None:
+    def compiles(self, mode: str | None) -> str | None:
+        """Whether torch.compile compiled a part of the models."""
         if mode is None:
             return None
         calls = [call for model in self._changes.models if (call := _compiled_call_of(model)) is not None]
@@ -146,78 +137,64 @@ class Effects:
             return None  # code that another config has compiled before is not compiled again
         return f"torch.compile compiled nothing of the model ({why_not_compiled()})"
 
-    def _layout(self, memory_format: str) -> str | None:
-        models = self._changes.models
-        if memory_format != "channels_last":
-            return None
-        if not any(weight.dim() == 4 for model in models for weight in model.parameters()):
-            return "the model has no weight of four dimensions"
-        contiguous = any(layout_of(model) == "contiguous" for model in models)
-        return "some weights of four dimensions are not channels_last" if contiguous else None
-
-    def _attention(self, backend: str) -> str | None:
-        if self._is_compiled or not self._nodes or backend not in _KERNELS:
+    def attends_with(self, backend: str) -> str | None:
+        """Whether the loss depends on this kernel of attention."""
+        if self._changes.is_compiled or not self._nodes or backend not in _KERNELS:
             return None
         kernels = [name for name in self._nodes if "ScaledDotProduct" in name]
         if any(_KERNELS[backend] in name for name in kernels):
             return None
         return f"attention was computed by {' and '.join(sorted(kernels)) or 'no kernel of torch for it'}"
 
-    def _optimizer(self, form: str) -> str | None:
+    def steps_by(self, form: str) -> str | None:
+        """Whether optimizers stepped by the functions of a form."""
         if not self._changes.switched:
             return self._changes.refused_form or "no optimizer of torch stepped, so that none could be changed"
         if self._changes.refused_form is not None or form not in _FORMS:
             return self._changes.refused_form
         for optimizer, watch in self._forms:
-            if form_of(optimizer) != form:
-                return f"the script has set {type(optimizer).__name__} back from its {form} form"
             if not watch.ran:
                 return f"{type(optimizer).__name__} steps by a function of its own, which has no {form} form"
         return None
 
-    def _threads(self, count: int | None) -> str | None:
-        import torch
-
-        now = torch.get_num_threads()
-        return None if count is None or now == count else f"the script itself sets {now} threads"
-
-    def _allocator(self, allocator: str) -> str | None:
+    def allocates(self, allocator: str) -> str | None:
+        """Whether memory comes from an allocator that the settings reach."""
         if allocator != "tuned":
             return None
         if self._device == "cpu":
             return other_allocator()
         return expandable_reason() if self._device == "cuda" else None
 
-    def _search(self, on: bool) -> str | None:
-        import torch
-
-        return None if torch.backends.cudnn.benchmark == on else "the script itself sets torch.backends.cudnn.benchmark"
-
-    def _overlap(self, on: bool) -> str | None:
+    def overlaps(self, on: bool) -> str | None:
+        """Whether a copy of a batch did not wait."""
         copies = self._changes.copies
         if not on or copies is None or copies.overlapped:
             return None
         return "no batch was copied out of page-locked memory by a .to() or .cuda() that waits"
 
 
-def of_loader(changed: dict[str, Any], stream: Stream, *, pinned: bool | None, device: str) -> dict[str, str]:
-    """Returns the loader's knobs that its iterator does not follow, each with the reason.
+def of_loader(changed: Mapping[str, Any], stream: Stream, *, pinned: bool | None, device: str) -> dict[str, str]:
+    """Returns the arguments of DataLoader that its iterator does not follow, each with the reason.
 
     Args:
-        changed: A value for each changed knob.
+        changed: The changed arguments.
         stream: The stream that the script draws from.
         pinned: Whether a batch had page-locked memory; None if unknown.
         device: Kind of the device.
     """
-    iterator, missing = stream.running, {}
-    for name, attribute in OF_ITERATOR.items():
-        has = getattr(iterator, attribute, None)
-        if name in changed and hasattr(iterator, attribute) and (has or None) != (changed[name] or None):
-            missing[name] = f"the loader that was iterated has {name}={has}, not {changed[name]}"
+    from torch.utils.data import DataLoader
+
+    iterator, given = stream.running, arguments_of(stream.loader, DataLoader)
+    follows = {name: getattr(iterator, f"_{name}", given.get(name)) for name in changed}  # torch's iterators copy most
+    if follows.get("batch_size", 0) is None:  # batches of the script's own
+        del follows["batch_size"]
+    missing = {
+        name: f"the loader that was iterated has {name}={has}, not {changed[name]}"
+        for name, has in follows.items()
+        if (has or None) != (changed[name] or None)
+    }
     if changed.get("pin_memory") and "pin_memory" not in missing and pinned is False and device == "cuda":
         missing["pin_memory"] = "no tensor of its batches is page-locked: their class has no pin_memory()"
-    if "batch_size" in changed and stream.loader.batch_size not in {None, changed["batch_size"]}:
-        missing["batch_size"] = f"the loader that was iterated has batch_size={stream.loader.batch_size}"
     workers = getattr(iterator, "_workers", None)
     if "num_workers" in changed and workers is not None and not all(one.is_alive() for one in workers):
         missing["num_workers"] = "a worker of the loader has ended"

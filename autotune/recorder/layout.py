@@ -54,7 +54,7 @@ def lay_out(model: nn.Module, config: Knobs) -> Undo:
     return undo
 
 
-def layout_of(model: nn.Module) -> str | None:
+def layout_of(model: nn.Module | None, *_: object) -> str | None:
     """``channels_last`` if all weights of four dimensions are, else ``contiguous``; None if none is conclusive.
 
     A tensor of one channel, or of one pixel, has both layouts at once.
@@ -62,7 +62,8 @@ def layout_of(model: nn.Module) -> str | None:
     import torch
     from torch.nn.parameter import is_lazy
 
-    images = [weight for weight in model.parameters() if not is_lazy(weight) and weight.dim() == 4]
+    weights = [] if model is None else [weight for weight in model.parameters() if not is_lazy(weight)]
+    images = [weight for weight in weights if weight.dim() == 4]
     ways = [(weight.is_contiguous(memory_format=torch.channels_last), weight.is_contiguous()) for weight in images]
     if all(way == (True, True) for way in ways):
         return None

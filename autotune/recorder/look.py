@@ -38,6 +38,7 @@ class Look:
 
     Args:
         orders: ``socket``: the parent's; ``port``: where ranks may meet; ``seconds``: time limit of the look;
+            ``reads``: see `Observer`;
             ``sandbox``, ``shared``: see `arrival`.
     """
 
@@ -57,6 +58,7 @@ class Look:
             lambda error: give_up(self._wire, error),
             self._on_step,
             is_thorough=True,
+            reads=orders["reads"],
             late_seconds=LATE_SHARE * orders["seconds"],
         )
         self._report_end()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from ..sandbox.system import children_of
 from .naming import (
+    arguments_of,
     batches_of,
     class_of,
     has_own_iterator,
@@ -20,7 +21,6 @@ from .naming import (
     tensors_in,
     weights_of,
 )
-from .precision import matmul_precision
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,7 +62,7 @@ def usual(counts: list[int]) -> int:
 
 def described(loader: Any) -> dict[str, Any]:
     """Describes a script's loader by DataLoader's arguments."""
-    from torch.utils.data import IterableDataset
+    from torch.utils.data import DataLoader, IterableDataset
 
     dataset = loader.dataset
     iterable = isinstance(dataset, IterableDataset)
@@ -74,12 +74,7 @@ def described(loader: Any) -> dict[str, Any]:
         "iterable": iterable,
         "own_batches": is_own_batch_sampler(loader) or size is None,
         "own_iterator": has_own_iterator(loader),
-        "batch_size": size,
-        "num_workers": loader.num_workers,
-        "prefetch_factor": loader.prefetch_factor,
-        "pin_memory": bool(loader.pin_memory),
-        "persistent_workers": bool(loader.persistent_workers),
-        "in_order": bool(getattr(loader, "in_order", True)),
+        "arguments": {**arguments_of(loader, DataLoader), "batch_size": size},
         "reads_batches": reads_batches(dataset),
     }
 
@@ -160,25 +155,6 @@ def rows_of(arguments: Any) -> int | None:
     if tensor is None:
         return None
     return 1 if tensor.dim() == 1 and tensor.is_floating_point() else int(tensor.shape[0])
-
-
-def chosen_by(optimizer: Optimizer | None, models: Sequence[nn.Module]) -> dict[str, Any]:
-    """The settings that the script has made itself, by knob."""
-    import torch
-
-    settings_made: dict[str, Any] = {}
-    images = [weight for model in models for weight in model.parameters() if weight.dim() == 4]
-    laid_out = [weight for weight in images if not weight.is_contiguous()]  # weights of 1 x 1 have both layouts
-    if laid_out and all(weight.is_contiguous(memory_format=torch.channels_last) for weight in images):
-        settings_made["memory_format"] = "channels_last"
-    settings = optimizer.param_groups[0] if optimizer is not None else {}
-    if form := next((form for form in ("fused", "foreach") if settings.get(form)), None):
-        settings_made["optimizer_impl"] = form
-    if torch.backends.cudnn.benchmark:
-        settings_made["cudnn_benchmark"] = True
-    if matmul_precision() in {"high", "medium"}:
-        settings_made["precision"] = "tf32"
-    return settings_made
 
 
 def has_sparse_gradients(optimizer: Optimizer) -> bool:

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import inspect
 from collections.abc import Iterator, Mapping
+from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim import Optimizer
+
+
+def arguments_of(made: Any, by: type) -> dict[str, Any]:
+    """The arguments that an object was made with, as far as it keeps them and they are plain values.
+
+    Args:
+        made: The object.
+        by: The class whose arguments they are: torch's ``DataLoader`` or ``DistributedDataParallel``.
+    """
+    own = {name: getattr(made, name) for name in inspect.signature(by).parameters if hasattr(made, name)}
+    own = {name: value.get_start_method() if isinstance(value, BaseContext) else value for name, value in own.items()}
+    return {name: value for name, value in own.items() if value is None or isinstance(value, (bool, int, float, str))}
 
 
 def loader_key(loader: Any) -> str:
@@ -23,6 +37,11 @@ def loader_key(loader: Any) -> str:
         parts = (size, type(sampler).__qualname__, drops)
     parts = (class_of(dataset), length_of(dataset), *parts)
     return " ".join(map(str, parts))
+
+
+def queue_of(loader: Any) -> int:
+    """Batches that a loader's workers prepare in advance."""
+    return int(loader.num_workers * (loader.prefetch_factor or 0))
 
 
 def is_own_batch_sampler(loader: Any) -> bool:

@@ -48,7 +48,7 @@ import sys
 import threading
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
@@ -59,10 +59,10 @@ from .blocks import count_blocks
 from .devices import uuids
 from .effects import compiled_graphs
 from .heap import Activations
+from .in_force import read
 from .loop import (
     StepProfile,
     autocast_dtype,
-    chosen_by,
     described,
     has_sparse_gradients,
     holders_of,
@@ -123,6 +123,7 @@ class Observer:
         stepped: Called after each step with the number of steps, until enough is seen.
         is_thorough: Whether the observer may also take time and draw random numbers (see above), because the script
             ends afterwards.
+        reads: Functions of `in_force` that read the values of knobs.
         late_seconds: Time from now on, after which `FEWEST_LATE_STEPS` steps are enough.
     """
 
@@ -133,13 +134,14 @@ class Observer:
         stepped: Callable[[int], None] = lambda _: None,
         *,
         is_thorough: bool = False,
+        reads: Mapping[str, str],
         late_seconds: float = math.inf,
     ) -> None:
         import torch
 
         self._default_threads = torch.get_num_threads()
         self._enough, self._failed, self._stepped = enough, failed, stepped
-        self._is_thorough = is_thorough
+        self._is_thorough, self._reads = is_thorough, reads
         self._began, self._first_argv = time(), [*sys.argv]  # scripts may change it
         self._late = perf_counter() + late_seconds
         self._loaders: dict[int, Any] = {}
@@ -408,6 +410,7 @@ class Observer:
             models = holders_of(self._optimizers.values())
         in_compiled_code = calls_unseen and compiled_graphs() > 0
         sample_seconds, wait_fraction = reading(main) if self._is_thorough else self._passes.reading(main)
+        device = torch.device(self._facts.get("device", "cpu"))
         traffic = traffic_of(models, self._optimizers.values())
         tokens = sum(padding.tokens for padding in self._padding)
         apart = self._threads["draw"] - self._threads["train"] if self._threads["train"] else set()
@@ -426,7 +429,7 @@ class Observer:
             "attention": self._attention.was_called,
             **self._facts,
             **({"step_samples": usual(self._row_counts)} if self._row_counts else {}),
-            "chosen": chosen_by(first, models),
+            "in_force": read(self._reads, models, [first] if first is not None else [], device),
             "pid": os.getpid(),
             "argv": sys.argv,
             "first_argv": self._first_argv,

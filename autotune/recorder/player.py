@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .effects import compiled_graphs
 from .failing import PlayerError
+from .naming import queue_of
 from .protocol import Lap, Start
 
 if TYPE_CHECKING:
@@ -130,10 +131,10 @@ class Player:
         if self.stream is None or self._waited:
             return True
         loader, since = self.stream.loader, self._trained_since_restart
-        prefetched = loader.prefetch_factor or 0
-        if self.stream.drawn - self._drawn_when_filled >= loader.num_workers * prefetched:
+        queue = queue_of(loader)
+        if self.stream.drawn - self._drawn_when_filled >= queue:
             return True
-        return since is not None and since >= FILLS * prefetched * self.loader_seconds
+        return since is not None and since >= FILLS * queue / max(1, loader.num_workers) * self.loader_seconds
 
     @property
     def loader_seconds(self) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..sandbox.system import stat_of
+from .naming import arguments_of
 
 _OF_LAUNCHER = "TORCHELASTIC_USE_AGENT_STORE"
 
@@ -109,13 +110,8 @@ def exchange_of(models: Iterable[Any]) -> dict[str, Any] | None:
     for model in models:
         for part in model.modules():
             if isinstance(part, DistributedDataParallel):
-                size = part.bucket_bytes_cap
-                return {
-                    "bucket_cap_mb": None if part.bucket_bytes_cap_default else max(1, round(size / 2**20)),
-                    "gradient_as_bucket_view": bool(part.gradient_as_bucket_view),
-                    "static_graph": bool(part.static_graph),
-                    "find_unused_parameters": bool(part.find_unused_parameters),
-                }
+                size = None if part.bucket_bytes_cap_default else max(1, round(part.bucket_bytes_cap / 2**20))
+                return {**arguments_of(part, DistributedDataParallel), "bucket_cap_mb": size}
     return None
 
 

@@ -54,16 +54,15 @@ class ScriptPlayer(Player):
         import torch
 
         clock = clock_of(torch.device(loop["device"]))
-        compiled = seat["changes"].get("knobs", {}).get("compile_mode") is not None
+        self.changes = Changes(seat["changes"])
         self.part, self.seed = seat["part"], seat["seed"]
         self.draws_ahead = loop["draws_ahead"] and not self.reads_only
-        super().__init__(number, clock, max(1, loop["accumulation"]), compiled=compiled)
+        super().__init__(number, clock, max(1, loop["accumulation"]), compiled=self.changes.is_compiled)
         if not loop["loaders"] or self.draws_ahead:
             self.step_passes = 1
         self.is_patient = True  # a script may compile by itself
         if loop["ranks"] > 1:  # all restart or none: they cannot agree here on the slowest
             self.restart_limit_seconds = math.inf
-        self.changes = Changes(seat["changes"])
         self.effects = Effects(self.changes, loop["device"])
         self._reads_batches = loop["reads_batches"]
         self._has_one_optimizer = loop["optimizers"] == 1

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ..sandbox.system import libc
-from .compiled import compile_model
+from .compiled import compile_calls
 from .layout import follow_weights, lay_out
 from .precision import set_tf32
 from .undo import Undo, in_reverse, never, nothing, put, unless_changed
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .asked import Knobs
 
 __all__ = [
-    "autocast_forward", "checkpoint_blocks", "compile_model", "lay_out", "let_cudnn_search", "multiply_in_fp8",
+    "autocast_forward", "checkpoint_blocks", "compile_calls", "lay_out", "let_cudnn_search", "multiply_in_fp8",
     "restrict_attention", "set_allocator", "set_tf32", "set_threads", "switch_optimizer",
 ]  # fmt: skip
 """Scripts' processes, which lack the knobs' declarations, call these functions by name."""
@@ -217,18 +217,11 @@ def _recast(optimizer: Optimizer) -> None:
                     state[name] = value.to(weight.device)
 
 
-def form_of(optimizer: Optimizer) -> str:
+def form_of(_model: nn.Module | None, optimizer: Optimizer | None, *_: object) -> str | None:
     """The form of an optimizer's groups: ``fused``, ``foreach``, ``default``; ``several`` where they differ."""
+    if optimizer is None:
+        return None
     forms = {
         next((form for form in ("fused", "foreach") if group.get(form)), "default") for group in optimizer.param_groups
     }
     return forms.pop() if len(forms) == 1 else "several"
-
-
-def attention_allowed() -> str:
-    """The backend of attention that is allowed besides math; ``default`` if several are, ``math`` if none is."""
-    import torch
-
-    names = {"flash": "flash_attention", "mem_efficient": "efficient_attention", "cudnn": "cudnn_attention"}
-    allowed = [word for name, word in names.items() if getattr(torch.backends.cuda, f"{name}_sdp_enabled", bool)()]
-    return allowed[0] if len(allowed) == 1 else "default" if allowed else "math"

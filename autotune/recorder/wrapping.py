@@ -53,8 +53,10 @@ def checkpoint_blocks(model: nn.Module, config: Knobs) -> Undo:
     return in_reverse([*undos, *(wrap_forward(block, recomputed) for group in groups for block in group)])
 
 
-def checkpointed(model: nn.Module) -> str | None:
+def checkpointed(model: nn.Module | None, *_: object) -> str | None:
     """``blocks`` if the backward pass recomputes them, else ``none``; None if there are no such blocks."""
+    if model is None:
+        return None
     if any(recomputed.__qualname__ in getattr(part.forward, _WITHIN, ()) for part in model.modules()):
         return "blocks"
     return "none" if repeated_blocks(model, recomputable=True) else None

@@ -113,7 +113,7 @@ def how_to_train(result: Result, path: Path) -> str:
         "loader = tuned.dataloader(dataset, shuffle=True)",
         "model, optimizer = tuned.prepare(model, optimizer)",
     ]
-    if result.best.config.compile_mode == "loss":
+    if result.best.config.compiles_loss:
         lines.append("loss = tuned.compiled_loss(loss)")
     return "\n".join(lines)
 

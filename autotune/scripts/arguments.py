@@ -7,15 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from autotune.scripts.flags import destination, typed
 from autotune.scripts.source import CannotEditError, Code, Source, last_name, literal, naming
+from autotune.scripts.words import NEEDS_WORKERS
 
 ANY = object()
 """A value that needs no comparison with the source."""
-_NEEDS_WORKERS = {
-    f"{prefix}{name}": f"{prefix}num_workers"
-    for prefix in ("", "dataloader_")
-    for name in ("prefetch_factor", "persistent_workers")
-}
-"""Arguments that are refused without workers, and the argument that gives the number of workers."""
 
 
 def set_arguments(
@@ -68,8 +63,8 @@ def _with_workers(name: str, value: object, given: Mapping[str, ast.expr], *, sp
     Raises:
         CannotEditError: The script computes their number.
     """
-    workers = given.get(_NEEDS_WORKERS.get(name, ""))
-    if name not in _NEEDS_WORKERS or not value or isinstance(workers, ast.Constant):
+    workers = given.get(NEEDS_WORKERS.get(name, ""))
+    if name not in NEEDS_WORKERS or not value or isinstance(workers, ast.Constant):
         return value
     if workers is None and not spreads:  # a literal is added with it
         return value

@@ -32,7 +32,7 @@ def _held_in_loader(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
         held["batch_size"] = own
     elif not batch_is_free:
         held["batch_size"] = "another batch size would change the samples of a step; --effective-batch free tries it"
-    if seen.loaders[0].iterable and not seen.loaders[0].num_workers:
+    if seen.loaders[0].iterable and not seen.loaders[0].arguments["num_workers"]:
         held["num_workers"] = (
             "an iterable data set repeats its samples in every worker unless it shards them itself; "
             "if it does, give the script workers, and autotune tries more of them"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from autotune.errors import WorkloadError
-from autotune.knobs import KNOBS, TrainConfig, WorkloadFacts
+from autotune.knobs import KNOBS, TrainConfig, WorkloadFacts, arguments_as_knobs
+from autotune.knobs.config import allowed_words
 from autotune.results.sites import Site, SourceRecord
 from autotune.scripts.changes import BEGUN_ANEW
 from autotune.scripts.script import Script
@@ -81,22 +82,20 @@ def baseline_of(seen: SeenScript) -> TrainConfig:
         "num_threads": seen.threads if seen.threads != seen.default_threads else None,
     }
     device = cast("DeviceKind", seen.device)
-    chosen = {name: value for name, value in seen.chosen.items() if not KNOBS[name].is_idle(value, device)}
+    chosen = {name: value for name, value in seen.chosen.items() if is_value(name, value, device)}
     values |= {**chosen, **({"precision": _HALF.get(seen.precision, "fp32")} if seen.precision is not None else {})}
-    exchange: dict[str, Any] = seen.ddp or {}
-    values |= {name: exchange[knob.ddp_argument] for name, knob in KNOBS.items() if knob.ddp_argument in exchange}
+    values |= arguments_as_knobs(seen.ddp or {}, "ddp_argument")
     if seen.loaders:
-        main = seen.loaders[0]
         usual = round(statistics.median(seen.samples)) if seen.samples else 1
-        values |= {
-            "batch_size": max(1, main.batch_size or usual),
-            "num_workers": main.num_workers,
-            "prefetch_factor": main.prefetch_factor,
-            "pin_memory": main.pin_memory,
-            "persistent_workers": main.persistent_workers,
-            "dataloader_in_order": main.in_order,
-        }
+        size = max(1, seen.loaders[0].arguments["batch_size"] or usual)
+        values |= {**arguments_as_knobs(seen.loaders[0].arguments, "dataloader_argument"), "batch_size": size}
     return TrainConfig(**values)
+
+
+def is_value(name: str, value: Any, device: DeviceKind) -> bool:
+    """Whether what a script has set is a value of a knob, and has an effect on a kind of device."""
+    is_allowed = isinstance(value, bool) or value in allowed_words(name)
+    return is_allowed and not KNOBS[name].is_idle(value, device)
 
 
 def loop_of(seen: SeenScript) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
+from autotune.knobs import KNOBS
 from autotune.knobs.changes import changes_of
 from autotune.results.result import Result
 from autotune.results.sites import Site, SourceRecord
@@ -84,8 +85,8 @@ def set_in_place(result: Result, record: SourceRecord, files: Files) -> None:
         raise CannotEditError("would hide from workers what the script changes in its data", "persistent_workers")
     for knob in _set_in_framework(values, record, files):
         del values[knob]
-    places = {*words.LOADER, *(["optimizer_impl"] if best.optimizer_impl != "default" else [])}
-    if others := sorted(values.keys() - places):
+    forms = {knob: value for knob, value in values.items() if value in KNOBS[knob].optimizer_arguments}
+    if others := sorted(values.keys() - words.LOADER.keys() - forms.keys()):
         raise CannotEditError("cannot be written in place", " and ".join(others))
     arguments = changes_of(best, baseline)["loader"]
     loader = {words.LOADER[knob]: arguments[words.LOADER[knob]] for knob in values if knob in words.LOADER}
@@ -93,9 +94,9 @@ def set_in_place(result: Result, record: SourceRecord, files: Files) -> None:
         seen = {name: getattr(baseline, knob) for knob, name in words.LOADER.items()}
         with naming(values.keys() & words.LOADER.keys()):
             _set_in_loaders(loader, seen, record, files)
-    if "optimizer_impl" in values:
-        with naming(["optimizer_impl"]):
-            _set_optimizers(best.optimizer_impl, record, files)
+    for knob, form in forms.items():
+        with naming([knob]):
+            _set_optimizers(form, KNOBS[knob].optimizer_arguments, record, files)
 
 
 def _set_in_framework(values: Mapping[str, Any], record: SourceRecord, files: Files) -> set[str]:
@@ -116,8 +117,8 @@ def _set_in_loaders(
     arguments: Mapping[str, object], seen: Mapping[str, object], record: SourceRecord, files: Files
 ) -> None:
     """Sets the arguments of each loader that feeds training."""
-    if words.absent("prefetch_factor", seen["prefetch_factor"]):  # torch's default, whether the script gives it or not
-        seen = {**seen, "prefetch_factor": ANY}
+    alike = [name for name, value in seen.items() if len(words.absent_values(name)) > 1 and words.absent(name, value)]
+    seen = {**seen, **dict.fromkeys(alike, ANY)}  # torch's default, whether the script gives it or not
     for site in record.loaders or (None,):
         own = _own(site, arguments)
         file = files[own.file]
@@ -127,13 +128,13 @@ def _set_in_loaders(
         set_arguments(file, call, arguments, seen=seen, parameters=own.parameters, absent=words.absent)
 
 
-def _set_optimizers(form: str, record: SourceRecord, files: Files) -> None:
-    """Makes each optimizer in another form: ``fused`` or ``foreach``."""
+def _set_optimizers(form: str, forms: tuple[str, ...], record: SourceRecord, files: Files) -> None:
+    """Makes each optimizer in another one of its forms."""
     for site in record.optimizers or (None,):
         own = _own(site, [form])
         file = files[own.file]
         call = file.call_at(own)
-        others = [str(word.arg) for word in call.keywords if word.arg in {"fused", "foreach"} and word.arg != form]
+        others = [str(word.arg) for word in call.keywords if word.arg in forms and word.arg != form]
         set_arguments(file, call, {**dict.fromkeys(others, False), form: True}, seen={})
 
 

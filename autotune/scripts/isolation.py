@@ -23,6 +23,7 @@ from autotune.errors import AutotuneError, Interrupted, WorkloadError
 from autotune.hardware import open_energy
 from autotune.knobs import TrainConfig, affecting
 from autotune.knobs.changes import changes_of
+from autotune.knobs.registry import READS
 from autotune.measuring import Point
 from autotune.recorder.protocol import Command
 from autotune.sandbox.protection import Protection
@@ -99,7 +100,7 @@ class ScriptIsolation(Isolation):
         self._protection.begin()
         plan = self._protection.offer.plan
         self._spawning |= plan is not None and not plan.stacks
-        child = self._child({"role": "look", "seconds": deadline_seconds}, LOOK)
+        child = self._child({"role": "look", "seconds": deadline_seconds, "reads": READS}, LOOK)
         try:
             with self._attending(child):
                 seen = watch(child, deadline_seconds, self._script, self._protection, LOOK)

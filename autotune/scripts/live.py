@@ -18,6 +18,7 @@ from autotune.bursts.child import events_in
 from autotune.files import stem_of
 from autotune.hardware import Hardware, probe_host
 from autotune.knobs import LiveFacts
+from autotune.knobs.registry import READS
 from autotune.results.files import keep_document
 from autotune.results.live import LiveLog
 from autotune.results.result import ScriptRecord
@@ -67,8 +68,8 @@ class Live:
         Args:
             warn: Shows a warning about a process that the recorder cannot enter.
         """
-        shared, allowed = str(self._folder), self._allowed
-        orders = {"role": "train", "socket": str(self._folder / "live"), "shared": shared, "allowed": allowed}
+        folder, told = str(self._folder), {"allowed": self._allowed, "reads": READS}
+        orders = {"role": "train", "socket": str(self._folder / "live"), "shared": folder, **told}
         environment = self._script.environment(orders, os.environ)
         listening = threading.Thread(target=self._listen, daemon=True)
         listening.start()

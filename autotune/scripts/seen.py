@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.knobs import KNOBS
+
 VARYING = 2
 """Steps are unequal amounts of work if one calls models more than this many times as often as another. Not tuned."""
 
@@ -22,12 +24,8 @@ class SeenLoader:
         iterable: Whether the data set is iterated, not indexed.
         own_batches: Whether the script makes its batches itself.
         own_iterator: Whether the loader's class makes its own iterator.
-        batch_size: The size of its batches; None if the script makes them.
-        num_workers: As given.
-        prefetch_factor: As given.
-        pin_memory: As given.
-        persistent_workers: As given.
-        in_order: As given.
+        arguments: The arguments of DataLoader that are plain values; ``batch_size`` is None if the script makes its
+            batches.
         reads_batches: Whether whole batches are read at once.
         passed: Passes through such a loader before the pass in which training begins.
         begun_anew: Passes that began between steps before the previous one had ended.
@@ -41,12 +39,7 @@ class SeenLoader:
     iterable: bool
     own_batches: bool
     own_iterator: bool
-    batch_size: int | None
-    num_workers: int
-    prefetch_factor: int | None
-    pin_memory: bool
-    persistent_workers: bool
-    in_order: bool
+    arguments: dict[str, Any]
     reads_batches: bool
     passed: int
     begun_anew: int
@@ -98,7 +91,7 @@ class SeenScript:
         attention: Whether torch's attention was called.
         small_operators_fraction: Share of a step's time in operators that take almost no time each.
         precision: The type that the script itself chooses to compute in; None: fp32.
-        chosen: Other values that the script has set in torch, by knob.
+        in_force: The values that torch has for knobs, as far as they can be read.
         compiled: Whether the script compiles.
         calls_unseen: Whether its models compute past torch's hooks, though nothing is compiled.
         step_calls: Calls of models in each step, where no loader feeds training.
@@ -151,7 +144,7 @@ class SeenScript:
     attention: bool
     small_operators_fraction: float
     precision: str | None
-    chosen: dict[str, Any]
+    in_force: dict[str, Any]
     compiled: bool
     calls_unseen: bool
     step_calls: list[int]
@@ -163,6 +156,12 @@ class SeenScript:
     evaluation_bytes: int
     triton: bool
     torchao: bool
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The values that the script has set itself. Where the default is None, whatever torch has is no choice."""
+        own = {name: (value, KNOBS[name].default) for name, value in self.in_force.items()}
+        return {name: value for name, (value, default) in own.items() if default is not None and value != default}
 
     @property
     def steps_vary(self) -> bool:

@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterable
 from typing import Any
 
-from autotune.knobs import DATALOADER_ARGUMENTS, KNOBS
+from autotune.knobs import DATALOADER_ARGUMENTS, KNOBS, going_with
 from autotune.knobs.knob import Framework
-from autotune.recorder.compiled import OWN_MODES
 from autotune.scripts.source import Source
 
 LOADER = DATALOADER_ARGUMENTS
@@ -16,19 +15,31 @@ _PACKAGES: dict[str, Framework] = {
     "transformers": "transformers", "lightning": "lightning", "pytorch_lightning": "lightning",
     "accelerate": "accelerate",
 }  # fmt: skip
-_ABSENT: dict[str, tuple[object, ...]] = {
-    "num_workers": (0,), "prefetch_factor": (None, 2), "pin_memory": (False,), "persistent_workers": (False,),
-    "in_order": (True,), "dataloader_num_workers": (0,), "dataloader_prefetch_factor": (None, 2),
-    "dataloader_pin_memory": (True,), "dataloader_persistent_workers": (False,),
-}  # fmt: skip
-"""Defaults of DataLoader and of TrainingArguments, which pins memory by default."""
+
+
+def _arguments(knob: str) -> dict[str, str]:
+    """The arguments that take a knob's value unchanged, of DataLoader and of frameworks."""
+    words = [("torch", LOADER.get(knob)), *KNOBS[knob].words.items()]
+    return {taker: word for taker, word in words if isinstance(word, str)}
+
+
+_KNOB_OF = {argument: KNOBS[knob] for knob in KNOBS for argument in _arguments(knob).values()}
+_WORKERS = _arguments("num_workers")
+NEEDS_WORKERS = {
+    argument: _WORKERS[taker] for knob in going_with("num_workers") for taker, argument in _arguments(knob).items()
+}
+"""Arguments that are refused without workers, and the argument that gives the number of workers."""
+
+
+def absent_values(name: str) -> tuple[object, ...]:
+    """The values that an argument has if it is not given; several are alike."""
+    knob = _KNOB_OF.get(name)
+    return knob.absent.get(name, (knob.default,)) if knob is not None else ()
 
 
 def absent(name: str, value: object) -> bool:
     """Whether an argument that is not given has this value already."""
-    return any(
-        value is default or (type(value) is type(default) and value == default) for default in _ABSENT.get(name, ())
-    )
+    return any(type(value) is type(default) and value == default for default in absent_values(name))
 
 
 def framework_call(source: Source) -> tuple[Framework, ast.Call] | None:
@@ -61,15 +72,5 @@ def arguments(framework: Framework, knob: str, value: Any, optimizer: str | None
     word = KNOBS[knob].words.get(framework)
     if isinstance(word, str):
         return {word: value}
-    words: dict[tuple[str, str], dict[str, Any]] = {("lightning", "cudnn_benchmark"): {"benchmark": value}}
-    if value not in OWN_MODES:
-        words["transformers", "compile_mode"] = {"torch_compile": True, "torch_compile_mode": value}
-    if value == "bf16":
-        mixed = {"precision": "bf16-mixed"}
-        words |= {("lightning", knob): mixed, ("fabric", knob): mixed, ("accelerate", knob): {"mixed_precision": value}}
-    if value in {"bf16", "tf32"}:
-        words["transformers", knob] = {value: True}
-    if optimizer == "AdamW":
-        name = "adamw_torch_fused" if value == "fused" else "adamw_torch"
-        words["transformers", "optimizer_impl"] = {"optim": name}
-    return words.get((framework, knob))
+    written = KNOBS[knob].written.get(framework)
+    return written(value, optimizer) if written is not None else None

@@ -10,6 +10,7 @@ from autotune.bursts.duet import LEAST_LONG_TURNS, ROUND_WARMUP_SHARE
 from autotune.bursts.protocol import BurstPlan
 from autotune.hardware import DeviceKind
 from autotune.knobs import Scalar, TrainConfig, affecting
+from autotune.knobs.compiling import compile_seconds
 from autotune.measuring import FEWEST_STEPS, MOST_STEPS, Burst, MemoryModel, Point
 from autotune.search.proposal import CONFIRM
 from autotune.search.stopping import Budget
@@ -19,13 +20,6 @@ START_SECONDS = 2.25
 """The estimate for starting a process before the first one has started."""
 OPENING_STEPS = 3
 """Steps of a config before its first block: one shows that it trains, one shows its speed, one leads in."""
-COMPILE_SECONDS: Mapping[str, float] = {
-    "cudagraphs": 4.0, "blocks": 14.0, "default": 20.0, "loss": 20.0, "reduce-overhead": 20.0,
-    "max-autotune-no-cudagraphs": 120.0, "max-autotune": 120.0,
-}  # fmt: skip
-"""Seconds that a first compile is expected to take, by mode. Once one has been seen, only their ratios count. CUDA
-graphs are recorded in a step or two, and blocks took two thirds of the whole model on a CPU
-(benchmarks/regional_compile.py). The rest is not tuned."""
 CACHE_SAVES = 0.7
 """The least share of compiling that a cache saves once another process has compiled the same code. 0.8 to 0.9 were
 measured on a CPU."""
@@ -115,7 +109,7 @@ class Costs:
 
     def is_compiled(self, config: TrainConfig) -> bool:
         """Whether a config is eager, or its code has been compiled before."""
-        return config.compile_mode is None or _code(config) in self._seen().codes
+        return not config.is_compiled or _code(config) in self._seen().codes
 
     def challenge_seconds(self, point: Point, partner: Point | None) -> float:
         """Seconds that a challenge of a partner costs a candidate: first steps, blocks, and a start if needed."""
@@ -179,9 +173,9 @@ class Costs:
 
     def _first_compile_seconds(self, config: TrainConfig) -> float:
         """Seconds of a first compile, scaled by how slow the compiler was in the modes seen so far."""
-        if config.compile_mode is None:
+        if not config.is_compiled:
             return 0.0
-        return COMPILE_SECONDS[config.compile_mode] * self._seen().compiler_slowness
+        return compile_seconds(config) * self._seen().compiler_slowness
 
     def _side_seconds(self, point: Point, block_samples: int, stage: str) -> float:
         """Seconds of one side of a round."""
@@ -218,11 +212,11 @@ class Costs:
             compiling = measured.compile_seconds or 0.0
             sample_seconds[config] = 1 / measured.samples_per_second
             codes.add(_code(config))
-            if measured.compile_seconds is not None and config.compile_mode is not None and trial.round is None:
-                slowness.append(compiling / COMPILE_SECONDS[config.compile_mode])
+            if measured.compile_seconds is not None and config.is_compiled and trial.round is None:
+                slowness.append(compiling / compile_seconds(config))
             if not self._has_joined(trial):
                 fresh.append(measured.start_seconds + measured.build_seconds + measured.warmup_seconds - compiling)
-            elif config.compile_mode is None:
+            elif not config.is_compiled:
                 joined.append(trial.burst.seconds)
         return _Seen(
             start_seconds=max(0.0, statistics.median(fresh)) if fresh else None,

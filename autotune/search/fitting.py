@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from autotune.knobs import HALF, Scalar, Space, divisors
+from autotune.knobs import HALF, KNOBS, Scalar, Space, divisors, going_with
+from autotune.knobs.loader import LEAST_QUEUE
 from autotune.measuring import Burst, Outcome, Point
 from autotune.search.bursts import Bursts
 from autotune.search.proposal import FIT, Proposal
@@ -73,14 +74,15 @@ def rungs(baseline: Point, space: Space, outcome: Outcome) -> Iterator[Rung]:
 def _steps(baseline: Point, space: Space, outcome: Outcome) -> Iterator[tuple[dict[str, Scalar], str]]:
     config = baseline.config
     if outcome in {Outcome.HOST_OOM, Outcome.SHM_EXHAUSTED}:
-        if (config.prefetch_factor or 0) > 1:
-            yield {"prefetch_factor": 1}, "fewer batches wait in the loader"
+        if config.queue_batches > config.num_workers:
+            yield LEAST_QUEUE, "fewer batches wait in the loader"
         workers = config.num_workers
         while workers > 1:
             workers //= 2
             yield {"num_workers": workers}, "fewer workers hold fewer batches"
     if config.num_workers and (outcome is not Outcome.OOM or space.device == "cpu"):  # a CPU has no other memory
-        yield {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False}, "no worker holds a batch"
+        idle = {knob: KNOBS[knob].default for knob in going_with("num_workers")}
+        yield {"num_workers": 0, **idle}, "no worker holds a batch"
     effective, size = config.batch_size * config.accumulation_steps, config.batch_size  # per rank
     for smaller in sorted((value for value in divisors(effective) if value < size), reverse=True):
         if 2 * smaller <= size:

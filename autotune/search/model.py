@@ -37,12 +37,6 @@ MODES_DIFFER = 0.4
 MEETING, KNOWN_TO_MEET = 0.25, 0.7
 """The standard deviation of the joint gain of two settings, as a share of the smaller one's own deviation: for most,
 and for those known to depend on each other. Not tuned."""
-INTERACTIONS = frozenset(
-    map(frozenset, (
-        ("compile_mode", "precision"), ("num_workers", "num_threads"), ("batch_size", "checkpointing"),
-        ("batch_size", "precision"), ("memory_format", "precision"), ("persistent_workers", "num_workers"),
-    ))
-)  # fmt: skip
 MISFIT = 0.04
 """The standard deviation of the part of a config's log speed that no sum of effects explains. Not tuned; close to the
 difference between two processes of one config."""
@@ -195,7 +189,7 @@ class Beliefs:
 
 def _features(knob: str, values: Sequence[Scalar], own: Scalar, deviation: float, space: Space) -> Iterable[Feature]:
     """The features of one knob, relative to the baseline's level."""
-    preferred, compiles = space.preferred.get(knob), knob == "compile_mode"
+    preferred, compiles = space.preferred.get(knob), knob in KNOBS and bool(KNOBS[knob].hides_overhead)
     mean = 0.0
     if compiles:
         mean, deviation = OVERHEAD_BOUND if space.overhead_bound else COMPILING
@@ -237,4 +231,5 @@ def _is_idle(knob: str, values: Mapping[str, Scalar]) -> bool:
 
 
 def _meeting(knob: str, other: str) -> float:
-    return KNOWN_TO_MEET if frozenset((knob, other)) in INTERACTIONS else MEETING
+    known = {name: KNOBS[name].meets for name in (knob, other) if name in KNOBS}
+    return KNOWN_TO_MEET if other in known.get(knob, ()) or knob in known.get(other, ()) else MEETING

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from autotune.knobs import Space, affecting
+from autotune.knobs.compiling import compiles_alike
 from autotune.measuring import Burst, MemoryModel, Outcome, Point
 from autotune.recorder.failing import PINNING
 from autotune.search.trials import Trial
 from autotune.units import format_bytes
-
-_COMPILED_AS: Mapping[str | None, str] = {"loss": "default"}
-"""The mode in which another mode compiles the model itself."""
 
 
 def refusal(point: Point, space: Space, trials: Sequence[Trial], memory: MemoryModel | None = None) -> str | None:
@@ -32,8 +30,8 @@ def _as_before(point: Point, earlier: Burst, trials: Sequence[Trial], *, on_cpu:
     shared = (knob for knob in earlier.without_effect if _has_same(point, earlier.point, knob))
     if (name := next(shared, None)) is not None:
         return f"{name}={getattr(point.config, name)} did not come into effect here"
-    if _is_compiler_failure(earlier, trials) and _fails_alike(point, earlier.point):
-        return f"compile_mode={point.config.compile_mode} did not work here"
+    if _is_compiler_failure(earlier, trials) and _compiles_alike(point, earlier.point):
+        return "compiling in this mode did not work here"
     return _for_memory(point, earlier, on_cpu=on_cpu)
 
 
@@ -83,19 +81,17 @@ def _has_same(point: Point, other: Point, name: str) -> bool:
 
 def _queued_samples(point: Point) -> int:
     config = point.config
-    return config.num_workers * (config.prefetch_factor or 0) * config.batch_size
+    return config.queue_batches * config.batch_size
 
 
 def _is_compiler_failure(failed: Burst, trials: Sequence[Trial]) -> bool:
     """Whether compiling made a burst fail: the compiler said so, or no eager burst has failed in the same way."""
     if failed.outcome not in {Outcome.TIMEOUT, Outcome.CRASHED}:
         return failed.outcome is Outcome.UNSUPPORTED and not failed.without_effect
-    eager = (trial.burst for trial in trials if trial.burst.point.config.compile_mode is None)
+    eager = (trial.burst for trial in trials if not trial.burst.point.config.is_compiled)
     return all(burst.outcome is not failed.outcome for burst in eager)
 
 
-def _fails_alike(point: Point, failed: Point) -> bool:
-    """Whether two points compile in the same mode: a failure at one batch size repeats at any other."""
-    modes = (side.config.compile_mode for side in (failed, point))
-    mode, other = (_COMPILED_AS.get(compile_mode, compile_mode) for compile_mode in modes)
-    return mode is not None and other == mode and point.parameters == failed.parameters
+def _compiles_alike(point: Point, failed: Point) -> bool:
+    """Whether a failure of the compiler repeats, at any batch size."""
+    return compiles_alike(point.config, failed.config) and point.parameters == failed.parameters

@@ -69,4 +69,4 @@ def _counts(trial: Trial) -> bool:
 
 def resource_cost(config: TrainConfig) -> tuple[bool, int]:
     """A config's costs besides time and memory, most expensive first: compiling, workers."""
-    return config.compile_mode is not None, config.num_workers
+    return config.is_compiled, config.num_workers

@@ -75,7 +75,7 @@ def _loader(seen: SeenScript) -> str:
     count = f"{main.samples:,} samples" if main.samples is not None else "samples without end"
     more = f", and {len(seen.loaders) - 1} more" if len(seen.loaders) > 1 else ""
     dataset = main.dataset.rpartition(".")[2]
-    size = f"{main.batch_size}"
-    if main.batch_size is None:  # batch_size=None or a batch_sampler: the most frequent size
+    size = f"{main.arguments['batch_size']}"
+    if main.arguments["batch_size"] is None:  # batch_size=None or a batch_sampler: the most frequent size
         size = f"{baseline_of(seen).batch_size}, which the script makes itself"
-    return f"{dataset} of {count}, batches of {size}, {main.num_workers} workers{more}"
+    return f"{dataset} of {count}, batches of {size}, {main.arguments['num_workers']} workers{more}"

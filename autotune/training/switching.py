@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.errors import ConfigError
-from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, Scalar, TrainConfig, can_share_process, variables
+from autotune.knobs import HALF, KNOBS, Scalar, TrainConfig, can_share_process, variables
 from autotune.knobs.knob import Knob
 from autotune.recorder.undo import Undo, nothing
 from autotune.training.ranks import this_rank, threads_of_rank
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim import Optimizer
-    from torch.utils.data import DataLoader
 
 
 class _Setting(NamedTuple):
@@ -130,16 +129,6 @@ class InForce:
         is_users = now == setting.before and requested in {knob.default, *HALF}
         if now is not None and now != requested and not is_users:
             raise ConfigError(f"{knob.name}={requested} did not come into effect: it is {now}")
-
-
-def loader_differences(loader: DataLoader[Any], config: TrainConfig) -> dict[str, tuple[Scalar, Scalar]]:
-    """The knobs in which a loader differs from a config, each with the config's value and the loader's.
-
-    Arguments that an older torch lacks are not compared.
-    """
-    requested = {name: getattr(config, name) for name in DATALOADER_ARGUMENTS}
-    values = {name: getattr(loader, DATALOADER_ARGUMENTS[name], requested[name]) for name in requested}
-    return {name: (requested[name], values[name]) for name in requested if requested[name] != values[name]}
 
 
 def _goes_by(knob: Knob, config: TrainConfig) -> tuple[Scalar, ...]:

@@ -121,9 +121,7 @@ class Tuned:
         if self._places(dataset, settings):
             dataset, settings["collate_fn"] = self._place(dataset, settings.get("collate_fn")), unpacked
         loader = TunedLoader(dataset, **settings)
-        loader.own = Own(
-            kwargs.get("num_workers", 0), kwargs.get("prefetch_factor") or 2, kwargs.get("persistent_workers", False)
-        )
+        loader.own = Own.given(kwargs)
         return loader
 
     def eval_dataloader(self, dataset: Dataset[Any], **kwargs: Any) -> DataLoader[Any]:
@@ -204,7 +202,7 @@ class Tuned:
         self.in_force.switch(self.config)
 
     def compiled_loss(self, loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """The compiled form of a loss of model and batch with ``compile_mode=loss``; else the loss unchanged.
+        """The compiled form of a loss of model and batch, if the config compiles the loss; else the loss unchanged.
 
         That fuses the model's end with the operations after it, such as a softmax over a large vocabulary. It also
         compiles models whose parts the loss calls.

@@ -41,6 +41,16 @@ def test_transformers_says_what_it_has_words_for() -> None:
     assert not [word for word in training_kwargs(tuned()) if word.startswith("ddp_")]
 
 
+def test_an_argument_of_ddp_that_a_framework_lacks_is_named() -> None:
+    """It is passed to those that hand on any argument."""
+    from autotune.integrations.accelerate import accelerator_kwargs
+    from autotune.integrations.lightning import trainer_kwargs
+
+    with pytest.warns(UserWarning, match="batched_grad_copy=True .*no word"):
+        assert "kwargs_handlers" in accelerator_kwargs(tuned(**KNOBS, batched_grad_copy=True))
+    assert trainer_kwargs(tuned(**KNOBS, batched_grad_copy=True))["strategy"]._ddp_kwargs["batched_grad_copy"]
+
+
 def test_a_static_graph_is_left_out_where_a_framework_accumulates() -> None:
     """Its first micro-batch exchanges nothing, on which DDP fails."""
     from autotune.integrations.lightning import trainer_kwargs

@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounter
 from torch.nn.functional import cross_entropy
 
 from autotune.knobs.config import TrainConfig
-from autotune.recorder.compiled import compile_model, keep_gradients
+from autotune.recorder.compiled import compile_calls, keep_gradients
 from autotune.training.tuned import Tuned
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
 
@@ -102,7 +102,7 @@ def test_the_loss_is_compiled_with_the_model_in_it(
 def test_a_compiled_model_can_be_traced(mode: Any) -> None:
     """As for an export, after the training: torch refuses to trace compiled code, and gets the model's own."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(4)))
-    compile_model(model, TrainConfig(compile_mode=mode))
+    compile_calls(model, TrainConfig(compile_mode=mode))
     batch = torch.randn(4, 8)
     traced: Any = torch.jit.trace(model.eval(), batch)  # type: ignore[no-untyped-call]
     assert torch.equal(traced(batch), model._call_impl(batch))  # type: ignore[no-untyped-call]

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.bursts.protocol import BurstPlan
 from autotune.hardware import DeviceKind, Gpu
 from autotune.knobs import registry
 from autotune.knobs.config import KNOB_NAMES, TrainConfig, check_values
 from autotune.knobs.context import Choices, LoaderRoom, SearchContext
-from autotune.knobs.knob import EVERYWHERE, FRAMEWORKS, Knob
+from autotune.knobs.knob import ASPECTS, EVERYWHERE, FRAMEWORKS, Aspect, Knob
 from autotune.knobs.registry import FAMILIES, KNOBS
 from autotune.measuring.memory_model import MemoryModel
 from autotune.measuring.numerics import NumericsGuard
 from autotune.measuring.records import Burst, Outcome, Point
+from autotune.recorder import in_force, telling
+from autotune.recorder.changes import Changes
+from autotune.recorder.effects import Effects, of_loader
+from autotune.recorder.naming import arguments_of
+from autotune.recorder.stream import Stream
 from autotune.search.ceilings import most_gain
 from autotune.search.costs import Costs
 from autotune.search.distributions import make_distributions
@@ -28,6 +37,7 @@ from docs._scripts import knob_table
 from tests.factories import make_measurement
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
 
+DATA: Any = TensorDataset(torch.zeros(32, 1))
 GIB, MIB = 2**30, 2**20
 each_knob = pytest.mark.parametrize("knob", KNOBS.values(), ids=KNOBS)
 OTHER: dict[str, Any] = {
@@ -35,8 +45,9 @@ OTHER: dict[str, Any] = {
     "compile_mode": "max-autotune", "optimizer_impl": "fused", "cudnn_benchmark": True, "sdpa_backend": "math",
     "num_workers": 2, "prefetch_factor": 4, "pin_memory": True, "persistent_workers": True, "non_blocking": True,
     "num_threads": 1, "allocator": "tuned", "dataloader_in_order": False, "checkpointing": "blocks",
+    "multiprocessing_context": "spawn",
     "fp8_linear": True, "data_placement": "collated", "device_prefetch": True, "ranks": 4, "ddp_bucket_cap_mb": 5,
-    "gradient_as_bucket_view": True, "static_graph": True, "find_unused_parameters": True,
+    "gradient_as_bucket_view": True, "batched_grad_copy": True, "static_graph": True, "find_unused_parameters": True,
     "strategy": "fsdp", "reshard_after_forward": False, "fsdp_param_dtype": "bf16", "fsdp_prefetch": 2,
     "exchange_dtype": "bf16", "nccl_max_ctas": 4, "nccl_algo": "Tree", "nccl_buffsize": 2**23,
 }  # fmt: skip
@@ -57,8 +68,8 @@ def make_context(device: DeviceKind) -> SearchContext:
     return SearchContext(
         hardware=hardware, facts=facts, device=device, record=record, start=facts.baseline,
         room=LoaderRoom.of(hardware.memory, facts), worker_limit=hardware.cpu.budget, effective_batch=64,
-        budget_seconds=600.0, requested=frozenset({"dataloader_in_order", "checkpointing", "strategy"}),
-        fixed=frozenset(), allow_numerics=True,
+        budget_seconds=600.0, fixed=frozenset(), allow_numerics=True,
+        requested=frozenset({"dataloader_in_order", "multiprocessing_context", "checkpointing", "strategy"}),
     )  # fmt: skip
 
 
@@ -148,6 +159,43 @@ def test_every_knob_reaches_torch_one_way(knob: Knob) -> None:
 
 
 @each_knob
+@pytest.mark.parametrize("aspect", ASPECTS)
+def test_every_knob_has_each_aspect_or_says_why_not(knob: Knob, aspect: Aspect) -> None:
+    """How a script's value is read, how an effect is seen, what the doctor tries, where a script is patched."""
+    assert knob.has(aspect) != bool(knob.why_no(aspect))
+
+
+@each_knob
+def test_a_script_finds_by_name_what_a_declaration_names(knob: Knob) -> None:
+    """Its process has the recorder alone, which is sent names."""
+    functions = (knob.on_process, knob.on_model, knob.on_optimizer, knob.outside)
+    assert all(getattr(telling, one.__name__) is one for one in functions if one is not None)
+    assert knob.reads is None or getattr(in_force, knob.reads.__name__) is knob.reads
+    assert knob.shows is None or getattr(Effects, knob.shows.__name__) is knob.shows
+
+
+@each_knob
+def test_an_argument_is_read_from_what_was_made_with_it(knob: Knob) -> None:
+    """From a loader whose workers have it; a loader without it lacks the effect."""
+    if knob.dataloader_argument is None or knob.goes_with not in {None, "num_workers"}:
+        return
+    config = check_values({"num_workers": 1, knob.name: OTHER[knob.name]})
+    made = Stream(DataLoader(DATA, batch_size=4), Changes({"loader": registry.loader_arguments(config)}), 0)
+    read = registry.arguments_as_knobs(arguments_of(made.loader, DataLoader), "dataloader_argument")
+    assert read[knob.name] == OTHER[knob.name]
+    own = Stream(DataLoader(DATA, batch_size=4), Changes({}), 0)
+    changed = {knob.dataloader_argument: OTHER[knob.name]}
+    assert of_loader(changed, own, pinned=None, device="cpu").keys() == changed.keys()
+
+
+def test_every_argument_of_ddp_is_one_of_this_torch() -> None:
+    """Those that a release lacks are not offered with it."""
+    arguments = [knob.ddp_argument for knob in KNOBS.values() if knob.ddp_argument and knob.is_in(torch.__version__)]
+    assert set(arguments) <= inspect.signature(DistributedDataParallel).parameters.keys()
+    assert all(registry.KNOBS[name].is_in("2.7.0") for name, knob in KNOBS.items() if knob.since is None)
+
+
+@each_knob
 def test_dataloader_gets_what_is_declared(knob: Knob) -> None:
     """Under its own argument, with the config's value."""
     config = changed(knob)[1]
@@ -209,7 +257,7 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
             "host memory",
             {
                 "allocator", "num_threads", "num_workers", "prefetch_factor", "data_placement", "ranks", "strategy",
-                "reshard_after_forward", "fsdp_param_dtype",
+                "multiprocessing_context", "reshard_after_forward", "fsdp_param_dtype",
             },
         ),
         (
@@ -240,7 +288,7 @@ def test_which_part_of_training_a_knob_belongs_to() -> None:
     assert {name for name, knob in KNOBS.items() if knob.part == "both"} == {"batch_size", "num_threads"}
     assert set(registry.of_loader()) == {
         "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "dataloader_in_order",
-        "non_blocking", "data_placement", "device_prefetch",
+        "multiprocessing_context", "non_blocking", "data_placement", "device_prefetch",
     }  # fmt: skip
 
 

@@ -12,12 +12,14 @@ from autotune.knobs import KNOBS, LiveFacts, allowed_knobs, live_candidates
 from autotune.knobs.knob import ByLeave
 from tests.spaces import cpu_machine, gpu_machine
 
-LOADER = {"samples": 1000, "iterable": False, "batch_size": 32, "num_workers": 0, "prefetch_factor": None}
+LOADER: dict[str, Any] = {
+    "samples": 1000, "iterable": False, "arguments": {"batch_size": 32, "num_workers": 0, "prefetch_factor": None},
+}  # fmt: skip
 FACTS: dict[str, Any] = {
     "device": "cpu", "cpus": 2, "threads": 2, "loader": LOADER, "forms": ["foreach", "fused"], "form": "default",
     "step_seconds": 0.1, "wait_share": 0.5, "batch_bytes": 10**6,
 }  # fmt: skip
-WORKING = {**LOADER, "num_workers": 2, "prefetch_factor": 2}
+WORKING = {**LOADER, "arguments": {**LOADER["arguments"], "num_workers": 2, "prefetch_factor": 2}}
 
 
 def test_what_each_knob_does_to_a_training_that_runs() -> None:

@@ -18,6 +18,7 @@ from autotune.recorder.changes import Changes
 from autotune.recorder.effects import Effects, of_loader
 from autotune.recorder.stream import Stream
 from autotune.scripts import ScriptIsolation
+from autotune.scripts.facts import baseline_of
 from tests.example_scripts import START_SECONDS, alone, script
 from tests.settings import settings_of
 
@@ -138,7 +139,7 @@ def test_weights_that_are_laid_out_again_are_missing() -> None:
     model, effects = Net(), effects_of(memory_format="channels_last")
     effects[1].on_models([model])
     model.body[0].weight.data = model.body[0].weight.data.contiguous()
-    assert "are not channels_last" in effects[0].missing(None, reads_only=False)["memory_format"]
+    assert effects[0].missing(None, reads_only=False) == {"memory_format": "the script itself sets it to contiguous"}
 
 
 def test_an_optimizer_that_steps_by_itself_has_no_fused_form() -> None:
@@ -166,7 +167,7 @@ def test_a_loader_that_has_what_it_was_given_is_in_effect() -> None:
     _, told = effects_of(num_workers=1, prefetch_factor=4, persistent_workers=True)
     stream = Stream(DataLoader(DATA, batch_size=8), told, 0)
     next(stream)
-    assert of_loader(told.changed, stream, pinned=None, device="cpu") == {}
+    assert of_loader(told.loader, stream, pinned=None, device="cpu") == {}
     found = of_loader({"num_workers": 2, "prefetch_factor": 4}, stream, pinned=None, device="cpu")
     assert found == {"num_workers": "the loader that was iterated has num_workers=1, not 2"}
 
@@ -177,7 +178,7 @@ def test_batches_that_cannot_be_pinned_are_told() -> None:
     stream = Stream(DataLoader(DATA, batch_size=8, pin_memory=True), Changes({}), 0)
     next(stream)
     stream.running._pin_memory = True  # type: ignore[union-attr]  # what a machine with a GPU says
-    found = of_loader(told.changed, stream, pinned=False, device="cuda")
+    found = of_loader(told.loader, stream, pinned=False, device="cuda")
     assert found == {"pin_memory": "no tensor of its batches is page-locked: their class has no pin_memory()"}
 
 
@@ -191,7 +192,7 @@ def test_a_burst_whose_change_the_script_takes_back_is_unsupported(
         burst = alone(isolation, num_threads=1, allocator="tuned")
     assert burst.outcome is Outcome.UNSUPPORTED
     assert burst.without_effect == ("num_threads",)
-    assert burst.reason == "num_threads did not come into effect: the script itself sets 2 threads"
+    assert burst.reason == "num_threads did not come into effect: the script itself sets it to 2"
 
 
 @pytest.mark.slow
@@ -202,3 +203,14 @@ def test_a_compiled_model_is_seen_to_be_compiled(tmp_path: Path, monkeypatch: py
         isolation.start(START_SECONDS)
         burst = alone(isolation, 240.0, compile_mode="default", precision="bf16")
     assert burst.outcome is Outcome.OK, burst.reason
+
+
+@pytest.mark.slow
+def test_workers_of_a_script_are_started_in_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own way is read from its loader; a burst trains with workers that are started afresh."""
+    monkeypatch.chdir(tmp_path)
+    with ScriptIsolation(script("spawnable")) as isolation:
+        isolation.start(START_SECONDS)
+        assert baseline_of(isolation.seen).multiprocessing_context is None
+        burst = alone(isolation, 120.0, multiprocessing_context="spawn")
+    assert (burst.outcome, burst.reason, burst.without_effect) == (Outcome.OK, None, ())

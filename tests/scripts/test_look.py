@@ -33,7 +33,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_loader_model_and_optimizer_of_a_plain_loop_are_found() -> None:
     """The loader that feeds training is told from the one that evaluates; the model and the optimizer are named."""
     seen, facts = look(script("plain"))
-    assert [loader.batch_size for loader in seen.loaders] == [32]
+    assert [loader.arguments["batch_size"] for loader in seen.loaders] == [32]
     assert facts.samples == 640
     assert facts.model is not None
     assert (facts.model.weights, facts.model.optimizer) == (1669, "SGD")
@@ -68,7 +68,7 @@ def test_accumulation_is_counted_and_a_loader_that_only_looks_at_data_is_passed_
     """Four micro-batches a step, though a `try` catches all exceptions and another loader reads the same data."""
     seen, facts = look(script("accumulating"))
     assert (facts.baseline.batch_size, facts.baseline.accumulation_steps) == (16, 4)
-    assert [loader.batch_size for loader in seen.loaders] == [16]
+    assert [loader.arguments["batch_size"] for loader in seen.loaders] == [16]
 
 
 def test_a_loop_without_a_loader_is_counted_by_its_steps() -> None:

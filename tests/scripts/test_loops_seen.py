@@ -115,7 +115,7 @@ def test_a_model_that_the_script_compiles_is_looked_at(model: str, backend: str,
     """By `torch.compile`, which follows hooks, ours too: the script trains as ever."""
     seen = seen_in(written(tmp_path, OWN + COMPILED.format(model=model, backend=backend)))
     assert seen.compiled
-    assert [loader.batch_size for loader in seen.loaders] == [32]
+    assert [loader.arguments["batch_size"] for loader in seen.loaders] == [32]
     assert held_knobs(seen, batch_is_free=False)["compile_mode"] == "the script compiles its model itself"
 
 
@@ -160,16 +160,13 @@ def test_what_the_script_has_told_torch_is_its_baseline(tmp_path: Path) -> None:
     """It is not offered as a change; on a CPU, what only a GPU knows stays out of it."""
     script = written(tmp_path, CHOOSING)
     seen = seen_in(script)
-    assert seen.chosen == {
-        "memory_format": "channels_last", "optimizer_impl": "fused", "cudnn_benchmark": True, "precision": "tf32",
-    }  # fmt: skip
+    assert seen.chosen == {"memory_format": "channels_last", "optimizer_impl": "fused"}
     baseline = facts_of(seen, script).baseline
     assert (baseline.memory_format, baseline.optimizer_impl) == ("channels_last", "fused")
     assert (baseline.cudnn_benchmark, baseline.precision) == (False, "fp32")
     held = held_knobs(seen, batch_is_free=False)
     assert held["memory_format"] == "the script chooses channels_last itself"
-    assert held["cudnn_benchmark"] == "the script chooses it itself"
-    assert "precision" not in held
+    assert not held.keys() & {"cudnn_benchmark", "precision"}
     assert baseline_of(seen).changes_from(baseline) == {}
 
 

@@ -69,6 +69,24 @@ def test_a_setting_is_changed_in_one_line_where_the_script_says_it(arguments: st
 
 
 @pytest.mark.parametrize(
+    ("arguments", "added"),
+    [
+        ("num_workers=1", 'multiprocessing_context="spawn"'),
+        ("num_workers=args.workers", 'multiprocessing_context="spawn" if args.workers > 0 else None'),
+        ("num_workers=1, multiprocessing_context=None", 'multiprocessing_context="spawn"'),
+    ],
+    ids=["added", "added beside an option", "changed"],
+)
+def test_how_workers_start_is_written_into_the_loaders_call(arguments: str, added: str) -> None:
+    """An argument that torch refuses without workers depends on the option that gives their number."""
+    source = SCRIPT.replace("ARGUMENTS", arguments).encode()
+    before = {"num_workers": 1}
+    patch = patch_of(written(source, {"multiprocessing_context": "spawn"}, before=before), RESULT)
+    assert patch.why_whole is None
+    assert f"{added})" in changes(patch)[1]
+
+
+@pytest.mark.parametrize(
     ("arguments", "why"),
     [
         ("num_workers=config.n", "is given by config.n, which is no option"),

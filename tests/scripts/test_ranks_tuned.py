@@ -8,8 +8,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from autotune.bursts.runner import ProcessRunner
+from autotune.knobs import KNOBS
 from autotune.measuring.records import Outcome, Point
 from autotune.results.result import read_result
 from autotune.scripts import Script, ScriptIsolation
@@ -78,6 +80,7 @@ def test_both_sides_of_a_duet_train_on_all_ranks(tmp_path: Path, more: tuple[str
             held_knobs(isolation.seen, batch_is_free=False)
         )
         changes = {"optimizer_impl": "fused", "ddp_bucket_cap_mb": None, "gradient_as_bucket_view": True}
+        changes["batched_grad_copy"] = KNOBS["batched_grad_copy"].is_in(torch.__version__)
         bursts = played(isolation, changes, seconds=120.0)
         assert isolation.fork_unsafe_reason is None
     assert [(burst.outcome, burst.reason) for burst in bursts] == [(Outcome.OK, None)] * 2

@@ -218,7 +218,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_loader_that_is_made_again_each_epoch_is_one(tmp_path: Path) -> None:
     """Two batches an epoch, and an evaluation between."""
     seen = seen_in(written(tmp_path, MADE_AGAIN))
-    assert [loader.batch_size for loader in seen.loaders] == [32]
+    assert [loader.arguments["batch_size"] for loader in seen.loaders] == [32]
     assert seen.accumulation == 1
 
 
@@ -307,7 +307,7 @@ def test_training_in_a_process_that_the_script_starts_is_found(how: str, tmp_pat
     with ScriptIsolation(written(tmp_path, PROCESSES, how)) as isolation:
         isolation.start(START_SECONDS)
         assert isolation.seen.processes == 1
-        assert [loader.batch_size for loader in isolation.seen.loaders] == [16]
+        assert [loader.arguments["batch_size"] for loader in isolation.seen.loaders] == [16]
         burst = alone(isolation)
     assert burst.outcome is Outcome.OK, burst.reason
 

@@ -24,7 +24,7 @@ import json, os, socket, sys, time
 orders = json.loads(os.environ["AUTOTUNE_RECORDER"])
 FACTS = {
     "device": "cpu", "cpus": 2, "threads": 2, "forms": ["foreach", "fused"], "step_seconds": 0.1, "wait_share": 0.5,
-    "loader": {"samples": 8, "iterable": False, "batch_size": 4, "num_workers": 0, "prefetch_factor": None},
+    "loader": {"samples": 8, "iterable": False, "arguments": {"batch_size": 4, "num_workers": 0}},
     "left": {"memory_format": "it is not played yet"}, "t": 1.0, "steps": 10, "seconds": 1.0,
 }
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from autotune.bursts.protocol import BurstPlan
+from autotune.knobs.compiling import COMPILE_SECONDS
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.statistics import Interval
-from autotune.search.costs import COMPILE_SECONDS, Costs
+from autotune.search.costs import Costs
 from autotune.search.trials import Trial
 from tests.factories import make_measurement
 

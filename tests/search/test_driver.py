@@ -272,10 +272,10 @@ def test_a_first_compile_is_paid_where_its_gain_is_worth_it(price: float, paid: 
     """What takes longer than there is never begins."""
     search, surface = make_search(example_rate, budget_seconds=240, compile_cost=20.0)
     modes = {"default": price}
-    from autotune.search import costs
+    from autotune.knobs import compiling
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(costs, "COMPILE_SECONDS", {**costs.COMPILE_SECONDS, **modes})
+        patch.setattr(compiling, "COMPILE_SECONDS", {**compiling.COMPILE_SECONDS, **modes})
         search.run()
     assert any(point.config.compile_mode is not None for point in surface.ran) is paid
 

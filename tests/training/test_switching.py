@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from autotune.errors import ConfigError
 from autotune.knobs import TrainConfig
-from autotune.training.switching import InForce, loader_differences
+from autotune.training.switching import InForce
 from autotune.training.tuned import Tuned
 from tests.settings import settings_of
 
@@ -289,15 +288,6 @@ def test_a_copy_of_a_model_keeps_nothing_of_the_original(graphs: list[bool]) -> 
     InForce(average, None, CPU).switch(config)
     assert average(next(images())).abs().sum() > 0
     assert graphs
-
-
-def test_a_loader_is_compared_with_what_was_asked() -> None:
-    """By the arguments that it was made with."""
-    config = PLAIN.replace(num_workers=2, prefetch_factor=4)
-    data = list(torch.zeros(16, 1))
-    assert loader_differences(Tuned(config).dataloader(data), config) == {}  # type: ignore[arg-type]
-    own: DataLoader[Any] = DataLoader(data, batch_size=8, num_workers=1)  # type: ignore[arg-type]
-    assert loader_differences(own, config) == {"num_workers": (2, 1), "prefetch_factor": (4, 2)}
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from torch.utils.data._utils import signal_handling
 from ...sandbox.system import KILL
 from ..batches import Batches
 from ..drawing import begun, copied
-from ..naming import length_of
+from ..naming import length_of, queue_of
 from ..stream import ITERATE
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Pool:
     @property
     def queue_batches(self) -> int:
         """What its workers prepare in advance."""
-        return self.loader.num_workers * (self.loader.prefetch_factor or 0)
+        return queue_of(self.loader)
 
     @property
     def is_open(self) -> bool:

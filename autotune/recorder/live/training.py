@@ -484,7 +484,7 @@ class LiveTraining:
             "moves_augmentation": self._reading.draws_random_numbers,
             "optimizer": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
             "forms": self._forms_of(optimizer),
-            "form": form_of(optimizer),
+            "form": form_of(None, optimizer),
             "step_seconds": self._usual,
             "wait_share": min(1.0, self._waited / self._trained) if self._trained else 0.0,
             "batch_bytes": self._batch_bytes,
@@ -942,4 +942,5 @@ def begin(orders: dict[str, Any]) -> None:
     Observer(  # after it, so that it sees what our passes hand out
         lambda seen: parent.tell("seen", value=seen),
         lambda error: parent.tell("unseen", reason=f"{type(error).__name__}: {error}"),
+        reads=orders["reads"],
     )

@@ -9,7 +9,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, default_collate
 
 from autotune.errors import WorkloadError
-from autotune.knobs import DATALOADER_ARGUMENTS, TrainConfig
+from autotune.knobs import TrainConfig, arguments_as_knobs
+from autotune.recorder.naming import arguments_of
 from autotune.workload.user_errors import described
 
 
@@ -41,8 +42,8 @@ class LoaderParts:
     @property
     def settings(self) -> dict[str, Any]:
         """The knobs of `TrainConfig` that the loader has, under their names."""
-        knobs = {knob: getattr(self.loader, argument) for knob, argument in DATALOADER_ARGUMENTS.items()}
-        return knobs | {"batch_size": self.batch_size}  # the loader's own is None under a batch sampler
+        given = arguments_as_knobs(arguments_of(self.loader, DataLoader), "dataloader_argument")
+        return given | {"batch_size": self.batch_size}  # the loader's own is None under a batch sampler
 
 
 def read_loader(loader: DataLoader[Any]) -> LoaderParts:
@@ -104,8 +105,6 @@ def loader_notes(parts: LoaderParts) -> list[str]:
     loader, notes = parts.loader, []
     if parts.drop_last:
         notes.append("drop_last=True of the train loader: a last incomplete batch is trained on")
-    if loader.multiprocessing_context is not None:
-        notes.append("multiprocessing_context of the train loader: its workers start as torch chooses")
     if type(loader).__iter__ is not DataLoader.__iter__:
         notes.append(f"the iteration of {type(loader).__name__}: a plain DataLoader reads its dataset")
     return notes
