@@ -11,6 +11,7 @@ import pytest
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner
 from autotune.measuring import statistics
+from tests.forked import Forked
 
 START_SECONDS = 60.0
 
@@ -51,6 +52,13 @@ def runner_of(forkserver: Isolation) -> RunnerOf:
         return ProcessRunner(forkserver, "cpu", **options)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[Forked]:
+    """Runs scripts, each in a fork of one process that has torch imported."""
+    with Forked() as ready:
+        yield ready
 
 
 @pytest.fixture

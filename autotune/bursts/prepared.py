@@ -107,7 +107,7 @@ def compiler_counts() -> dict[str, int | None]:
     from torch._dynamo import convert_frame, utils
 
     breaks = utils.counters.get("graph_break")
-    skips = utils.counters.get("inductor", {}).get("cudagraph_skips", 0)
+    skips = utils.counters["inductor"]["cudagraph_skips"]
     compiles = getattr(convert_frame, "FRAME_COMPILE_COUNTER", None)  # internal to torch, so it may change
     return {
         "graph_breaks": sum(breaks.values()) if breaks is not None else 0,

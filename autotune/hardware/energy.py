@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autotune.hardware.model import Cpu, DeviceKind, Gpu
+from autotune.hardware.model import Cpu, Gpu
+from autotune.stored import DeviceKind
 
 POWERCAP = Path("/sys/class/powercap")
 _MEMORY = "dram"

@@ -118,7 +118,7 @@ def inline(svg: str, width: float, height: float) -> str:
     inner = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
     inner = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", inner, flags=re.DOTALL)
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', inner))
-    inner = re.sub(r' id="(key )?([^"]+)"', lambda match: _identified(*match.groups(), match[2] in used), inner)
+    inner = re.sub(r' id="(key )?([^"]+)"', lambda match: _identified(match[1], match[2], match[2] in used), inner)
     inner = re.sub(r"(<text style=\"[^\">]*?)font-family: [^;\">]+; ", r"\1", inner)  # the page has its own
     inner = re.sub(r"#0a0b0([1-9])", lambda match: f"var(--{_VARIABLES[int(match[1]) - 1]})", inner)
     inner = re.sub(r"\n\s*", "\n", inner).strip()

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from autotune.recorder.heap import LARGEST_THRESHOLD_BYTES
-from autotune.scripts import Script, ScriptIsolation
-from tests.example_scripts import START_SECONDS
+from autotune.scripts import Script
+from tests.scripts.conftest import SeenIn
 
 TRAINING = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-data = TensorDataset(torch.randn(256, 4096), torch.randint(0, 2, (256,)))
+data = TensorDataset(torch.randn(256, 8), torch.randint(0, 2, (256,)))
 loader = DataLoader(data, batch_size=16)
-model = nn.Sequential(nn.Linear(4096, 8192), nn.ReLU(), nn.Linear(8192, 2))
+model = nn.Sequential(nn.Linear(8, 8192), nn.ReLU(), nn.Linear(8192, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 {before}
 for epoch in range(5):
@@ -54,14 +54,11 @@ WIDEST_BYTES = 16 * 8192 * 4
     ],
 )
 def test_what_evaluation_frees_is_told_by_its_batches(
-    before: str, after: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    before: str, after: str, expected: int, tmp_path: Path, seen_in: SeenIn
 ) -> None:
     """The widest activation of training, in the evaluation's larger batch; where that is not known, the most."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(TRAINING.format(before=before, after=after))
-    with ScriptIsolation(Script((sys.executable, "train.py"))) as isolation:
-        isolation.start(START_SECONDS)
-        assert isolation.seen.evaluation_bytes == expected
+    assert seen_in(Script((sys.executable, "train.py"))).evaluation_bytes == expected
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc alone is told")

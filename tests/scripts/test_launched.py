@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from autotune.recorder.drawing import READS_DRAW
 from autotune.recorder.naming import loader_kind, shapes_hash
 from autotune.results.files import write_document
 from autotune.scripts import Script
+from tests.forked import Forked
 from tests.scripts.patching import written
 
 SCRIPT = """
@@ -49,27 +51,44 @@ LOOP = {"loaders": ["__main__.Rows 64 16 RandomSampler False"], "models": [], "d
 PERSISTING = {"loader": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}}
 
 
-def launched(
-    folder: Path, changes: dict[str, Any], loop: dict[str, Any], argument: str = "16", text: str = SCRIPT
-) -> tuple[Any, str]:
-    """What a script prints, and what it is told, under some changes."""
+Launch = Callable[..., tuple[Any, str]]
+
+
+@pytest.fixture
+def launched(forked: Forked, tmp_path: Path) -> Launch:
+    """Given changes, the loop that was tuned, an argument and a text: what the script prints, and what it is told."""
+
+    def launch(
+        changes: dict[str, Any], loop: dict[str, Any], argument: str = "16", text: str = SCRIPT, *, forks: bool = True
+    ) -> tuple[Any, str]:
+        done = run(forked if forks else None, tmp_path, text, argument, {"changes": changes, "loop": loop})
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout), done.stderr
+
+    return launch
+
+
+def run(
+    forked: Forked | None, folder: Path, text: str, argument: str, orders: dict[str, Any]
+) -> subprocess.CompletedProcess[str]:
+    """A script's whole training, in a fork or in a process of its own."""
     (folder / "train.py").write_text(text)
     script = Script((sys.executable, "train.py", argument))
-    environment = script.environment({"role": "launch", "loop": loop, "changes": changes}, os.environ)
-    done = subprocess.run(script.command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout), done.stderr
+    environment = script.environment({"role": "launch", **orders}, os.environ)
+    if forked is not None:
+        return forked.run(script.command[1:], folder, environment)
+    return subprocess.run(script.command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("batch_size", [16, 8], ids=["as tuned", "another batch"])
-def test_the_training_loader_has_the_workers_and_the_others_have_none(batch_size: int, tmp_path: Path) -> None:
+def test_the_training_loader_has_the_workers_and_the_others_have_none(batch_size: int, launched: Launch) -> None:
     """Also where the batch size is not the one that was tuned; optimizer and threads are changed beside it."""
     changes = {
         "loader": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True},
         "optimizer": [["switch_optimizer", "fused"]],
         "process": [["set_threads", 1]],
     }
-    (trained, evaluated, fused, threads), told = launched(tmp_path, changes, LOOP, str(batch_size))
+    (trained, evaluated, fused, threads), told = launched(changes, LOOP, str(batch_size))
     assert (trained, evaluated, fused, threads) == ([1.0], [0.0], True, 1)
     assert "autotune:" not in told
 
@@ -105,11 +124,11 @@ print(json.dumps([orders, len(workers)]))
 
 @pytest.mark.parametrize(("data", "workers"), [("same", 1), ("another", 3)])
 def test_workers_persist_where_the_script_makes_its_loader_again_each_epoch(
-    data: str, workers: int, tmp_path: Path
+    data: str, workers: int, launched: Launch
 ) -> None:
     """As they did in the bursts that measured them; each epoch is read in the order of its own loader."""
     loop = {"loaders": ["__main__.Rows 8 4 list False"], "models": [], "device": "cpu"}
-    found, told = launched(tmp_path, PERSISTING, loop, data, REMADE)
+    found, told = launched(PERSISTING, loop, data, REMADE)
     forth = list(range(8))
     assert found == [[forth, forth[::-1], forth], workers]
     assert ("made again from other parts, so that its workers could not persist" in told) is (data == "another")
@@ -138,11 +157,11 @@ print(json.dumps(found))
 """
 
 
-def test_workers_that_persist_change_no_shuffle_and_no_dropout(tmp_path: Path) -> None:
+def test_workers_that_persist_change_no_shuffle_and_no_dropout(launched: Launch) -> None:
     """Torch draws their seed once, and without them one in each epoch, from the generator of both."""
     key = "torch.utils.data.dataset.TensorDataset 16 4 RandomSampler False"
     loop = {"loaders": [key], "models": [], "device": "cpu"}
-    assert launched(tmp_path, PERSISTING, loop, text=DRAWS) == launched(tmp_path, {}, loop, text=DRAWS)
+    assert launched(PERSISTING, loop, text=DRAWS) == launched({}, loop, text=DRAWS)
 
 
 AUGMENTS = """
@@ -168,10 +187,10 @@ print(json.dumps(None))
 """
 
 
-def test_augmentation_that_moves_into_workers_is_named_once(tmp_path: Path) -> None:
+def test_augmentation_that_moves_into_workers_is_named_once(launched: Launch) -> None:
     """Its random numbers came from the generator of training."""
     loop = {"loaders": ["__main__.Rows 8 4 SequentialSampler False"], "models": [], "device": "cpu"}
-    _, told = launched(tmp_path, {"loader": {"num_workers": 2, "prefetch_factor": 2}}, loop, text=AUGMENTS)
+    _, told = launched({"loader": {"num_workers": 2, "prefetch_factor": 2}}, loop, text=AUGMENTS)
     assert told == f"autotune: {READS_DRAW}\n"
 
 
@@ -203,10 +222,10 @@ print(json.dumps(len(workers)))
 """
 
 
-def test_workers_persist_where_the_script_counts_batches_and_never_asks_for_the_end(tmp_path: Path) -> None:
+def test_workers_persist_where_the_script_counts_batches_and_never_asks_for_the_end(launched: Launch) -> None:
     """As Lightning does: the epoch is over when all of its batches were drawn."""
     loop = {"loaders": ["__main__.Rows 8 4 SequentialSampler False"], "models": [], "device": "cpu"}
-    assert launched(tmp_path, PERSISTING, loop, text=COUNTS) == (1, "")
+    assert launched(PERSISTING, loop, text=COUNTS) == (1, "")
 
 
 REFRESHED = """
@@ -252,22 +271,22 @@ print(json.dumps([read, len(workers)]))
     ids=["unchanged", "changed", "changed within"],
 )
 def test_workers_see_what_the_script_changes_in_its_data_set_between_epochs(
-    change: str, told: list[Any], tmp_path: Path
+    change: str, told: list[Any], launched: Launch
 ) -> None:
     """As they would without being told to persist; where nothing is changed they do persist."""
     loop = {"loaders": ["torch.utils.data.dataset.Subset 8 4 SequentialSampler False"], "models": [], "device": "cpu"}
-    found, words = launched(tmp_path, PERSISTING, loop, change, REFRESHED)
+    found, words = launched(PERSISTING, loop, change, REFRESHED)
     assert found == told
     is_told = "the data set was changed between epochs, so that workers could not persist" in words
     assert is_told is (change != "pass")
 
 
-def test_what_never_came_into_effect_is_told_in_the_end(tmp_path: Path) -> None:
+def test_what_never_came_into_effect_is_told_in_the_end(launched: Launch) -> None:
     """A loader that draws in another way than the one that was tuned, and a model that is in no class of the script."""
     changes = {"loader": {"num_workers": 1}, "model": ["lay_out"], "knobs": {"memory_format": "channels_last"}}
     key = f"x.Y {shapes_hash(nn.Linear(4, 1))}"
     loop = {"loaders": ["__main__.Rows 64 16 SequentialSampler False"], "models": [key], "device": "cpu"}
-    (trained, *_), told = launched(tmp_path, changes, loop)
+    (trained, *_), told = launched(changes, loop)
     assert trained == [0.0]
     assert "no loader like the one that was tuned was seen and the model that was tuned was not seen" in told
 
@@ -278,7 +297,7 @@ OTHER_MODEL = ["__main__.Net abc"]
 
 @pytest.mark.parametrize(("loaders", "models"), [(OTHER_DATA, []), (LOOP["loaders"], OTHER_MODEL)])
 def test_a_script_that_trains_something_else_is_left_as_it_is(
-    loaders: list[str], models: list[str], tmp_path: Path
+    loaders: list[str], models: list[str], launched: Launch
 ) -> None:
     """Loader, optimizer and threads are the script's own, and a line says so in the end."""
     changes = {
@@ -287,7 +306,7 @@ def test_a_script_that_trains_something_else_is_left_as_it_is(
         "process": [["set_threads", 1]],
     }
     (trained, _, fused, threads), told = launched(
-        tmp_path, changes, {"loaders": loaders, "models": models, "device": "cpu"}, text=OWN_THREADS
+        changes, {"loaders": loaders, "models": models, "device": "cpu"}, text=OWN_THREADS, forks=False
     )
     assert (trained, fused, threads) == ([0.0], None, 2)
     assert "this process trained as it is" in told
@@ -314,13 +333,13 @@ print(json.dumps(torch.get_num_threads()))
 """
 
 
-def test_what_a_script_tells_torch_before_it_trains_is_overruled_as_in_bursts(tmp_path: Path) -> None:
+def test_what_a_script_tells_torch_before_it_trains_is_overruled_as_in_bursts(launched: Launch) -> None:
     """A seed_everything of the script's own would else take back what was measured."""
     loop = {"loaders": [], "models": [], "device": "cpu"}
     changes = {"knobs": {"num_threads": 1}, "changed": ["num_threads"], "process": [["set_threads", 1]]}
-    assert launched(tmp_path, changes, loop, text=SETS_ITSELF_UP) == (1, "")
+    assert launched(changes, loop, text=SETS_ITSELF_UP) == (1, "")
     again = SETS_ITSELF_UP.replace("    optimizer.step()", "    optimizer.step()\n    torch.set_num_threads(2)")
-    threads, told = launched(tmp_path, changes, loop, text=again)
+    threads, told = launched(changes, loop, text=again)
     assert threads == 2
     assert "the script keeps setting 2 threads: this training is not the one that was measured" in told
 
@@ -348,12 +367,12 @@ print(json.dumps([found, gone]))
 """
 
 
-def test_each_model_that_a_script_trains_is_changed_and_none_is_kept(tmp_path: Path) -> None:
+def test_each_model_that_a_script_trains_is_changed_and_none_is_kept(launched: Launch) -> None:
     """As in cross validation, and in an ensemble."""
     key = f"__main__.Net {shapes_hash(nn.Conv2d(3, 4, 3))}"
     loop = {"loaders": [], "models": [key], "device": "cpu"}
     changes = {"knobs": {"memory_format": "channels_last"}, "changed": ["memory_format"], "model": ["lay_out"]}
-    (found, gone), told = launched(tmp_path, changes, loop, text=FOLDS)
+    (found, gone), told = launched(changes, loop, text=FOLDS)
     assert (found, gone, told) == ([True] * 3, [0] * 3, "")
 
 
@@ -385,14 +404,14 @@ print(json.dumps([losses, model[0].weight.is_contiguous()]))
 """
 
 
-def test_a_resumed_training_goes_on_alike_in_another_layout(tmp_path: Path) -> None:
+def test_a_resumed_training_goes_on_alike_in_another_layout(launched: Launch) -> None:
     """The moments of its own fused optimizer, read from a checkpoint, are laid out with the weights."""
     weights = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Linear(128, 1))
     loop = {"loaders": [], "models": [f"__main__.Net {shapes_hash(weights)}"], "device": "cpu"}
-    launched(tmp_path, {}, loop, "begin", RESUMED)
-    (expected, is_plain), _ = launched(tmp_path, {}, loop, "resume", RESUMED)
+    launched({}, loop, "begin", RESUMED)
+    (expected, is_plain), _ = launched({}, loop, "resume", RESUMED)
     changes = {"knobs": {"memory_format": "channels_last"}, "changed": ["memory_format"], "model": ["lay_out"]}
-    (losses, is_plain_still), _ = launched(tmp_path, changes, loop, "resume", RESUMED)
+    (losses, is_plain_still), _ = launched(changes, loop, "resume", RESUMED)
     assert (is_plain, is_plain_still) == (True, False)
     assert losses == pytest.approx(expected, abs=1e-4)
 
@@ -420,11 +439,11 @@ print(json.dumps([searched, own]))
 """
 
 
-def test_a_model_is_looked_for_once_though_an_optimizer_is_made_for_each_task(tmp_path: Path) -> None:
+def test_a_model_is_looked_for_once_though_an_optimizer_is_made_for_each_task(launched: Launch) -> None:
     """As meta-learning makes them; a copy of the model, which brings what was put around it, is not changed twice."""
     loop = {"loaders": [], "models": [f"__main__.Net {shapes_hash(nn.Linear(4, 1))}"], "device": "cpu"}
     changes = {"knobs": {"precision": "bf16"}, "changed": ["precision"], "model": ["autocast_forward"]}
-    (searched, own), told = launched(tmp_path, changes, loop, text=TASKS)
+    (searched, own), told = launched(changes, loop, text=TASKS)
     assert (searched, own, told) == (1, [True, True], "")
 
 
@@ -457,12 +476,12 @@ print(json.dumps([steps, len(loader), len(test)]))
 
 @pytest.mark.parametrize(("last", "batches"), [("keep", 15), ("drop", 15), ("32", 2)])
 def test_a_loader_has_as_many_batches_as_it_yields_where_their_size_is_another(
-    last: str, batches: int, tmp_path: Path
+    last: str, batches: int, launched: Launch
 ) -> None:
     """A schedule that is made by its length would else end the training, or never come to its end."""
     loop = {"loaders": ["__main__.Rows 60 8 RandomSampler False"], "models": [], "device": "cpu"}
     changes = {"loader": {"batch_size": 32 if last == "32" else 4}}
-    found, told = launched(tmp_path, changes, loop, last, COUNTED)
+    found, told = launched(changes, loop, last, COUNTED)
     assert found == [batches, batches, 8], told
 
 
@@ -479,15 +498,13 @@ def test_a_loader_has_as_many_batches_as_it_yields_where_their_size_is_another(
     ids=["the same", "torch and the GPU", "ranks"],
 )
 def test_what_is_known_only_as_a_script_trains_is_compared_then(
-    place: dict[str, Any], told: str, tmp_path: Path
+    place: dict[str, Any], told: str, launched: Launch, forked: Forked, tmp_path: Path
 ) -> None:
     """A word of it at the first step; with `--strict` the script ends there."""
     loop = {"loaders": [], "models": [], "device": "cpu", "place": place}
-    threads, words = launched(tmp_path, {}, loop, text=SETS_ITSELF_UP)
+    threads, words = launched({}, loop, text=SETS_ITSELF_UP)
     assert (threads, told in words, bool(words)) == (2, True, bool(told))
-    script = Script((sys.executable, "train.py"))
-    environment = script.environment({"role": "launch", "loop": loop, "changes": {}, "strict": True}, os.environ)
-    done = subprocess.run(script.command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = run(forked, tmp_path, SETS_ITSELF_UP, "", {"loop": loop, "changes": {}, "strict": True})
     assert (done.returncode, "leave out --strict" in done.stderr) == ((1, True) if told else (0, False))
 
 

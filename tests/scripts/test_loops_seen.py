@@ -8,7 +8,8 @@ import pytest
 
 from autotune.scripts.changes import held_knobs
 from autotune.scripts.facts import baseline_of, facts_of, notes_on
-from tests.scripts.test_recognition import seen_in, written
+from tests.scripts.conftest import SeenIn
+from tests.scripts.test_recognition import written
 
 COMPILED = """
 model = torch.compile({model}, backend="{backend}")
@@ -111,7 +112,9 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("model", ["net()", "Net()"], ids=["of torch's classes", "of its own"])
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_a_model_that_the_script_compiles_is_looked_at(model: str, backend: str, tmp_path: Path) -> None:
+def test_a_model_that_the_script_compiles_is_looked_at(
+    model: str, backend: str, tmp_path: Path, seen_in: SeenIn
+) -> None:
     """By `torch.compile`, which follows hooks, ours too: the script trains as ever."""
     seen = seen_in(written(tmp_path, OWN + COMPILED.format(model=model, backend=backend)))
     assert seen.compiled
@@ -119,7 +122,7 @@ def test_a_model_that_the_script_compiles_is_looked_at(model: str, backend: str,
     assert held_knobs(seen, batch_is_free=False)["compile_mode"] == "the script compiles its model itself"
 
 
-def test_an_optimizer_that_computes_gradients_several_times_a_step_is_named(tmp_path: Path) -> None:
+def test_an_optimizer_that_computes_gradients_several_times_a_step_is_named(tmp_path: Path, seen_in: SeenIn) -> None:
     """Its backward passes are counted; weights of float64 are no case for autocast."""
     seen = seen_in(written(tmp_path, LBFGS))
     assert (seen.optimizer, seen.updates_itself) == ("LBFGS", True)
@@ -127,7 +130,7 @@ def test_an_optimizer_that_computes_gradients_several_times_a_step_is_named(tmp_
     assert held_knobs(seen, batch_is_free=False)["precision"] == "the script chooses float64 itself"
 
 
-def test_a_model_that_is_called_past_the_hooks_is_not_taken_for_compiled(tmp_path: Path) -> None:
+def test_a_model_that_is_called_past_the_hooks_is_not_taken_for_compiled(tmp_path: Path, seen_in: SeenIn) -> None:
     """What acts on its calls is left out, and the reason is told."""
     seen = seen_in(written(tmp_path, BY_FORWARD))
     assert not seen.compiled
@@ -137,7 +140,7 @@ def test_a_model_that_is_called_past_the_hooks_is_not_taken_for_compiled(tmp_pat
     }
 
 
-def test_steps_that_are_episodes_are_not_compared_across_numerics(tmp_path: Path) -> None:
+def test_steps_that_are_episodes_are_not_compared_across_numerics(tmp_path: Path, seen_in: SeenIn) -> None:
     """Who learns worse has shorter episodes, and would seem faster; one state is one sample."""
     seen = seen_in(written(tmp_path, EPISODES))
     assert seen.steps_vary
@@ -146,17 +149,17 @@ def test_steps_that_are_episodes_are_not_compared_across_numerics(tmp_path: Path
     assert any("to 40 calls of models" in note for note in notes_on(seen))
 
 
-def test_samples_are_those_of_what_is_trained_on(tmp_path: Path) -> None:
+def test_samples_are_those_of_what_is_trained_on(tmp_path: Path, seen_in: SeenIn) -> None:
     """Not of the state by which an action is chosen, though that computes gradients too."""
     assert seen_in(written(tmp_path, REPLAYED)).step_samples == 32
 
 
-def test_fused_is_not_offered_for_sparse_gradients(tmp_path: Path) -> None:
+def test_fused_is_not_offered_for_sparse_gradients(tmp_path: Path, seen_in: SeenIn) -> None:
     """Torch's fused forms refuse them."""
     assert seen_in(written(tmp_path, SPARSE)).optimizer_impls == ["foreach"]
 
 
-def test_what_the_script_has_told_torch_is_its_baseline(tmp_path: Path) -> None:
+def test_what_the_script_has_told_torch_is_its_baseline(tmp_path: Path, seen_in: SeenIn) -> None:
     """It is not offered as a change; on a CPU, what only a GPU knows stays out of it."""
     script = written(tmp_path, CHOOSING)
     seen = seen_in(script)
@@ -170,7 +173,7 @@ def test_what_the_script_has_told_torch_is_its_baseline(tmp_path: Path) -> None:
     assert baseline_of(seen).changes_from(baseline) == {}
 
 
-def test_a_loader_that_iterates_by_itself_is_named(tmp_path: Path) -> None:
+def test_a_loader_that_iterates_by_itself_is_named(tmp_path: Path, seen_in: SeenIn) -> None:
     """As torchdata's StatefulDataLoader does; the script has a DataLoader, and is not told that it has none."""
     seen = seen_in(written(tmp_path, BY_ITSELF))
     assert seen.loaders == ()

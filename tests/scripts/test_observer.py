@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,14 @@ from autotune.scripts import ScriptIsolation
 from autotune.scripts.facts import baseline_of, loop_of
 from autotune.scripts.seen import SeenScript
 from tests.example_scripts import EXAMPLES, START_SECONDS, script
+from tests.forked import Forked
 
 MEASURED_OTHERWISE = {"sample_seconds", "sample_wait_fraction", "small_operators_fraction"}
 OF_THE_PROCESS = {"seconds_to_loop", "first_argv", "fork_unsafe_reason"}
 """The last because a look leaves out Lightning's logger, which runs a thread."""
 
 OBSERVED = """
-import json, os, runpy, sys
+import json, os, runpy, sys, warnings
 import torch
 from torch.utils.data import DataLoader
 from autotune.knobs.registry import READS
@@ -48,16 +48,19 @@ def enough(seen):
     if how == "fails":
         raise KeyError("enough")
 
+warnings.simplefilter("error", UserWarning, append=True)  # behind those that torch ignores
 observer = Observer(enough, lambda error: report["failures"].append(repr(error)), reads=READS)
 how, sys.argv = sys.argv[1], sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 write()
 """
 TRAINING = """
-import gc, hashlib, random, sys, weakref
+import gc, hashlib, random, sys, warnings, weakref
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
+
+warnings.simplefilter("error", UserWarning, append=True)  # behind those that torch ignores
 
 class Noisy(Dataset):
     reads = 0
@@ -112,12 +115,6 @@ else:
 """
 
 
-def printed(folder: Path, *words: str) -> str:
-    """What a command prints, run in a folder by this interpreter."""
-    command = [sys.executable, *words]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=120).stdout
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where scripts run, with the one that observes."""
@@ -127,33 +124,48 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def printed(forked: Forked, folder: Path) -> Callable[..., str]:
+    """What a script prints; its words are given."""
+
+    def run(*words: str) -> str:
+        done = forked.run(words, folder)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
 def report_in(folder: Path) -> dict[str, Any]:
     """What the observer reported of the script that it has observed."""
     return json.loads((folder / "report.json").read_text())  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("how", ["eager", "compiled", "compiled by method"])
-def test_a_training_is_the_same_to_the_last_bit_with_the_observer(how: str, folder: Path) -> None:
+def test_a_training_is_the_same_to_the_last_bit_with_the_observer(
+    how: str, folder: Path, printed: Callable[..., str]
+) -> None:
     """Losses, weights, random numbers, reads, torch's settings, compiled graphs, what is freed; and nothing warns."""
-    strict = ("-W", "error::UserWarning")
-    plain = printed(folder, *strict, "train.py", how)
-    assert printed(folder, *strict, "observed.py", "observes", "train.py", how) == plain
+    plain = printed("train.py", how)
+    assert printed("observed.py", "observes", "train.py", how) == plain
     report = report_in(folder)
     assert (len(report["seen"]), report["failures"]) == (1, [])
     assert report["changed"] == []
 
 
-def test_a_failure_of_the_observer_does_not_reach_the_script(folder: Path) -> None:
+def test_a_failure_of_the_observer_does_not_reach_the_script(folder: Path, printed: Callable[..., str]) -> None:
     """It is reported once, and training goes on as if there had been no observer."""
-    plain = printed(folder, "train.py", "eager")
-    assert printed(folder, "observed.py", "fails", "train.py", "eager") == plain
+    plain = printed("train.py", "eager")
+    assert printed("observed.py", "fails", "train.py", "eager") == plain
     assert report_in(folder)["failures"] == ["KeyError('enough')"]
 
 
-@pytest.mark.parametrize("name", ["plain", "accumulating", pytest.param("lightning_fit", marks=pytest.mark.slow)])
-def test_a_real_training_shows_what_a_look_shows(name: str, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["plain", *(pytest.param(one, marks=pytest.mark.slow) for one in ("accumulating", "lightning_fit"))]
+)
+def test_a_real_training_shows_what_a_look_shows(name: str, folder: Path, printed: Callable[..., str]) -> None:
     """All of it, but for what a look measures by itself; reading is timed as the script draws."""
-    printed(folder, "observed.py", "ends", str(EXAMPLES / f"{name}.py"))
+    printed("observed.py", "ends", str(EXAMPLES / f"{name}.py"))
     seen = SeenScript.of(report_in(folder)["seen"][0], processes=1)
     with ScriptIsolation(script(name)) as isolation:
         isolation.start(START_SECONDS)

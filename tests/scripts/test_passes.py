@@ -19,7 +19,8 @@ from autotune.recorder.stream import ITERATE
 from autotune.scripts import ScriptIsolation
 from autotune.scripts.changes import held_knobs
 from tests.example_scripts import START_SECONDS, alone
-from tests.scripts.test_recognition import seen_in, written
+from tests.scripts.conftest import SeenIn
+from tests.scripts.test_recognition import written
 
 DATA = TensorDataset(torch.arange(32))
 LOADER_KNOBS = {"num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "dataloader_in_order"}
@@ -273,7 +274,7 @@ for _ in range(2000):
 """
 
 
-def test_workers_are_held_where_a_data_set_keeps_what_it_has_read(tmp_path: Path) -> None:
+def test_workers_are_held_where_a_data_set_keeps_what_it_has_read(tmp_path: Path, seen_in: SeenIn) -> None:
     """From its second epoch on the script reads nothing; what workers keep is lost, or there once in each."""
     held = held_knobs(seen_in(written(tmp_path, CACHING)), batch_is_free=True)
     assert {name for name, reason in held.items() if "keeps what it has read" in reason} == {
@@ -296,7 +297,9 @@ def test_a_burst_trains_where_the_loader_was_gone_through_before(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "told"), [(BEGUN_ANEW, "begins its loader again"), (CYCLED, "replays them")], ids=["anew", "cycled"]
 )
-def test_a_loader_that_a_burst_cannot_time_is_left_as_it_is(text: str, told: str, tmp_path: Path) -> None:
+def test_a_loader_that_a_burst_cannot_time_is_left_as_it_is(
+    text: str, told: str, tmp_path: Path, seen_in: SeenIn
+) -> None:
     """The script would train otherwise than a burst of it: all of its loader's knobs are held, but for the batch."""
     held = held_knobs(seen_in(written(tmp_path, text)), batch_is_free=True)
     assert {name for name, reason in held.items() if told in reason} == LOADER_KNOBS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from autotune.recorder.realised import WARM_STEPS, Notes
 from autotune.recorder.stream import ITERATE
 from autotune.results.trainings import Note
 from autotune.scripts import Script
+from tests.forked import Forked
 
 SIZE, READ, TRAIN, OTHER = 2, 1.0, 2.0, 50.0
 """Samples of a batch, and the seconds of reading it, of training on it, and of anything else."""
@@ -356,7 +356,7 @@ for epoch in range(3):
 LOOP = {"loaders": ["__main__.Rows 80 2 RandomSampler False"], "models": [], "device": "cpu"}
 
 
-def test_a_launched_script_notes_what_it_reaches(tmp_path: Path) -> None:
+def test_a_launched_script_notes_what_it_reaches(tmp_path: Path, forked: Forked) -> None:
     """With the batches of the result; its folder may change."""
     (tmp_path / "train.py").write_text(SCRIPT)
     file = tmp_path / "notes.jsonl"
@@ -364,9 +364,7 @@ def test_a_launched_script_notes_what_it_reaches(tmp_path: Path) -> None:
     order = {"path": str(file), "result": "r", "cpu": "c", "cpus": 2, "step_samples": None}
     orders = {"role": "launch", "loop": LOOP, "changes": changes, "realised": order}
     script = Script((sys.executable, "train.py"))
-    done = subprocess.run(
-        script.command, cwd=tmp_path, env=script.environment(orders, os.environ), capture_output=True, text=True
-    )
+    done = forked.run(script.command[1:], tmp_path, script.environment(orders, os.environ))
     assert done.returncode == 0, done.stderr
     assert file.exists(), done.stderr
     (note,) = [Note.model_validate_json(line) for line in file.read_text().splitlines()]

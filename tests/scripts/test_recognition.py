@@ -15,8 +15,9 @@ from autotune.measuring.records import Outcome
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
 from autotune.scripts.facts import facts_of
-from autotune.scripts.seen import SeenScript
 from tests.example_scripts import START_SECONDS, alone, played
+from tests.scripts.conftest import SeenIn
+from tests.scripts.patching import looked_at
 
 COMMON = """
 import sys
@@ -201,21 +202,13 @@ def written(folder: Path, text: str, *arguments: str, by: tuple[str, ...] = (sys
     return Script((*by, str(folder / "train.py"), *arguments))
 
 
-def seen_in(script: Script) -> SeenScript:
-    """What a look at it sees."""
-    with ScriptIsolation(script) as isolation:
-        isolation.start(START_SECONDS)
-        return isolation.seen
-
-
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts write into the working directory."""
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.slow
-def test_a_loader_that_is_made_again_each_epoch_is_one(tmp_path: Path) -> None:
+def test_a_loader_that_is_made_again_each_epoch_is_one(tmp_path: Path, seen_in: SeenIn) -> None:
     """Two batches an epoch, and an evaluation between."""
     seen = seen_in(written(tmp_path, MADE_AGAIN))
     assert [loader.arguments["batch_size"] for loader in seen.loaders] == [32]
@@ -233,7 +226,7 @@ def test_loaders_that_are_alike_and_zipped_are_two_that_both_feed_training(tmp_p
     assert burst.outcome is Outcome.OK, burst.reason
 
 
-def test_micro_batches_of_a_loop_without_a_loader_are_counted(tmp_path: Path) -> None:
+def test_micro_batches_of_a_loop_without_a_loader_are_counted(tmp_path: Path, seen_in: SeenIn) -> None:
     """By the calls of its model; its loss, which has no weights, is no model."""
     seen = seen_in(written(tmp_path, IN_MEMORY, "20000"))
     assert (seen.model_names, seen.step_samples, seen.accumulation) == (["Sequential"], 16, 4)
@@ -268,14 +261,12 @@ def test_a_script_that_changes_its_weights_itself_is_counted_by_its_backward_pas
     assert burst.outcome is Outcome.OK, burst.reason
 
 
-@pytest.mark.slow
-def test_a_precision_that_is_chosen_within_a_model_is_seen(tmp_path: Path) -> None:
+def test_a_precision_that_is_chosen_within_a_model_is_seen(tmp_path: Path, seen_in: SeenIn) -> None:
     """As Fabric and Accelerate choose it."""
     assert seen_in(written(tmp_path, CASTING)).precision == "bfloat16"
 
 
-@pytest.mark.slow
-def test_an_iterable_data_set_keeps_its_workers(tmp_path: Path) -> None:
+def test_an_iterable_data_set_keeps_its_workers(tmp_path: Path, seen_in: SeenIn) -> None:
     """Each worker would repeat its samples."""
     seen = seen_in(written(tmp_path, ITERABLE))
     assert seen.loaders[0].iterable
@@ -327,7 +318,7 @@ def test_what_cannot_be_tuned_is_refused_in_one_true_sentence(
 ) -> None:
     """It says what was seen, and what to do."""
     with pytest.raises(WorkloadError) as refused:
-        seen_in(written(tmp_path, text, *words, by=by))
+        looked_at(written(tmp_path, text, *words, by=by).command)
     assert told in str(refused.value)
 
 
@@ -383,12 +374,12 @@ for _ in range(20_000):
 """
 
 
-def test_what_checkpointing_computes_again_is_no_model_of_its_own(tmp_path: Path) -> None:
+def test_what_checkpointing_computes_again_is_no_model_of_its_own(tmp_path: Path, seen_in: SeenIn) -> None:
     """Backward calls each block once more."""
     assert seen_in(written(tmp_path, CHECKPOINTED)).model_names == ["Net"]
 
 
-def test_a_step_is_as_large_as_what_is_trained_on_not_as_a_rollout(tmp_path: Path) -> None:
+def test_a_step_is_as_large_as_what_is_trained_on_not_as_a_rollout(tmp_path: Path, seen_in: SeenIn) -> None:
     """Nor is its precision training's."""
     seen = seen_in(written(tmp_path, ROLLOUT))
     assert (seen.step_samples, seen.precision) == (16, None)

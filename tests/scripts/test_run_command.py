@@ -15,6 +15,7 @@ from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
 from autotune.scripts import Script
 from tests.example_scripts import EXAMPLES
+from tests.inside import run_inside
 from tests.processes import budget, run
 
 REPORTING = """
@@ -54,7 +55,7 @@ def test_a_look_tells_what_would_be_tried_and_changes_nothing(tmp_path: Path) ->
 )
 def test_wrong_arguments_are_told(arguments: list[str], told: str, tmp_path: Path) -> None:
     """Exit status 2, and one sentence."""
-    done = run(arguments, tmp_path)
+    done = run_inside(arguments, tmp_path)
     assert done.status == 2
     assert told in " ".join(done.err.split())
 
@@ -104,7 +105,7 @@ def test_a_command_from_elsewhere_is_run_with_trust_alone(tmp_path: Path) -> Non
     content = json.loads(result.model_dump_json(by_alias=True))
     content["workload"]["script"] = script
     (tmp_path / "result.json").write_text(json.dumps(content))
-    done = run(["check", "result.json"], tmp_path)
+    done = run_inside(["check", "result.json"], tmp_path)
     assert done.status == 2
     assert "pass --trust" in " ".join(done.err.split())
     assert not (tmp_path / "harm").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,11 +25,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 open("starts.txt", "a").write("started\\n")
+how = open("how.txt").read()
 threading.Thread(target=threading.Event().wait, daemon=True).start()
-how = sys.argv[1]
 torch.manual_seed(0)
-if not how:  # figures are looked at: on two threads a neighbour makes single ratios of equals 0.2 to 4
-    torch.set_num_threads(1)
+torch.set_num_threads(1)  # on two a neighbour makes single ratios of equals 0.2 to 4
 model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 64, 5))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 data = TensorDataset(torch.randn(512, 3, 12, 12), torch.randint(0, 5, (512,)))
@@ -42,7 +42,7 @@ for epoch in range(100_000):
             if how == "raise":
                 raise ValueError("no such luck")
         if how == "insists":
-            torch.set_num_threads(2)
+            torch.set_num_threads(3)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -54,29 +54,41 @@ for epoch in range(100_000):
 Play = Callable[..., tuple[list[Burst], list[Pair | None], int]]
 
 
-@pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
-    """Plays configs against the script as it is; returns their bursts, pairs, and how often the script has started."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(IMAGES)
-    before = set(psutil.Process().children(recursive=True))
+@contextlib.contextmanager
+def playing(folder: Path, text: str) -> Iterator[Play]:
+    """Looks at a script once; then plays configs against it as it is, which goes in one of several ways.
 
-    def playing(how: str, *changes: dict[str, Any], free: bool = False, text: str = IMAGES) -> Any:
-        (tmp_path / "train.py").write_text(text.replace('"starts.txt"', repr(str(tmp_path / "starts.txt"))))
-        command = (sys.executable, "train.py", how)
-        isolated = ScriptIsolation(Script(command, writable=(tmp_path,)), forks=False)
-        with isolated as isolation:
-            isolation.start(START_SECONDS)
-            runner = ProcessRunner(isolation, "cpu")
+    Returns their bursts, pairs, and how often the script has started.
+    """
+    for name in ("starts.txt", "how.txt"):
+        text = text.replace(f'"{name}', f'"{folder / name}')
+        (folder / name).write_text("")
+    (folder / "train.py").write_text(text)
+    command = (sys.executable, str(folder / "train.py"))
+    script = Script(command, writable=(folder,))
+    with pytest.MonkeyPatch.context() as patch, ScriptIsolation(script, forks=False) as isolation:
+        patch.chdir(folder)
+        isolation.start(START_SECONDS)
+        before = set(psutil.Process().children(recursive=True))
+
+        def play(how: str, *changes: dict[str, Any]) -> tuple[list[Burst], list[Pair | None], int]:
+            (folder / "how.txt").write_text(how)
+            runner, started = ProcessRunner(isolation, "cpu"), starts(folder)
             baseline = Point(config=runner.check(START_SECONDS).baseline)
-            looked = starts(tmp_path)
             points = [Point(config=baseline.config.replace(**one)) for one in changes]
             played = runner.challenge(baseline, points, PLAN, 90.0, lambda *_: None)
             runner.close()
-        return [burst for burst, _ in played], [pair for _, pair in played], starts(tmp_path) - looked
+            assert not set(psutil.Process().children(recursive=True)) - before
+            return [burst for burst, _ in played], [pair for _, pair in played], starts(folder) - started
 
-    yield playing
-    assert not set(psutil.Process().children(recursive=True)) - before
+        yield play
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
+    """Plays configs of a script that trains on images."""
+    with playing(tmp_path_factory.mktemp("images"), IMAGES) as play:
+        yield play
 
 
 def starts(folder: Path) -> int:
@@ -111,7 +123,7 @@ def test_equals_in_one_process_agree(play: Play) -> None:
     [
         ("nan", {"optimizer_impl": "fused"}, Outcome.INVALID, "the loss became nan", 1),
         ("raise", {"optimizer_impl": "fused"}, Outcome.CRASHED, "ValueError: no such luck", 2),
-        ("insists", {"num_threads": 1}, Outcome.UNSUPPORTED, "num_threads did not come into effect", 1),
+        ("insists", {"num_threads": 2}, Outcome.UNSUPPORTED, "num_threads did not come into effect", 1),
     ],
 )
 def test_a_player_that_fails_is_out_and_the_others_go_on(
@@ -129,7 +141,7 @@ def test_a_player_that_fails_is_out_and_the_others_go_on(
 @pytest.mark.slow
 def test_a_script_that_ends_early_begins_again_with_all_players(play: Play) -> None:
     """Each goes on where it was in the stream of samples."""
-    bursts, pairs, started = play("short", {"memory_format": "channels_last"}, {"num_threads": 1})
+    bursts, pairs, started = play("short", {"memory_format": "channels_last"}, {"num_threads": 2})
     assert [(burst.outcome, burst.reason) for burst in bursts] == [(Outcome.OK, None)] * 2
     assert all(pair is not None and pair.blocks > 2 for pair in pairs)
     assert started > 1
@@ -139,8 +151,8 @@ SAMPLES = IMAGES.replace(
     "torch.randn(512, 3, 12, 12)", "torch.arange(512.0).reshape(-1, 1, 1, 1).expand(512, 3, 12, 12)"
 )
 SAMPLES = SAMPLES.replace("    loss = ", "    note(images)\n        loss = ", 1).replace(
-    "how = sys.argv[1]",
-    """how = sys.argv[1]
+    "torch.manual_seed(0)",
+    """torch.manual_seed(0)
 def note(images):
     name = "fused" if optimizer.param_groups[0]["fused"] else "plain"
     open("starts.txt" + name, "a").write(" ".join(str(int(image[0, 0, 0])) for image in images) + "\\n")
@@ -149,10 +161,11 @@ def note(images):
 
 
 @pytest.mark.slow
-def test_players_train_the_same_samples_in_the_same_order(play: Play, tmp_path: Path) -> None:
+def test_players_train_the_same_samples_in_the_same_order(tmp_path: Path) -> None:
     """Each from its own loader, whatever its batch size: their last samples are the same."""
     changes = {"optimizer_impl": "fused", "batch_size": 32, "num_workers": 1}
-    bursts, _, started = play("", changes, text=SAMPLES)
+    with playing(tmp_path, SAMPLES) as play:
+        bursts, _, started = play("", changes)
     assert [(burst.outcome, started) for burst in bursts] == [(Outcome.OK, 1)]
     plain, fused = ((tmp_path / f"starts.txt{name}").read_text().split() for name in ("plain", "fused"))
     stretch = plain[-512:-64]  # one may have trained a batch more than the other in the end

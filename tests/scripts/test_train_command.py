@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from autotune.results.result import Result, read_result
+from tests.forked import Forked
+from tests.inside import run_inside
 from tests.processes import ROOT, Finished, heed_signals, run
-from tests.scripts.patching import looked_at
 
 SPEAKS = """
 import json, os, socket, sys, time
@@ -91,13 +92,11 @@ print(batches._num_workers, torch.get_num_threads(), flush=True)
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def seen(forked: Forked, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The description of a real script by a real look."""
     folder = tmp_path_factory.mktemp("seen")
     (folder / "train.py").write_text(TRAINS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        return dataclasses.asdict(looked_at([sys.executable, "train.py"]))
+    return dataclasses.asdict(forked.look(("train.py",), folder))
 
 
 def train(folder: Path, body: str, *options: str, seen: dict[str, Any] | None = None) -> Finished:
@@ -119,11 +118,18 @@ def changes(result: Result) -> dict[str, Any]:
     return {knob: now for knob, (_, now) in result.changed_knobs.items()}
 
 
-def test_what_has_won_is_written_and_told(tmp_path: Path, seen: dict[str, Any]) -> None:
+@pytest.fixture(scope="module")
+def whole(seen: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+    """A training whose search comes to its end: its folder, and how it has ended."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, train(folder, WHOLE, seen=seen)
+
+
+def test_what_has_won_is_written_and_told(whole: tuple[Path, Finished]) -> None:
     """The result has the product of the winners, a trial a candidate; `show`, `launch` and `watch` take it."""
-    done = train(tmp_path, WHOLE, seen=seen)
+    folder, done = whole
     assert (done.status, done.out, done.left) == (7, "trained\n", ())
-    result = read_result(tmp_path / "result.json")
+    result = read_result(folder / "result.json")
     assert (result.status, result.stopped_by) == ("complete", "exhausted")
     assert changes(result) == {"num_workers": 1, "prefetch_factor": 2, "num_threads": 1}
     assert result.speedup is not None
@@ -139,24 +145,23 @@ def test_what_has_won_is_written_and_told(tmp_path: Path, seen: dict[str, Any]) 
     assert told[2] == "autotune: num_workers=1, prefetch_factor=2 is faster: 1.50× (1.43 – 1.58, 8 pairs of blocks)"
     assert "num_workers=1, prefetch_factor=2, num_threads=1: 1.80× (1.63 – 1.98); the search has cost 2 s" in told[4]
     assert "pays for itself after 1.25 s more" in told[4]
-    assert [event["event"] for event in log_of(tmp_path)[:3]] == ["started", "began", "planned"]
-    assert log_of(tmp_path)[-1] == {"event": "exited", "status": 7}
+    assert [event["event"] for event in log_of(folder)[:3]] == ["started", "began", "planned"]
+    assert log_of(folder)[-1] == {"event": "exited", "status": 7}
 
-    shown = run(["show", "result.json"], tmp_path)
+    shown = run(["show", "result.json"], folder)
     assert (shown.status, "confirmed speed-up: 1.80×" in shown.out) == (0, True), shown.err
-    launched = run(["launch", "result.json", "--", sys.executable, "train.py"], tmp_path)
+    launched = run(["launch", "result.json", "--", sys.executable, "train.py"], folder)
     assert (launched.status, launched.out) == (0, "1 1\n"), launched.err
-    watched = run(["watch", "result.json"], tmp_path)
+    watched = run(["watch", "result.json"], folder)
     last = watched.out.splitlines()[-1]
     assert watched.status == 0, watched.err
     assert "ended with exit status 7; rate: 18 steps/s, 1.80× that of the first steps (claimed: 1.80×)" in last
     assert "waiting: 1 % of the time, for data; memory: 1.00 GiB" in last
 
 
-def test_candidates_come_in_the_recorders_words(tmp_path: Path, seen: dict[str, Any]) -> None:
+def test_candidates_come_in_the_recorders_words(whole: tuple[Path, Finished]) -> None:
     """As `recorder.telling` and DataLoader name them."""
-    train(tmp_path, WHOLE, "-q", seen=seen)
-    workers, threads = json.loads((tmp_path / "words.json").read_text())
+    workers, threads = json.loads((whole[0] / "words.json").read_text())
     knobs = {"num_workers": 1, "prefetch_factor": 2}
     assert workers == {
         "name": "num_workers=1, prefetch_factor=2", "knobs": knobs, "loader": knobs, "process": [], "optimizer": [],
@@ -263,7 +268,7 @@ def _wait_for(file: Path, seconds: float = 60.0) -> None:
 
 def test_a_log_that_is_not_there_is_named(tmp_path: Path) -> None:
     """With what to do."""
-    watched = run(["watch", "result.json"], tmp_path)
+    watched = run_inside(["watch", "result.json"], tmp_path)
     assert watched.status == 2
     assert "expected the log of a training at result.live.jsonl" in watched.err
 

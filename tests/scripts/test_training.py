@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from autotune.results.files import write_document
 from autotune.results.result import ScriptRecord
 from autotune.results.sites import SourceRecord
 from autotune.scripts import Script
-from tests.processes import Finished, run
+from tests.processes import Finished, heed_signals, run
 from tests.scripts.patching import result_of
 
 TRAINS = """
@@ -109,6 +108,7 @@ def test_only_what_was_measured_is_changed_and_the_others_are_listed() -> None:
     assert "model.py" in told(done)
 
 
+@pytest.mark.slow
 def test_a_training_that_comes_after_another_in_one_process_is_changed() -> None:
     """The settings that were put back for the first are set again at the first step of the second."""
     write_result()
@@ -122,16 +122,10 @@ def test_a_training_that_comes_after_another_in_one_process_is_changed() -> None
     assert "other process" not in told(done)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param([sys.executable, "-I", "train.py"], id="isolated"),
-        pytest.param(["env", "-i", sys.executable, "train.py"], id="cleared"),
-    ],
-)
-def test_a_command_that_keeps_the_recorder_out_is_told_before_it_starts(words: list[str]) -> None:
+def test_a_command_that_keeps_the_recorder_out_is_told_before_it_starts() -> None:
     """It trains as it is; with --strict it does not start."""
     write_result()
+    words = ["env", "-i", sys.executable, "train.py"]
     done = launch(*words)
     assert done.status == 0, done.err
     assert done.out == f"train.py {PLAIN}\n"
@@ -144,6 +138,7 @@ def test_a_command_that_keeps_the_recorder_out_is_told_before_it_starts(words: l
 WAITS = "import time\n" + MEASURED.replace("model =", "time.sleep(2)\nmodel =", 1)
 
 
+@pytest.mark.slow
 def test_a_process_that_the_recorder_cannot_enter_is_told_as_soon_as_it_has_torch() -> None:
     """A shell script hides how Python is started; with --strict it is ended, and has not trained."""
     write_result()
@@ -157,6 +152,7 @@ def test_a_process_that_the_recorder_cannot_enter_is_told_as_soon_as_it_has_torc
     assert "loads torch where autotune is not" in told(refused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("may_change", "persists"), [(False, True), (True, False)])
 def test_workers_persist_only_where_the_script_does_not_change_its_data(may_change: bool, persists: bool) -> None:
     """A line says so in the end."""
@@ -176,26 +172,29 @@ import signal, sys, time
 import torch
 def asked(number, frame):
     print("asked", signal.Signals(number).name, flush=True)
-    sys.exit(3)
-signal.signal(signal.SIGUSR1, asked)
-signal.signal(signal.SIGINT, asked)
-signal.signal(signal.SIGTERM, asked)
+    if number == signal.SIGINT:
+        sys.exit(3)
+for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, asked)
 print("ready", flush=True)
-time.sleep(60)
+while True:
+    time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
-def test_signals_reach_the_script_and_its_exit_status_is_told(name: str) -> None:
+def test_signals_reach_the_script_and_its_exit_status_is_told() -> None:
     """As if the script had been started by itself, where no terminal sends them to both."""
     write_result()
     Path("asked.py").write_text(ASKED)
     command = [sys.executable, "-m", "autotune", "launch", "result.json", "--", sys.executable, "asked.py"]
-    launched = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ}, start_new_session=True)
+    launched = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heed_signals
+    )
     assert launched.stdout is not None
     assert launched.stdout.readline() == "ready\n"
-    launched.send_signal(signal.Signals[name])
-    assert launched.stdout.readline() == f"asked {name}\n"
+    for name in ("SIGTERM", "SIGUSR1", "SIGINT"):
+        launched.send_signal(signal.Signals[name])
+        assert launched.stdout.readline() == f"asked {name}\n"
     assert launched.wait(20.0) == 3
 
 
