@@ -26,21 +26,27 @@ print(system.WINDOWS, hasattr(system.os, "fork"), system.why_no_fork())
 """
 
 
-def run_on(system: str, arguments: Sequence[str], folder: Path) -> str:
+def run_on(system: str, arguments: Sequence[str], folder: Path, status: int = 0) -> str:
     """What Python prints, in a folder, as if autotune were on another system whose terminal has few characters."""
     environment = {
         **os.environ, "PRETENDED": system, "PYTHONPATH": f"{PRETENDED}{os.pathsep}{ROOT}", "PYTHONIOENCODING": "cp1252",
     }  # fmt: skip
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="cp1252")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("system", "told"), [("win32", "True False win32"), ("darwin", "False True darwin")])
 def test_every_module_is_imported(system: str, told: str, tmp_path: Path) -> None:
     """No module needs at import what the system lacks."""
     assert run_on(system, ["-c", IMPORT_ALL], tmp_path).startswith(told)
+
+
+def test_scripts_are_refused_on_windows(tmp_path: Path) -> None:
+    """Their sockets do not exist there, and the message says what to do instead."""
+    told = run_on("win32", ["-m", "autotune", "run", "--", "python", "train.py"], tmp_path, status=2)
+    assert "WSL2" in told
 
 
 @pytest.mark.slow
