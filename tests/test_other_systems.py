@@ -32,21 +32,21 @@ def run_on(system: str, arguments: Sequence[str], folder: Path, status: int = 0)
         **os.environ, "PRETENDED": system, "PYTHONPATH": f"{PRETENDED}{os.pathsep}{ROOT}", "PYTHONIOENCODING": "cp1252",
     }  # fmt: skip
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="cp1252")
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="cp1252")
+    assert ended.returncode == status, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
 
 
-@pytest.mark.parametrize(("system", "told"), [("win32", "True False win32"), ("darwin", "False True darwin")])
-def test_every_module_is_imported(system: str, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("system", "line"), [("win32", "True False win32"), ("darwin", "False True darwin")])
+def test_every_module_is_imported(system: str, line: str, tmp_path: Path) -> None:
     """No module needs at import what the system lacks."""
-    assert run_on(system, ["-c", IMPORT_ALL], tmp_path).startswith(told)
+    assert run_on(system, ["-c", IMPORT_ALL], tmp_path).startswith(line)
 
 
 def test_scripts_are_refused_on_windows(tmp_path: Path) -> None:
     """Their sockets do not exist there, and the message says what to do instead."""
-    told = run_on("win32", ["-m", "autotune", "run", "--", "python", "train.py"], tmp_path, status=2)
-    assert "WSL2" in told
+    text = run_on("win32", ["-m", "autotune", "run", "--", "python", "train.py"], tmp_path, status=2)
+    assert "WSL2" in text
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_a_model_is_tuned(system: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_tests_are_collected(system: str) -> None:
     """What needs Linux is left out before it is imported, and the report's head says so."""
-    told = run_on(system, ["-m", "pytest", "--collect-only", "-n", "0", "-p", "no:cacheprovider"], ROOT)
-    assert "skipped: tests/sandbox needs Linux" in told
-    assert "<Dir sandbox>" not in told
-    assert "<Dir knobs>" in told
+    text = run_on(system, ["-m", "pytest", "--collect-only", "-n", "0", "-p", "no:cacheprovider"], ROOT)
+    assert "skipped: tests/sandbox needs Linux" in text
+    assert "<Dir sandbox>" not in text
+    assert "<Dir knobs>" in text

@@ -52,15 +52,15 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def test_there_are_three_systems_and_every_python() -> None:
-    """Linux runs each Python that the package index is told of; macOS and Windows the first and the last."""
-    told = re.findall(r"Python :: (3\.\d+)", PROJECT)
-    assert told[0] == re.search(r'requires-python = ">=(.+)"', PROJECT)[1]  # type: ignore[index]
-    pythons = {
+    """Linux runs each Python of the project's classifiers; macOS and Windows the first and the last."""
+    pythons = re.findall(r"Python :: (3\.\d+)", PROJECT)
+    assert pythons[0] == re.search(r'requires-python = ">=(.+)"', PROJECT)[1]  # type: ignore[index]
+    rows = {
         system: [row["python"] for row in matrix() if row["system"] == system]
         for system in ("ubuntu", "macos", "windows")
     }
-    assert list(dict.fromkeys(pythons["ubuntu"])) == told
-    assert pythons["macos"] == pythons["windows"] == [told[0], told[-1]]
+    assert list(dict.fromkeys(rows["ubuntu"])) == pythons
+    assert rows["macos"] == rows["windows"] == [pythons[0], pythons[-1]]
 
 
 def test_there_are_the_oldest_torch_the_pinned_and_a_newer() -> None:
@@ -105,16 +105,16 @@ def test_only_a_tag_that_fits_is_published(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     (tmp_path / "CHANGELOG.md").write_text("## [Unreleased]\n")
 
-    def told(tag: str) -> str:
-        done = subprocess.run([tmp_path / ".ci/tag", tag], capture_output=True, text=True)
-        assert (done.returncode == 0) == ("may be published" in done.stdout), done.stderr
-        return done.stdout
+    def answer_to(tag: str) -> str:
+        ended = subprocess.run([tmp_path / ".ci/tag", tag], capture_output=True, text=True)
+        assert (ended.returncode == 0) == ("may be published" in ended.stdout), ended.stderr
+        return ended.stdout
 
     number = re.search(r'^version = "(.+)"', PROJECT, re.MULTILINE)[1]  # type: ignore[index]
-    assert f"expected the tag v{number}" in told("v99.0")
-    assert "CHANGELOG.md" in told(f"v{number}")
+    assert f"expected the tag v{number}" in answer_to("v99.0")
+    assert "CHANGELOG.md" in answer_to(f"v{number}")
     (tmp_path / "CHANGELOG.md").write_text(f"## [Unreleased]\n\n## [{number}]\n")
-    assert "[project.urls]" in told(f"v{number}")
+    assert "[project.urls]" in answer_to(f"v{number}")
     filled = re.sub(
         r"^# \[project\.urls\]\n# Repository = .*$",
         '[project.urls]\nRepository = "https://example.org/a"',
@@ -122,7 +122,7 @@ def test_only_a_tag_that_fits_is_published(tmp_path: Path) -> None:
         flags=re.MULTILINE,
     )
     (tmp_path / "pyproject.toml").write_text(filled)
-    assert "may be published" in told(f"v{number}")
+    assert "may be published" in answer_to(f"v{number}")
 
 
 def test_publishing_needs_no_secret() -> None:

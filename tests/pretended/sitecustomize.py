@@ -176,14 +176,14 @@ def _refuse(path: Any) -> None:
         raise FileNotFoundError(2, "No such file or directory", text)
 
 
-def _hiding(method: Any, found: Any) -> Any:
+def _hiding(method: Any, answer: Any) -> Any:
     def hidden(self: pathlib.Path, *arguments: Any, **options: Any) -> Any:
         try:
             _refuse(self)
         except FileNotFoundError:
-            if found is None:
+            if answer is None:
                 raise
-            return found
+            return answer
         return method(self, *arguments, **options)
 
     return hidden
@@ -191,5 +191,5 @@ def _hiding(method: Any, found: Any) -> Any:
 
 builtins.__import__ = _import_pretended
 sys.addaudithook(_hide)
-for name, found in {"stat": None, "exists": False, "is_dir": False, "is_file": False}.items():
-    setattr(pathlib.Path, name, _hiding(getattr(pathlib.Path, name), found))
+for name, answer in {"stat": None, "exists": False, "is_dir": False, "is_file": False}.items():
+    setattr(pathlib.Path, name, _hiding(getattr(pathlib.Path, name), answer))
