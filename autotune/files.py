@@ -45,9 +45,9 @@ def write_whole(path: Path, content: str | bytes, *, like: os.stat_result | None
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             if like is not None:
-                with contextlib.suppress(OSError):
-                    os.fchown(file.fileno(), like.st_uid, like.st_gid)
-                os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
+                with contextlib.suppress(AttributeError, OSError):  # AttributeError: on Windows
+                    os.chown(temporary, like.st_uid, like.st_gid)
+                os.chmod(temporary, stat.S_IMODE(like.st_mode))
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:  # also Ctrl-C: no partial file stays

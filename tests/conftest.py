@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +12,26 @@ import pytest
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner
 from autotune.measuring import statistics
+from autotune.sandbox.system import LINUX, why_no_fork
 from tests.forked import Forked
 
+HERE = Path(__file__).parent
 START_SECONDS = 60.0
 
 RESAMPLES = 100
 """A tenth of what a real search draws: beside its bursts that costs no time, on a virtual clock it is the whole cost.
 
 The ends of an interval then scatter by a tenth of its width; the gains that tests look for are several widths."""
+
+NEED_LINUX = {
+    "faults": "processes are killed, stopped and watched through /proc",
+    "fleet": "Slurm and Ray's jobs end by a parent's death signal",
+    "gpu": "CUDA is tried on Linux",
+    "live": "scripts are tuned while they train, with forked workers",
+    "sandbox": "namespaces, Landlock and seccomp",
+    "scripts": "scripts are forked, behind local sockets",
+}
+"""Folders of tests whose subject only Linux has, and what it is: elsewhere they are skipped as a whole."""
 
 RunnerOf = Callable[..., ProcessRunner]
 """Given a target, and what `ProcessRunner` takes besides: runs its bursts on the CPU."""
@@ -32,9 +45,22 @@ def pytest_configure() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leaves out what needs Linux before it is imported: its modules name what other systems lack."""
+    there = {HERE / folder for folder in NEED_LINUX}
+    return True if not LINUX and there & {collection_path, *collection_path.parents} else None
+
+
+def pytest_report_header() -> list[str]:
+    """Says what is left out, and why."""
+    return [] if LINUX else [f"skipped: tests/{folder} needs Linux: {why}" for folder, why in NEED_LINUX.items()]
+
+
 @pytest.fixture(scope="session")
 def forkserver() -> Iterator[Isolation]:
     """Started once; nobody may leave it dead."""
+    if (reason := why_no_fork()) is not None:
+        pytest.skip(f"{reason}, and a fresh interpreter for each burst of the tests would take an hour")
     with Isolation("tests.workloads.tiny:build") as isolation:
         isolation.start(START_SECONDS)
         yield isolation

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pytest
+
+from autotune.sandbox.system import ENDING_SIGNALS, WINDOWS
 
 ROOT = Path(__file__).parents[1]
 BUDGET_OVERRUN_SECONDS = 5.0
@@ -55,7 +58,7 @@ def has_measured(journal: Path) -> bool:
 
 def heed_signals() -> None:
     """For a process that is about to start: a test run in the background, or under nohup, ignores some signals."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
 
 
@@ -100,7 +103,7 @@ class Command:
         self.process = subprocess.Popen(
             [*program, *arguments],
             cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, start_new_session=True, preexec_fn=heed_signals,
+            text=True, start_new_session=True, preexec_fn=None if WINDOWS else heed_signals,
         )  # fmt: skip
         self._seen: dict[int, psutil.Process] = {}
 
@@ -124,6 +127,8 @@ class Command:
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to the command alone, not to its children."""
+        if WINDOWS:
+            pytest.skip("Windows sends no signals")
         self.tree()
         self.process.send_signal(number)
 

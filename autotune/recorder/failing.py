@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import traceback
 
 OUT_OF_MEMORY_TEXTS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "could not create a memory")
@@ -133,7 +134,6 @@ def text_of(error: BaseException) -> str:
 def _shared_memory_is_full() -> bool:
     """Whether shared memory is full, rather than a disk that the user's code writes to."""
     try:
-        there = os.statvfs(_SHARED_MEMORY)
+        return shutil.disk_usage(_SHARED_MEMORY).free < _FULL_BYTES
     except OSError:
         return False
-    return there.f_bavail * there.f_frsize < _FULL_BYTES

@@ -15,6 +15,7 @@ from typing import Any
 
 from autotune.errors import UsageError
 from autotune.recorder.arrival import ORDERS
+from autotune.sandbox.system import WINDOWS
 from autotune.secrets import is_masked, masked_command, remember_secrets
 
 RECORDER = Path(__file__).parents[1] / "recorder"
@@ -52,8 +53,13 @@ class Script:
         """The script that a person typed.
 
         Raises:
-            UsageError: There is no command, or no such program, or a secret in it is hidden.
+            UsageError: This is Windows, or there is no command, or no such program, or a secret in it is hidden.
         """
+        if WINDOWS:
+            raise UsageError(
+                "expected Linux or macOS, since a script's processes report through local sockets, got Windows; tune a "
+                "build() with autotune --model, or run this in WSL2"
+            )
         command = tuple(words[1:] if words and words[0] == "--" else words)
         if not command:
             raise UsageError("expected the command that trains, got none; pass it last, as in -- python train.py")

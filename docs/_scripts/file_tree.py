@@ -13,7 +13,7 @@ FOLDERS = {
     "tests/": "the rooms of autotune/ again; workloads/: tiny and faulty ones; faults/",
     "docs/": "these pages; _scripts/ makes the parts of them that come from the code",
     "results/": "<machine>/<workload>.json and .html: real measurements only",
-    ".ci/": "run: all that is checked; wheel: the package in a fresh environment",
+    ".ci/": "run: all that is checked; wheel: the package in a fresh environment; tag: may it be published",
 }
 
 

@@ -1,4 +1,4 @@
-"""Hooks for MkDocs: warn of outdated generated parts, and resolve links into the repository."""
+"""Hooks for MkDocs: warn of outdated generated parts, and resolve links into the repository and to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ from mkdocs.structure.files import File  # noqa: E402
 _log = logging.getLogger("mkdocs.hooks.made")
 _FOLDER = "repository"
 _OUTSIDE = re.compile(r"(\]\()((?:\.\./)+)((?:benchmarks|results|tests)/[^)#\s]+)(\))")
+_URL = re.compile(r"^Repository = \"(.+)\"$", re.MULTILINE)
 _BELOW = re.compile(r"\]\(([\w][^):#\s]*)\)")
+
+
+def on_config(config: Any) -> Any:
+    """Takes the repository's URL from ``pyproject.toml``, its one place; without one the site has no such link."""
+    if url := _URL.search((ROOT / "pyproject.toml").read_text(encoding="utf-8")):
+        config.repo_url = url[1]
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:

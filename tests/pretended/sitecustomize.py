@@ -21,28 +21,18 @@ from typing import Any
 SYSTEM = os.environ["PRETENDED"]
 WINDOWS = SYSTEM == "win32"
 HIDDEN = ("/proc/", "/sys/", "/dev/shm")
-"""What only Linux has. On Windows, all other paths of a POSIX system would be missing too; autotune gets these alone."""
+"""What only Linux has; all other paths stay."""
 CODE_BETWEEN = {"pathlib", "pathlib._local", "io", "codecs", "shutil", "genericpath", "os"}
-"""Modules of the standard library that may open a file for their caller."""
+"""Modules of the standard library that open a file for their caller."""
 
-MODULES_OF_LINUX: set[str] = set()
 MODULES_OF_POSIX = {
-    "_posixsubprocess",
-    "fcntl",
-    "grp",
-    "posix",
-    "pty",
-    "pwd",
-    "readline",
-    "resource",
-    "syslog",
-    "termios",
-    "tty",
-}
+    "_posixsubprocess", "fcntl", "grp", "posix", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty",
+}  # fmt: skip
 NAMES_OF_LINUX = {
     "os": {
-        "copy_file_range", "eventfd", "getresuid", "memfd_create", "pidfd_open", "posix_fadvise", "sched_getaffinity",
-        "sched_setaffinity", "setns", "setresgid", "setresuid", "splice", "unshare", "waitid", "getxattr", "setxattr", "listxattr",
+        "copy_file_range", "eventfd", "getresuid", "memfd_create", "pidfd_open", "posix_fadvise",
+        "sched_getaffinity", "sched_setaffinity", "setns", "setresgid", "setresuid", "splice", "unshare", "waitid",
+        "getxattr", "setxattr", "listxattr",
     },
     "resource": {"RLIMIT_RTTIME", "prlimit", "RLIMIT_SIGPENDING", "RLIMIT_MSGQUEUE"},
     "fcntl": {"F_SETSIG", "F_SETLEASE", "F_ADD_SEALS"},
@@ -52,17 +42,19 @@ NAMES_OF_LINUX = {
 }  # fmt: skip
 NAMES_OF_POSIX = {
     "os": {
-        "WNOHANG", "WIFEXITED", "WIFSIGNALED", "WEXITSTATUS", "WTERMSIG", "WUNTRACED", "chown", "chroot", "fchmod", "fchown", "fork",
-        "forkpty", "getegid", "geteuid", "getgid", "getgroups", "getloadavg", "getpgid", "getpgrp", "getpriority", "getsid", "getuid",
-        "killpg", "lchown", "mkfifo", "mknod", "nice", "openpty", "posix_spawn", "pread", "pwrite", "readv", "register_at_fork",
-        "sched_yield", "sendfile", "setgid", "setpgid", "setpriority", "setsid", "setuid", "statvfs", "sysconf", "tcgetpgrp",
-        "tcsetpgrp", "ttyname", "uname", "wait", "wait3", "wait4", "writev", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_DIRECTORY",
+        "WNOHANG", "WIFEXITED", "WIFSIGNALED", "WEXITSTATUS", "WTERMSIG", "WUNTRACED", "chown", "chroot", "fchmod",
+        "fchown", "fork", "forkpty", "getegid", "geteuid", "getgid", "getgroups", "getloadavg", "getpgid",
+        "getpgrp", "getpriority", "getsid", "getuid", "killpg", "lchown", "mkfifo", "mknod", "nice", "openpty",
+        "posix_spawn", "pread", "pwrite", "readv", "register_at_fork", "sched_yield", "sendfile", "setgid",
+        "setpgid", "setpriority", "setsid", "setuid", "statvfs", "sysconf", "tcgetpgrp", "tcsetpgrp", "ttyname",
+        "uname", "wait", "wait3", "wait4", "writev", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_DIRECTORY",
         "pipe2", "set_blocking", "get_blocking", "confstr", "ctermid", "posix_fallocate", "truncate64",
     },
     "signal": {
-        "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCONT", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGPROF", "SIGQUIT", "SIGSTOP", "SIGTSTP",
-        "SIGTTIN", "SIGTTOU", "SIGURG", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGWINCH", "SIGXCPU", "SIGXFSZ", "alarm", "getitimer",
-        "pause", "pthread_kill", "pthread_sigmask", "setitimer", "siginterrupt", "sigpending", "sigwait",
+        "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCONT", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGPROF", "SIGQUIT", "SIGSTOP",
+        "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGWINCH", "SIGXCPU",
+        "SIGXFSZ", "alarm", "getitimer", "pause", "pthread_kill", "pthread_sigmask", "setitimer", "siginterrupt",
+        "sigpending", "sigwait",
     },
     "select": {"poll"},
     "socket": {"AF_UNIX", "SCM_RIGHTS", "recv_fds", "send_fds"},
@@ -95,9 +87,18 @@ def _load_library(name: Any, *arguments: Any, **options: Any) -> Any:
     return ctypes.CDLL(name, *arguments, **options)
 
 
+def _without_key(key: int, name: str) -> Any:
+    """`winreg.OpenKey`, of a registry without this key."""
+    raise FileNotFoundError(2, "The system cannot find the file specified", name)
+
+
 REPLACED: dict[str, dict[str, Any]] = {
     "sys": {"platform": SYSTEM},
-    "platform": {"system": lambda: "Windows" if WINDOWS else "Darwin"},
+    "platform": {
+        "libc_ver": lambda: ("", ""),
+        "platform": lambda: "Windows-11-10.0.26100" if WINDOWS else "macOS-15.5-arm64-arm-64bit",
+        "system": lambda: "Windows" if WINDOWS else "Darwin",
+    },
 }
 if WINDOWS:
     REPLACED |= {
@@ -114,39 +115,46 @@ class Pretended(ModuleType):
     def __init__(self, real: ModuleType) -> None:
         name = real.__name__
         missing = NAMES_OF_LINUX.get(name, set()) | (NAMES_OF_POSIX.get(name, set()) if WINDOWS else set())
-        vars(self).update(__name__=name, _real=real, _missing=missing, _replaced=REPLACED.get(name, {}))
+        vars(self).update(__name__=name, _real=real, _missing=missing, **REPLACED.get(name, {}))
 
     def __getattr__(self, name: str) -> Any:
         if name in self._missing:
             raise AttributeError(f"module {self._real.__name__!r} has no attribute {name!r} on {SYSTEM}")
-        return self._replaced[name] if name in self._replaced else getattr(self._real, name)
+        return getattr(self._real, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._real, name, value)
+        super().__setattr__(name, value) if name in vars(self) else setattr(self._real, name, value)
 
     def __dir__(self) -> list[str]:
         return [name for name in dir(self._real) if name not in self._missing]
 
 
-PRETENDED: dict[str, Pretended] = {}
+PRETENDED: dict[str, ModuleType] = {}
+if WINDOWS:
+    PRETENDED["winreg"] = ModuleType("winreg")
+    vars(PRETENDED["winreg"]).update(HKEY_LOCAL_MACHINE=0x80000002, OpenKey=_without_key)
 _import = builtins.__import__
 
 
 def _is_ours(name: str) -> bool:
-    return name.partition(".")[0] == "autotune"
+    return name.partition(".")[0] in {"autotune", "conftest", "tests"}
 
 
-def _import_pretended(name: str, names: Any = None, places: Any = None, wanted: Any = (), level: int = 0) -> ModuleType:
+def _import_pretended(
+    name: str,
+    globals: Any = None,  # noqa: A002 - the names of the real one
+    locals: Any = None,  # noqa: A002
+    fromlist: Any = (),
+    level: int = 0,
+) -> Any:
     """`__import__`, which gives modules of autotune what the other system has."""
-    if level or not _is_ours(str((names or {}).get("__name__", ""))):
-        return _import(name, names, places, wanted, level)
-    if name in MODULES_OF_LINUX or (WINDOWS and name in MODULES_OF_POSIX):
+    if level or not _is_ours(str((globals or {}).get("__name__", ""))):
+        return _import(name, globals, locals, fromlist, level)
+    if WINDOWS and name in MODULES_OF_POSIX:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    if name in NAMES_OF_LINUX | NAMES_OF_POSIX | REPLACED:
-        if name not in PRETENDED:
-            PRETENDED[name] = Pretended(_import(name))
-        return PRETENDED[name]
-    return _import(name, names, places, wanted, level)
+    if name in NAMES_OF_LINUX | NAMES_OF_POSIX | REPLACED and name not in PRETENDED:
+        PRETENDED[name] = Pretended(_import(name))
+    return PRETENDED[name] if name in PRETENDED else _import(name, globals, locals, fromlist, level)
 
 
 def _caller(frame: FrameType | None) -> str:
@@ -168,14 +176,14 @@ def _refuse(path: Any) -> None:
         raise FileNotFoundError(2, "No such file or directory", text)
 
 
-def _hiding(method: Any, found: Any) -> Any:
+def _hiding(method: Any, answer: Any) -> Any:
     def hidden(self: pathlib.Path, *arguments: Any, **options: Any) -> Any:
         try:
             _refuse(self)
         except FileNotFoundError:
-            if found is None:
+            if answer is None:
                 raise
-            return found
+            return answer
         return method(self, *arguments, **options)
 
     return hidden
@@ -183,5 +191,5 @@ def _hiding(method: Any, found: Any) -> Any:
 
 builtins.__import__ = _import_pretended
 sys.addaudithook(_hide)
-for name, found in {"stat": None, "exists": False, "is_dir": False, "is_file": False}.items():
-    setattr(pathlib.Path, name, _hiding(getattr(pathlib.Path, name), found))
+for name, answer in {"stat": None, "exists": False, "is_dir": False, "is_file": False}.items():
+    setattr(pathlib.Path, name, _hiding(getattr(pathlib.Path, name), answer))
