@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter  # by name: the user's module may replace what `time` holds
@@ -107,7 +108,7 @@ def compiler_counts() -> dict[str, int | None]:
     from torch._dynamo import convert_frame, utils
 
     breaks = utils.counters.get("graph_break")
-    skips = utils.counters["inductor"]["cudagraph_skips"]
+    skips = utils.counters.get("inductor", Counter())["cudagraph_skips"]
     compiles = getattr(convert_frame, "FRAME_COMPILE_COUNTER", None)  # internal to torch, so it may change
     return {
         "graph_breaks": sum(breaks.values()) if breaks is not None else 0,

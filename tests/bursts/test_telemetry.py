@@ -120,6 +120,9 @@ class FakeNvml:
         self.held: list[object] = []
         self.activity = (88.0, 41.0)
 
+    def nvmlInit(self) -> None:
+        """It is there."""
+
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
         return uuid
 
