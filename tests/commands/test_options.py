@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 import pytest
@@ -107,7 +106,7 @@ def test_a_number_of_samples_may_have_a_unit(text: str, samples: int | None) -> 
 
 def test_help_shows_choices_and_ranges() -> None:
     """Of every option that has some, from the model itself; an objective that there is can be chosen."""
-    told = "".join(re.sub("[│╭╮╰╯─]", "", CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output).split())
+    told = "".join(CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output.split())
     assert "cpu|cuda|rocm|mps" in told
     assert "From0to4294967295." in told
     assert "|".join(objective.name for objective in OBJECTIVES) in told
@@ -115,8 +114,8 @@ def test_help_shows_choices_and_ranges() -> None:
 
 def test_help_of_a_script_says_what_free_changes() -> None:
     """A number is refused for a script, so that none is offered."""
-    told = " ".join(re.sub("[│╭╮╰╯─]", "", CliRunner().invoke(app, ["run", "--help"]).output).split())
-    assert re.search(r"--effective-batch free Try other batch sizes", told)
+    told = " ".join(CliRunner().invoke(app, ["run", "--help"]).output.split())
+    assert "--effective-batch free Try other batch sizes" in told
     assert "--writable PATH" in told
 
 
