@@ -18,7 +18,7 @@ from autotune.commands.options import Options, missing_device, ranks_on, require
 from autotune.commands.outputs import RESULT, require_replaceable
 from autotune.commands.tuning_result import Findings, Setting, make_result
 from autotune.doctor import Examination, examine_quickly, known_examination
-from autotune.errors import AutotuneError, Interrupted, UsageError
+from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, UsageError
 from autotune.hardware import UNUSABLE, DeviceKind, Hardware
 from autotune.knobs import Scalar, Space, TrainConfig, WorkloadFacts, build_space, limit_of, share_of_rank
 from autotune.measuring import NumericsGuard, Point, Profile
@@ -339,7 +339,7 @@ def _require_writable(out: Path) -> None:
 
 @contextlib.contextmanager
 def _place(out: Path) -> Iterator[None]:
-    """Makes the folder of a result; if the tuning ends without a result, removes what it has made there.
+    """Makes the folder of a result; if nothing was measured, removes what was made there.
 
     Raises:
         UsageError: Another file is there, or its folder is not writable.
@@ -355,7 +355,7 @@ def _place(out: Path) -> Iterator[None]:
         raise UsageError(f"--out: the folder {out.parent} cannot be made: {error.strerror}; choose another") from error
     try:
         yield
-    except (AutotuneError, Interrupted):
+    except (Interrupted, NothingFeasibleError, UsageError):  # after others, --resume goes on from what was measured
         if not resumes:
             journal.unlink(missing_ok=True)
         for folder in made:

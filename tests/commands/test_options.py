@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 import pytest
@@ -108,7 +107,7 @@ def test_a_number_of_samples_may_have_a_unit(text: str, samples: int | None) -> 
 
 def test_help_shows_choices_and_ranges() -> None:
     """Of every option that has some, from the model itself; an objective that there is can be chosen."""
-    told = "".join(re.sub("[│╭╮╰╯─]", "", CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output).split())
+    told = "".join(CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output.split())
     assert "cpu|cuda|rocm|mps" in told
     assert "From0to4294967295." in told
     assert "|".join(objective.name for objective in OBJECTIVES) in told

@@ -148,7 +148,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         (b'{"schema": "autotune.result/3"}', "another autotune: .* or tune again"),
         (b'{"schema": "autotune.result/1"}', "expected the schema autotune.result/2, got 'autotune.result/1'"),
         (b'{"schema": "autotune.result/x"}', "another autotune"),
-        (b'{"schema": "other.result/1"}', "another program"),
+        (b'{"schema": "other.result/1"}', "name a file that autotune wrote"),
         (b'{"schema": "autotune.cross/2"}', "is not a result file of autotune"),
         (b'{"schema": "autotune.result/2"}', "is broken: status: field required"),
     ],

@@ -90,7 +90,7 @@ def test_the_path_of_a_package_is_the_package(write: Write) -> None:
 def test_a_target_of_another_form_is_told(target: str) -> None:
     """The form that is expected is shown with what came."""
     message, _ = told(TargetError, lambda: import_target(target))
-    assert "module:attr" in message
+    assert "module:function" in message
     assert repr(target) in message
 
 
