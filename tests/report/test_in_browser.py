@@ -213,16 +213,16 @@ def test_a_box_hides_its_machine_in_tables_pictures_and_sections(browser: Browse
     """From the disk, without a script."""
     page, faults = opened(browser, folder / "comparison.html")
     unfold(page)
-    shown = "[...document.querySelectorAll('.machine-2, main > section')].filter(one => one.checkVisibility()).length"
+    shown = "[...document.querySelectorAll('.machine-1, main > section')].filter(one => one.checkVisibility()).length"
     before = page.evaluate(shown)
-    page.get_by_label("Intel").uncheck()
-    hidden = page.locator(".machine-2")
+    page.get_by_role("checkbox", name="Intel").uncheck()
+    hidden = page.locator(".machine-1")
     assert hidden.count() > 2
     assert not any(one.is_visible() for one in hidden.all())
-    page.get_by_label("NVIDIA").uncheck()
+    page.get_by_role("checkbox", name="NVIDIA").uncheck()
     assert not page.locator("#workload-1").is_visible()
-    page.get_by_label("Intel").check()
-    page.get_by_label("NVIDIA").check()
+    page.get_by_role("checkbox", name="Intel").check()
+    page.get_by_role("checkbox", name="NVIDIA").check()
     assert page.evaluate(shown) == before
     assert faults == []
     page.context.close()
