@@ -166,15 +166,15 @@ def test_a_candidate_that_fails_leaves_the_incumbent_alone(
     assert challenge(runner, SLOW, FAST)[0].ok
 
 
-def test_an_interruption_ends_both_sides() -> None:
+def test_an_interruption_ends_both_sides(
+    runner: ProcessRunner, forkserver: Isolation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C in the middle of a challenge leaves neither the candidate nor the incumbent."""
-    with Isolation(SLEEPY) as isolation:
-        isolation.start(SECONDS)
-        runner = ProcessRunner(isolation, "cpu")
-        challenge(runner, None, SLOW)
-        with pytest.raises(Interrupted):
-            runner.challenge(SLOW, [FAST], PLAN, SECONDS, lambda *_: isolation.interrupt())
-        assert hosts() == set()
+    monkeypatch.setattr(forkserver, "_interrupted", False)  # as it is again for later tests
+    challenge(runner, None, SLOW)
+    with pytest.raises(Interrupted):
+        runner.challenge(SLOW, [FAST], PLAN, SECONDS, lambda *_: forkserver.interrupt())
+    assert hosts() == set()
 
 
 def test_closing_ends_all(runner: ProcessRunner) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,11 @@ def limit_bytes(server: Isolation) -> int:
     return (burst.measurement.device_memory_bytes or 0) + LEFT_BYTES
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Isolation]:
-    """One forkserver for all."""
-    with Isolation("tests.workloads.greedy:build") as isolation:
-        isolation.start(SECONDS)
-        yield isolation
+@pytest.fixture
+def server(forkserver: Isolation, monkeypatch: pytest.MonkeyPatch) -> Isolation:
+    """Forks what trains a workload whose samples take a megabyte each."""
+    monkeypatch.setattr(forkserver, "target", "tests.workloads.greedy:build")
+    return forkserver
 
 
 def test_what_runs_out_of_memory_near_the_target_ends_alone(

@@ -18,7 +18,7 @@ def fault(section: str, what: str, ends: str) -> Callable[[Test], Test]:
     """Puts a test that is not of a table here onto the page all the same: where, what happens, how it must end."""
 
     def mark(test: Test) -> Test:
-        test.fault = (section, what, ends)  # type: ignore[attr-defined]
+        test.faults = [(section, what, ends), *getattr(test, "faults", [])]  # type: ignore[attr-defined]
         return test
 
     return mark

@@ -74,8 +74,7 @@ def sections() -> dict[str, list[Row]]:
 def marked_tests(module: str) -> Iterator[tuple[str, Row]]:
     """The faults of a module's tests that are not rows of a table there, each with its section."""
     for name, test in inspect.getmembers(importlib.import_module(f"tests.faults.{module}"), inspect.isfunction):
-        if name.startswith("test_") and hasattr(test, "fault"):
-            section, what, ends = test.fault
+        for section, what, ends in getattr(test, "faults", []):
             yield section, Row(what, ends, f"{module}::{name}")
 
 

@@ -128,6 +128,7 @@ def test_a_script_that_could_not_be_started_leaves_no_terminal(tmp_path: Path) -
     assert terminals() == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_terminal")
 def test_a_script_that_asks_for_the_size_of_the_terminal_is_tuned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 import torch
 
 from autotune.measuring.records import Outcome
 from autotune.recorder.opening_cuda import before_cuda
 from autotune.scripts import ScriptIsolation
 from tests.example_scripts import START_SECONDS, alone, played, script
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_the_moment_comes_before_cuda_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,6 +23,7 @@ def test_the_moment_comes_before_cuda_is_opened(monkeypatch: pytest.MonkeyPatch)
     assert told == ["before True", "opened"]
 
 
+@pytest.mark.slow
 def test_a_burst_goes_on_from_where_cuda_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It neither imports nor prepares again; the models, made before the fork, are found and changed after it."""
     monkeypatch.chdir(tmp_path)

@@ -39,6 +39,7 @@ def test_what_is_told_is_by_what_the_look_took() -> None:
     assert told[2].startswith("train did not reach its training loop within 30 s, where it had taken 12 s before")
 
 
+@pytest.mark.slow
 def test_a_script_that_takes_longer_to_its_loop_than_there_is_time_is_a_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

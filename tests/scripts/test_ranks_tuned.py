@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -31,7 +32,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-how = sys.argv[1]
 ranks.init_process_group("gloo")
 met = os.environ.get("NCCL_MAX_CTAS")
 rows = TensorDataset(torch.randn(512, 8), torch.randint(0, 3, (512,)))
@@ -44,7 +44,8 @@ for epoch in range(1000):
         cross_entropy(model(x), y).backward()
         optimizer.step()
         step += 1
-        if step == 60 and ranks.get_rank() == 1:
+        if step == 12 and ranks.get_rank() == 1:
+            how = open(sys.argv[1]).read()
             if how == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             if how == "out of memory":
@@ -60,29 +61,52 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def started(folder: Path, how: str = "", by: tuple[str, ...] = TORCHRUN) -> Script:
-    """The script on two ranks."""
+def started(folder: Path, *more: str) -> Script:
+    """The script on two ranks, and a file that says how it fails."""
+    how = folder / "how"
+    how.write_text("")
     (folder / "train.py").write_text(SCRIPT)
-    return Script((*by, str(folder / "train.py"), how))
+    return Script((*TORCHRUN, *more, str(folder / "train.py"), str(how)), writable=(how,))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the script runs."""
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def forked_ranks(folder: Path) -> Iterator[ScriptIsolation]:
+    """The script, whose ranks are forked before they meet."""
+    with pytest.MonkeyPatch.context() as patch, ScriptIsolation(started(folder, "--standalone")) as isolation:
+        patch.chdir(folder)
+        isolation.start(START_SECONDS)
+        isolation._ready_server(START_SECONDS)
+        yield isolation
+
+
+@pytest.fixture(scope="module")
+def started_ranks(folder: Path) -> Iterator[ScriptIsolation]:
+    """The script, which a launcher starts again for each burst."""
+    script = started(folder, "--master-port", "29555")
+    with pytest.MonkeyPatch.context() as patch, ScriptIsolation(script, forks=False) as isolation:
+        patch.chdir(folder)
+        isolation.start(START_SECONDS)
+        yield isolation
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("more", "forks"), [(("--standalone",), True), (("--master-port", "29555"), False)], ids=["forked", "started again"]
-)
-def test_both_sides_of_a_duet_train_on_all_ranks(tmp_path: Path, more: tuple[str, ...], forks: bool) -> None:
+@pytest.mark.parametrize("ranks", ["forked_ranks", "started_ranks"])
+def test_both_sides_of_a_duet_train_on_all_ranks(ranks: str, request: pytest.FixtureRequest) -> None:
     """Forked before they meet, or by two launchers; what DDP was told by the script is the baseline, and is changed."""
-    with ScriptIsolation(started(tmp_path, by=(*TORCHRUN, *more)), forks=forks) as isolation:
-        isolation.start(START_SECONDS)
-        facts = facts_of(isolation.seen, Script(TORCHRUN))
-        assert (facts.baseline.ranks, facts.baseline.effective_batch, facts.baseline.ddp_bucket_cap_mb) == (2, 32, 9)
-        assert {"gradient_as_bucket_view", "ddp_bucket_cap_mb"}.isdisjoint(
-            held_knobs(isolation.seen, batch_is_free=False)
-        )
-        changes = {"optimizer_impl": "fused", "ddp_bucket_cap_mb": None, "gradient_as_bucket_view": True}
-        changes["batched_grad_copy"] = KNOBS["batched_grad_copy"].is_in(torch.__version__)
-        bursts = played(isolation, changes, seconds=120.0)
-        assert isolation.fork_unsafe_reason is None
+    isolation: ScriptIsolation = request.getfixturevalue(ranks)
+    facts = facts_of(isolation.seen, Script(TORCHRUN))
+    assert (facts.baseline.ranks, facts.baseline.effective_batch, facts.baseline.ddp_bucket_cap_mb) == (2, 32, 9)
+    assert {"gradient_as_bucket_view", "ddp_bucket_cap_mb"}.isdisjoint(held_knobs(isolation.seen, batch_is_free=False))
+    changes = {"optimizer_impl": "fused", "ddp_bucket_cap_mb": None, "gradient_as_bucket_view": True}
+    changes["batched_grad_copy"] = KNOBS["batched_grad_copy"].is_in(torch.__version__)
+    bursts = played(isolation, changes, seconds=120.0)
+    assert isolation.fork_unsafe_reason is None
     assert [(burst.outcome, burst.reason) for burst in bursts] == [(Outcome.OK, None)] * 2
     blocks = [burst.measurement.blocks for burst in bursts if burst.measurement is not None]
     assert [block.samples for block in blocks[0]] == [block.samples for block in blocks[1]]
@@ -90,18 +114,23 @@ def test_both_sides_of_a_duet_train_on_all_ranks(tmp_path: Path, more: tuple[str
 
 
 @pytest.mark.slow
-def test_one_process_on_each_rank_plays_several_configs(tmp_path: Path) -> None:
+def test_one_process_on_each_rank_plays_several_configs(started_ranks: ScriptIsolation) -> None:
     """All ranks switch at the same micro-batch: else they would wait for each other for ever."""
     changes: list[dict[str, object]] = [{"optimizer_impl": "fused"}, {"num_workers": 1}, {}]
-    with ScriptIsolation(started(tmp_path), forks=False) as isolation:
-        isolation.start(START_SECONDS)
-        runner = ProcessRunner(isolation, "cpu")
-        baseline = runner.check(START_SECONDS).baseline
-        points = [Point(config=baseline.replace(**one)) for one in changes]
-        came = runner.challenge(Point(config=baseline), points, PLAN, 120.0, lambda *_: None)
-        runner.close()
+    runner = ProcessRunner(started_ranks, "cpu")
+    baseline = runner.check(START_SECONDS).baseline
+    points = [Point(config=baseline.replace(**one)) for one in changes]
+    came = runner.challenge(Point(config=baseline), points, PLAN, 120.0, lambda *_: None)
+    runner.close()
     assert [(burst.outcome, burst.reason) for burst, _ in came] == [(Outcome.OK, None)] * 3
     assert all(pair is not None for _, pair in came)
+
+
+@pytest.fixture
+def fail(folder: Path) -> Iterator[Callable[[str], object]]:
+    """Says how the second rank fails in this test."""
+    yield (folder / "how").write_text
+    (folder / "how").write_text("")
 
 
 @pytest.mark.slow
@@ -112,23 +141,27 @@ def test_one_process_on_each_rank_plays_several_configs(tmp_path: Path) -> None:
         ("out of memory", Outcome.OOM, "on rank 1 of 2: MemoryError: no more"),
     ],
 )
-def test_one_ranks_failure_is_the_outcome_of_all(tmp_path: Path, how: str, outcome: Outcome, told: str) -> None:
-    """Within seconds, though the others wait for it, and nothing of the run is left."""
-    with ScriptIsolation(started(tmp_path, how)) as isolation:
-        isolation.start(START_SECONDS)
-        burst = alone(isolation, 120.0)
-    assert not [one for one in psutil.Process().children(recursive=True) if "train.py" in " ".join(one.cmdline())]
+def test_one_ranks_failure_is_the_outcome_of_all(
+    forked_ranks: ScriptIsolation, fail: Callable[[str], object], how: str, outcome: Outcome, told: str
+) -> None:
+    """Within seconds, though the others wait for it, and nothing of the burst is left."""
+    fail(how)
+    before = set(psutil.Process().children(recursive=True))
+    burst = alone(forked_ranks, 120.0)
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert [one for one in psutil.wait_procs(left, timeout=3)[1] if one.status() != psutil.STATUS_ZOMBIE] == []
     assert burst.outcome is outcome, burst.reason
     assert told in (burst.reason or "")
     assert burst.seconds < 100
 
 
 @pytest.mark.slow
-def test_what_nccl_reads_when_ranks_meet_is_there_by_then(tmp_path: Path) -> None:
+def test_what_nccl_reads_when_ranks_meet_is_there_by_then(
+    forked_ranks: ScriptIsolation, fail: Callable[[str], object]
+) -> None:
     """On each side of a duet its own, though both are forked from one script."""
-    with ScriptIsolation(started(tmp_path, "tells")) as isolation:
-        isolation.start(START_SECONDS)
-        bursts = played(isolation, {"nccl_max_ctas": 4}, seconds=120.0)
+    fail("tells")
+    bursts = played(forked_ranks, {"nccl_max_ctas": 4}, seconds=120.0)
     assert ["met with None" in str(bursts[0].reason), "met with 4" in str(bursts[1].reason)] == [True, True]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import dataclasses
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ import pytest
 from autotune.measuring.records import Outcome
 from autotune.scripts import Script, ScriptIsolation
 from tests.example_scripts import EXAMPLES, START_SECONDS, alone, played, script
+from tests.forked import Forked
 
 
 @pytest.fixture(autouse=True)
@@ -26,13 +27,16 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 def test_sides_of_a_script_train_as_many_samples_block_by_block(tmp_path: Path) -> None:
-    """A duet of the script as it is and with a worker; what it writes is gone in the end, and no process is left."""
-    notes: list[str] = []
+    """A duet of the script as it is and with a worker; what it writes is gone in the end, and no process is left.
+
+    Changes outside the loader come into effect as well: half precision, a fused optimizer, threads and the allocator.
+    """
     (tmp_path / "log.txt").write_text("mine\n")
-    with ScriptIsolation(script("plain"), notes.append) as isolation:
+    with ScriptIsolation(script("plain")) as isolation:
         isolation.start(START_SECONDS)
         bursts = played(isolation, {"num_workers": 1})
-    assert [burst.outcome for burst in bursts] == [Outcome.OK, Outcome.OK]
+        changed = alone(isolation, precision="bf16", optimizer_impl="fused", num_threads=1, allocator="tuned")
+    assert [burst.outcome for burst in (*bursts, changed)] == [Outcome.OK] * 3, changed.reason
     first, second = (burst.measurement for burst in bursts)
     assert first is not None
     assert second is not None
@@ -42,14 +46,6 @@ def test_sides_of_a_script_train_as_many_samples_block_by_block(tmp_path: Path) 
         assert first.looks
     assert (tmp_path / "log.txt").read_text() == "mine\n"
     assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
-
-
-def test_changes_outside_the_loader_come_into_effect() -> None:
-    """Half precision, a fused optimizer, threads and the allocator: none ends as unsupported."""
-    with ScriptIsolation(script("plain")) as isolation:
-        isolation.start(START_SECONDS)
-        burst = alone(isolation, precision="bf16", optimizer_impl="fused", num_threads=1, allocator="tuned")
-    assert burst.outcome is Outcome.OK, burst.reason
 
 
 def test_the_energy_of_a_block_is_read_by_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,9 +114,11 @@ while True:
 """
 
 
-def test_a_script_that_asks_for_the_number_of_threads_is_answered_as_ever(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_script_that_asks_for_the_number_of_threads_is_answered_as_ever(tmp_path: Path, forked: Forked) -> None:
     """Also on its way to the loop where it is forked, where torch itself has one."""
-    ask = subprocess.run([sys.executable, "-c", "import torch; print(torch.get_num_threads())"], capture_output=True)
+    (tmp_path / "ask.py").write_text("import torch; print(torch.get_num_threads())")
+    ask = forked.run(("ask.py",), tmp_path)
     (tmp_path / "train.py").write_text(THREADS)
     with ScriptIsolation(Script((sys.executable, "train.py", str(int(ask.stdout) + 1)))) as isolation:
         isolation.start(START_SECONDS)
@@ -150,6 +148,7 @@ for epoch in range(100):
 """
 
 
+@pytest.mark.slow
 def test_batches_that_are_drawn_before_their_step_are_no_blocks_by_themselves(tmp_path: Path) -> None:
     """As transformers' Trainer does: whatever is timed has been trained on, also where a step is longer than a turn."""
     (tmp_path / "train.py").write_text(AHEAD)
@@ -163,6 +162,19 @@ def test_batches_that_are_drawn_before_their_step_are_no_blocks_by_themselves(tm
         assert all(block.seconds >= 0.05 * block.samples / 16 for block in burst.measurement.blocks)
 
 
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ScriptIsolation, Path]]:
+    """A script that waits at its loop, and the file that says how its bursts fail."""
+    how = tmp_path_factory.mktemp("failing") / "how"
+    how.write_text("")
+    failing = dataclasses.replace(script("failing", str(how)), writable=(how,))
+    with pytest.MonkeyPatch.context() as patch, ScriptIsolation(failing) as isolation:
+        patch.chdir(how.parent)
+        isolation.start(START_SECONDS)
+        isolation._ready_server(START_SECONDS)
+        yield isolation, how
+
+
 @pytest.mark.parametrize(
     ("how", "outcome", "told"),
     [
@@ -171,25 +183,19 @@ def test_batches_that_are_drawn_before_their_step_are_no_blocks_by_themselves(tm
         ("exit", Outcome.CRASHED, "the script ended while it was training"),
         ("die", Outcome.CRASHED, "SIGABRT"),
         ("nan", Outcome.INVALID, "the loss became nan"),
+        ("hang", Outcome.TIMEOUT, ""),
     ],
 )
 @pytest.mark.slow
-def test_how_a_script_fails_is_its_outcome(how: str, outcome: Outcome, told: str) -> None:
-    """What it raised, exited or died of stands in the reason, and nothing is left of it."""
-    with ScriptIsolation(script("failing", how)) as isolation:
-        isolation.start(START_SECONDS)
-        burst = alone(isolation)
+def test_how_a_script_fails_is_its_outcome(
+    how: str, outcome: Outcome, told: str, failing: tuple[ScriptIsolation, Path]
+) -> None:
+    """What it raised, exited or died of stands in the reason; one that hangs is ended at its burst's own deadline."""
+    isolation, file = failing
+    file.write_text(how)
+    burst = alone(isolation, 6.0 if how == "hang" else 60.0)
     assert burst.outcome is outcome, burst.reason
     assert told in (burst.reason or "")
-
-
-@pytest.mark.slow
-def test_a_script_that_hangs_is_ended_at_the_deadline() -> None:
-    """The deadline is the burst's own."""
-    with ScriptIsolation(script("failing", "hang")) as isolation:
-        isolation.start(START_SECONDS)
-        burst = alone(isolation, 12.0)
-    assert burst.outcome is Outcome.TIMEOUT
 
 
 EVALUATING = """
@@ -226,7 +232,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("kind", ["loader", "none"])
+@pytest.mark.parametrize("kind", ["loader", pytest.param("none", marks=pytest.mark.slow)])
 def test_evaluation_between_steps_is_no_part_of_a_block(kind: str, tmp_path: Path) -> None:
     """A step of 10 ms trains 800 samples a second at most; with half a second in every tenth it would be 130."""
     (tmp_path / "train.py").write_text(EVALUATING)
@@ -251,6 +257,7 @@ model.load_state_dict(torch.load("best.pt"))
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_ends_with_its_best_checkpoint_has_trained_all(tmp_path: Path) -> None:
     """Bursts save none; it begins again, as a script does that just ends."""
     (tmp_path / "train.py").write_text(RELOADING)

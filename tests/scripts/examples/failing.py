@@ -1,8 +1,9 @@
-"""Fails as it is told, once it has trained for some steps: more than a look at it takes."""
+"""Fails as a file says, once it has trained for some steps: more than a look at it takes."""
 
 import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -15,17 +16,18 @@ for _ in range(2000):
     for step, (x, y) in enumerate(loader):
         loss = nn.functional.mse_loss(model(x), y)
         if step == 12:
-            if sys.argv[1] == "raise":
+            how = Path(sys.argv[1]).read_text()
+            if how == "raise":
                 raise ValueError("no such luck")
-            if sys.argv[1] == "memory":
+            if how == "memory":
                 raise MemoryError("all of it")
-            if sys.argv[1] == "exit":
+            if how == "exit":
                 sys.exit(3)
-            if sys.argv[1] == "die":
+            if how == "die":
                 os.abort()
-            if sys.argv[1] == "hang":
+            if how == "hang":
                 time.sleep(600)
-            if sys.argv[1] == "nan":
+            if how == "nan":
                 loss = loss * float("nan")
         loss.backward()
         optimizer.step()
