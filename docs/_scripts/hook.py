@@ -24,7 +24,7 @@ _BELOW = re.compile(r"\]\(([\w][^):#\s]*)\)")
 def on_config(config: Any) -> Any:
     """Takes the repository's URL from ``pyproject.toml``, its one place; without one the site has no such link."""
     if url := _URL.search((ROOT / "pyproject.toml").read_text(encoding="utf-8")):
-        config.repo_url = url[1]
+        config.repo_url, config.repo_name = url[1], "/".join(url[1].split("/")[-2:])
     return config
 
 
