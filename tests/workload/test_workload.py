@@ -115,7 +115,7 @@ def test_a_missing_module_is_told(write: Write, tmp_path: Path, target: str, mis
 def test_a_missing_file_is_told(write: Write, tmp_path: Path) -> None:
     """A path form names the file that is not there."""
     message, _ = told(TargetError, lambda: import_target("lost/train.py:build"))
-    assert f"no file {tmp_path / 'lost' / 'train.py'}" in message
+    assert f"there is no {tmp_path / 'lost' / 'train.py'}" in message
 
 
 def test_a_file_name_with_a_dot_is_told(write: Write) -> None:
@@ -163,7 +163,7 @@ def test_an_attribute_of_a_number_is_told(write: Write) -> None:
     """Values without attributes of their own are no different."""
     write("train_number.py", "EPOCHS = 3")
     message, _ = told(TargetError, lambda: import_target("train_number:EPOCHS.build"))
-    assert "no 'build'" in message
+    assert "a function 'build'" in message
 
 
 @pytest.mark.parametrize(
