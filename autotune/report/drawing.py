@@ -118,16 +118,18 @@ def inline(svg: str, width: float, height: float) -> str:
     inner = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
     inner = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", inner, flags=re.DOTALL)
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', inner))
-    inner = re.sub(r' id="(key )?([^"]+)"', lambda match: _identified(match[1], match[2], match[2] in used), inner)
+    inner = re.sub(r' id="(key )?([^"]+)"', lambda match: _identified(match, used), inner)
     inner = re.sub(r"(<text style=\"[^\">]*?)font-family: [^;\">]+; ", r"\1", inner)  # the page has its own
     inner = re.sub(r"#0a0b0([1-9])", lambda match: f"var(--{_VARIABLES[int(match[1]) - 1]})", inner)
     inner = re.sub(r"\n\s*", "\n", inner).strip()
     return f'<svg viewBox="0 0 {width:g} {height:g}" focusable="false">\n{inner}\n</svg>'
 
 
-def _identified(key: str | None, name: str, is_used: bool) -> str:
+def _identified(identifier: re.Match[str], used: set[str]) -> str:
     """What remains of an id: the filter key of a row as a class, and an id that is referred to."""
-    return f' class="{name}"' if key else f' id="{name}"' if is_used else ""
+    if identifier[1]:
+        return f' class="{identifier[2]}"'
+    return identifier[0] if identifier[2] in used else ""
 
 
 def draw_rows(name: str, count: int, paint: Callable[[Axes], None]) -> str:
