@@ -19,7 +19,7 @@ import pytest
 import autotune
 from autotune.bursts.cleanup import RUN_VARIABLE
 from autotune.commands import tune as tune_module
-from autotune.commands.options import Options
+from autotune.commands.options import FOR_SCRIPTS, Options
 from autotune.errors import AutotuneError, TargetError, UsageError
 from tests.inside import run_inside
 from tests.processes import ROOT, budget, has_measured, temporary_of
@@ -52,7 +52,8 @@ def test_there_is_no_option_that_only_one_of_both_has() -> None:
     command = inspect.signature(tune_module.tune).parameters
     called = inspect.signature(autotune.tune).parameters
     own = {"target", "quiet"}
-    assert called.keys() - own == command.keys() - {"context", "model", "json", "quiet", "version"}
+    lacking = {"context", "model", "dry_run", "json", "quiet", "version"} | FOR_SCRIPTS
+    assert called.keys() - own == command.keys() - lacking
     for name in called.keys() - own:
         assert called[name].default == command[name].default
 
