@@ -7,6 +7,7 @@ order of these two, on variables that torch reads when it is imported, or on the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from autotune.knobs.registry import READS
 from autotune.sandbox.inside import KEPT
 from autotune.scripts.facts import require_trainable, why_not
 from autotune.scripts.ranks import free_port
@@ -34,8 +36,8 @@ for line in sys.stdin:
     child = os.fork()
     if child == 0:
         break
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    print("process", child, flush=True)
+    print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 else:
     sys.exit()
 
@@ -114,7 +116,7 @@ class Forked:
             parent.listen()
             (folder / KEPT).touch()
             orders = {
-                "role": "look", "socket": str(path), "shared": str(folder), "port": free_port(),
+                "role": "look", "reads": READS, "socket": str(path), "shared": str(folder), "port": free_port(),
                 "seconds": seconds, "sandbox": {"any_network": True, "mirror": None, "row": "none"},
             }  # fmt: skip
             child = self._begin(words, folder, script.environment(orders, {**os.environ, **QUIET}))
@@ -124,7 +126,8 @@ class Forked:
                     connection.settimeout(LOOK_SECONDS)
                     event = next(one for one in map(json.loads, lines) if one["event"] in {"result", "ended"})
             finally:
-                os.kill(child, signal.SIGKILL)  # once it has been seen, it waits for that
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)  # once it has been seen, it waits for that
                 ended = self._end(words, folder)
         path.unlink()
         if event["event"] == "ended":
@@ -143,13 +146,15 @@ class Forked:
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(orders) + "\n")
         self._server.stdin.flush()
-        return self._answer()
+        return self._answer("process")
 
     def _end(self, words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-        status = self._answer()
+        status = self._answer("status")
         out, err = ((folder / name).read_text() for name in ("out.txt", "err.txt"))
         return subprocess.CompletedProcess(words, status, out, err)
 
-    def _answer(self) -> int:
+    def _answer(self, expected: str) -> int:
         assert self._server.stdout is not None
-        return int(self._server.stdout.readline())
+        kind, number = self._server.stdout.readline().split()
+        assert kind == expected  # a status must never be taken for a process to kill
+        return int(number)
