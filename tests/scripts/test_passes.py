@@ -23,7 +23,10 @@ from tests.scripts.conftest import SeenIn
 from tests.scripts.test_recognition import written
 
 DATA = TensorDataset(torch.arange(32))
-LOADER_KNOBS = {"num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "dataloader_in_order"}
+LOADER_KNOBS = {
+    "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "dataloader_in_order",
+    "multiprocessing_context",
+}  # fmt: skip
 
 LOOKED_THROUGH = """
 loader = DataLoader(data(), batch_size=16, shuffle=True)
