@@ -155,7 +155,8 @@ class Launched:
         arguments, key = self._changes.arguments(loader), loader_key(loader)
         stand_in: StandIn | None = getattr(loader, MADE, self._stand_ins.get(key))
         if stand_in is None or not stand_in.takes_over(arguments):
-            self._starts_anew |= stand_in is not None and not stand_in.is_read and arguments["persistent_workers"]
+            persists = bool(arguments.get("persistent_workers"))
+            self._starts_anew |= stand_in is not None and not stand_in.is_read and persists
             stand_in = StandIn(arguments, _say_once, persists_anyway=loader.persistent_workers)
         setattr(loader, MADE, stand_in)
         self._stand_ins.pop(key, None)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.knobs.registry import READS
 from autotune.recorder import importing
 from autotune.scripts import Script, ScriptIsolation
 from tests.example_scripts import START_SECONDS, script
@@ -158,7 +159,7 @@ def test_a_tensorboard_writer_starts_no_thread(tmp_path: Path, monkeypatch: pyte
         parent.bind("parent")
         parent.listen()
         sandbox = {"any_network": True, "mirror": None, "row": "none"}
-        orders = {"socket": str(tmp_path / "parent"), "shared": str(tmp_path), "port": 0, "seconds": 60}
+        orders = {"socket": str(tmp_path / "parent"), "shared": str(tmp_path), "port": 0, "seconds": 60, "reads": READS}
         assert printed(TENSORBOARD, tmp_path, sandbox=sandbox, **orders) == ["1"]
     loop = {"loaders": [], "models": [], "device": "cpu"}
     assert int(*printed(TENSORBOARD, tmp_path, "launch", loop=loop, changes={})) > 1
