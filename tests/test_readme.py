@@ -99,6 +99,7 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
         "--tokenizer",
         "--data",
         "--extra-index-url",
+        "--body-file",
     }
     for benchmark in (ROOT / "benchmarks").glob("*.py"):
         others |= set(re.findall(r"\"(--[a-z][a-z-]+)\"", benchmark.read_text(encoding="utf-8")))

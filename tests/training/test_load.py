@@ -218,4 +218,4 @@ def test_a_training_notes_what_it_reaches_and_show_tells_it(prepare: str, tmp_pa
         f"in 1 training: {note.rate / make_measurement(40.0).samples_per_second:.2f} of the claimed rate" in shown.out
     )
     assert run(["report", "result.json"], tmp_path).status == 0
-    assert "In 1 training: " in (tmp_path / "result.html").read_text()
+    assert "in 1 training: " in (tmp_path / "result.html").read_text()
