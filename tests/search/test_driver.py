@@ -10,6 +10,7 @@ from autotune.commands.options import Options
 from autotune.commands.tuning import Tuning
 from autotune.commands.tuning_result import judge
 from autotune.errors import Interrupted, IsolationError
+from autotune.knobs import build_space
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.profiles import Profile
 from autotune.measuring.records import Outcome, Point
@@ -19,6 +20,7 @@ from autotune.search.refusals import refusal
 from autotune.search.stopping import Budget
 from autotune.terminal.progress import Quiet
 from tests.search.surface import example_rate, journal_storage, make_search, make_space
+from tests.spaces import gpu_machine, make_facts
 
 
 def best_rate() -> float:
@@ -258,7 +260,10 @@ def test_the_bundle_comes_first_and_without_its_harmful_setting_it_is_better() -
 
 def test_the_bundle_runs_without_pinning_where_that_failed() -> None:
     """Its other settings are not given up, and nothing is pinned again."""
-    search, surface = make_search(example_rate, budget_seconds=200, fits=lambda config: not config.pin_memory)
+    space = build_space(gpu_machine(), make_facts(), device="cuda", effective_batch=64)
+    search, surface = make_search(
+        example_rate, budget_seconds=200, space=space, device="cuda", fits=lambda config: not config.pin_memory
+    )
     surface.misfit = Outcome.HOST_OOM, f"{PINNING}: RuntimeError: CUDA error: out of memory"
     search.run()
     bundled = [trial.burst.point.config for trial in search.log.trials if trial.stage == BUNDLE]
