@@ -268,7 +268,7 @@ def test_the_bundle_runs_without_pinning_where_that_failed() -> None:
     search.run()
     bundled = [trial.burst.point.config for trial in search.log.trials if trial.stage == BUNDLE]
     assert [config.pin_memory for config in bundled[:2]] == [True, False]
-    assert bundled[1] == bundled[0].replace(pin_memory=False)
+    assert bundled[1] == bundled[0].replace(pin_memory=False, non_blocking=False)
     assert sum(point.config.pin_memory for point in surface.ran) == 1
 
 
