@@ -267,9 +267,9 @@ def test_the_bundle_runs_without_pinning_where_that_failed() -> None:
     surface.misfit = Outcome.HOST_OOM, f"{PINNING}: RuntimeError: CUDA error: out of memory"
     search.run()
     bundled = [trial.burst.point.config for trial in search.log.trials if trial.stage == BUNDLE]
-    assert [config.pin_memory for config in bundled[:2]] == [True, False]
-    assert bundled[1] == bundled[0].replace(pin_memory=False, non_blocking=False)
-    assert sum(point.config.pin_memory for point in surface.ran) == 1
+    assert bundled[0].pin_memory
+    assert bundled[0].replace(pin_memory=False, non_blocking=False) in bundled
+    assert not any(point.config.pin_memory for point in surface.ran if point.config not in bundled)
 
 
 @pytest.mark.parametrize(("price", "paid"), [(5.0, True), (10_000.0, False)])
