@@ -329,7 +329,13 @@ def _require_writable(out: Path) -> None:
     Raises:
         UsageError: It cannot.
     """
-    folder = next(parent for parent in out.absolute().parents if parent.exists())
+    try:
+        folder = next(parent for parent in out.absolute().parents if parent.exists())
+    except FileNotFoundError:
+        raise UsageError(
+            "--out: expected a folder, but the working directory has been deleted; name a file elsewhere: "
+            f"--out ~/{out.name}"
+        ) from None
     if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
         raise UsageError(
             f"--out: expected a folder that can be written to, but {folder} cannot; name a file elsewhere: "

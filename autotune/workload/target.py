@@ -49,10 +49,14 @@ def require_target(target: str) -> None:
         _locate(Path(module).resolve(), target)
         return
     package = module.partition(".")[0]
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it has been deleted; the import finds out
+        return
     if package not in sys.modules and not (
-        PathFinder.find_spec(package, [str(Path.cwd())]) or importlib.util.find_spec(package)
+        PathFinder.find_spec(package, [str(here)]) or importlib.util.find_spec(package)
     ):
-        raise _no_module(package, Path.cwd(), target)
+        raise _no_module(package, here, target)
 
 
 def _no_module(name: str, folder: Path, target: str) -> TargetError:

@@ -77,7 +77,7 @@ def test_one_round_has_a_run_of_each_side() -> None:
 @pytest.mark.slow
 def test_what_goes_wrong_in_a_side_is_raised() -> None:
     """With its own sentence."""
-    with pytest.raises(TargetError, match="there is no 'nothing'"):
+    with pytest.raises(TargetError, match="expected a function 'nothing'"):
         realise("tests.workloads.tiny:nothing", {"a": Side(config=TrainConfig(), measurement=None)}, "cpu", 0.2, 2)
 
 
