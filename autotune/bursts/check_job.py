@@ -26,7 +26,7 @@ from autotune.knobs import WorkloadFacts, with_what_is_in_force
 from autotune.recorder.blocks import count_blocks
 from autotune.recorder.clock import Clock, clock_of
 from autotune.recorder.loop import is_compiled, small_fraction
-from autotune.recorder.naming import length_of
+from autotune.recorder.naming import length_of, weights_of
 from autotune.recorder.padding import padding_of
 from autotune.recorder.traffic import traffic_of
 from autotune.training.placement import look_at
@@ -211,7 +211,7 @@ def _make_optimizer(workload: Workload, target: str) -> torch.optim.Optimizer:
 
 def _held(workload: Workload, optimizer: torch.optim.Optimizer) -> set[str]:
     """The names of the model's parameters that the optimizer holds."""
-    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    trained = {id(parameter) for parameter in weights_of(optimizer)}
     return {name for name, parameter in workload.model.named_parameters() if id(parameter) in trained}
 
 

@@ -13,6 +13,7 @@ from autotune.bursts.largest_batch import WORST_STEPS, worst_batch
 from autotune.bursts.learner import Learner
 from autotune.bursts.ranks import Ranks
 from autotune.recorder.failing import PlayerError
+from autotune.recorder.naming import weights_of
 
 if TYPE_CHECKING:
     from autotune.training.tuned import Tuned
@@ -139,7 +140,7 @@ class Trainer(Drain):
         Raises:
             RanksDifferError: They do not.
         """
-        self._ranks.require_equal(weight for group in self.optimizer.param_groups for weight in group["params"])
+        self._ranks.require_equal(weights_of(self.optimizer))
 
     def close(self) -> None:
         """Drops its batches, and ends its loader."""

@@ -254,7 +254,7 @@ class LiveTraining:
             return iterate(loader)
         passing = self._passes(loader)
         if passing is None and any(pool.batches is loader._iterator for pool in self._lasting.get(loader, {}).values()):
-            loader._iterator = None  # torch would go on with a pool's workers
+            loader._iterator = None  # torch would reuse a pool's workers
         return iterate(loader) if passing is None else passing
 
     @harmless

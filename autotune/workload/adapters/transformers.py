@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 
 from autotune.errors import WorkloadError
 from autotune.knobs import HALF, TrainConfig
+from autotune.recorder.naming import weights_of
 from autotune.workload.adapters.loaders import LoaderParts, baseline, loader_notes, require_loader, workload_parts
 from autotune.workload.workload import Workload
 
@@ -83,8 +84,7 @@ def _optimizer_of(trainer: Any) -> Callable[[Any], Optimizer]:
 
     def make(_params: Any) -> Optimizer:
         if given is not None:
-            held = [parameter for group in given.param_groups for parameter in group["params"]]
-            return copy.deepcopy(given, {id(parameter): parameter for parameter in held})
+            return copy.deepcopy(given, {id(parameter): parameter for parameter in weights_of(given)})
         trainer.optimizer = None
         made: Optimizer = trainer.create_optimizer()
         return made
