@@ -20,7 +20,6 @@ from autotune.search.ceilings import most_gain
 from autotune.search.costs import Costs
 from autotune.search.model import Beliefs, Design, Effects
 from autotune.search.proposal import BUNDLE, ELIMINATION, GAIN, LARGEST, Proposal
-from autotune.search.refusals import failed_to_pin
 from autotune.search.standing import pairs_of
 from autotune.search.trials import Trial
 from autotune.units import format_seconds
@@ -99,8 +98,6 @@ class Chooser:
         incumbent = self._incumbent()
         tried = {trial.burst.point for trial in trials} | {*playing}
         guesses = [Point(config=config, parameters=self._baseline.parameters) for config in self._space.suggested()]
-        unpinned = {trial.burst.point for trial in trials if failed_to_pin(trial.burst)}
-        guesses += [self._change(point, "pin_memory", False) for point in guesses if point in unpinned]
         if not any(trial.stage == BUNDLE and trial.burst.ok for trial in trials):
             for point in guesses:
                 cheap = self._costs.is_compiled(point.config) or incumbent is None

@@ -43,7 +43,7 @@ def _for_memory(point: Point, earlier: Burst, *, on_cpu: bool) -> str | None:
     took_all = ran_out and _at_least_as_large(point, earlier.point)
     if took_all and not (on_cpu and _loads_less(point, earlier.point)):
         return f"batch {size} already ran out of memory with the same settings"
-    if point.config.pin_memory and failed_to_pin(earlier):
+    if point.config.pin_memory and _failed_to_pin(earlier):
         return "this machine could not pin a batch's memory"
     if earlier.outcome is Outcome.SHM_EXHAUSTED and _queued_samples(point) >= _queued_samples(earlier.point) > 0:
         return "a smaller queue of batches already filled the shared memory"
@@ -52,7 +52,7 @@ def _for_memory(point: Point, earlier: Burst, *, on_cpu: bool) -> str | None:
     return None
 
 
-def failed_to_pin(burst: Burst) -> bool:
+def _failed_to_pin(burst: Burst) -> bool:
     """Whether a burst ended because a batch could not be pinned."""
     return burst.outcome is Outcome.HOST_OOM and (burst.reason or "").startswith(PINNING)
 
