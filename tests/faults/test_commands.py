@@ -16,7 +16,7 @@ from autotune.results.result import read_result
 from tests.faults.commands import TINY, Run, run
 from tests.faults.scenarios import COMMANDED, PACKAGE, STAGES, Stage, fault
 from tests.inside import run_inside
-from tests.processes import BUDGET_OVERRUN_SECONDS, ROOT, budget
+from tests.processes import BUDGET_OVERRUN_SECONDS, ROOT, budget, slowness
 
 SHORT = ("--model", TINY, "--only", "cudnn_benchmark", "--budget", "20s")
 """On a CPU that leaves nothing to search: the baseline is all that is run."""
@@ -289,8 +289,8 @@ def test_a_model_that_cannot_be_compiled_is_tuned_without(tmp_path: Path) -> Non
 @fault("The command and its surroundings", "the import hangs", "exit status 1 within the budget")
 def test_an_import_that_hangs_ends_within_the_budget(tmp_path: Path) -> None:
     """It gets its share of the budget, and its end says what to do."""
-    finished = run(["--model", f"{PACKAGE}.at_import.hangs:build", "--budget", "6s"], tmp_path)
+    finished = run(["--model", f"{PACKAGE}.at_import.hangs:build", "--budget", budget(6)], tmp_path)
     assert finished.status == 1
     assert "did not finish within" in finished.err
-    assert finished.seconds <= 6 + BUDGET_OVERRUN_SECONDS
+    assert finished.seconds <= (6 + BUDGET_OVERRUN_SECONDS) * slowness()
     assert finished.left == ()
