@@ -67,7 +67,7 @@ class Space:
         Raises:
             ConfigError: When a knob is unknown, or a value out of range or no divisor of the effective batch.
         """
-        config = make_config({**self.start.model_dump(), **values, **self.pinned})
+        config = make_config({**vars(self.start), **values, **self.pinned})
         if self.effective_batch is None:
             return config
         accumulation = accumulation_of(self.effective_batch, config.batch_size, config.ranks)
@@ -76,7 +76,7 @@ class Space:
                 f"batch_size={config.batch_size} cannot be tried: accumulation_steps is pinned, and the "
                 f"effective batch is held at {self.effective_batch}"
             )
-        return config.replace(accumulation_steps=accumulation)
+        return config.model_copy(update={"accumulation_steps": accumulation})
 
     def changed(self, config: TrainConfig, values: Mapping[str, Scalar]) -> TrainConfig:
         """The candidate with these values, and with those of another config in all other searched knobs.

@@ -146,7 +146,7 @@ class Point(BaseModel):
     @property
     def values(self) -> dict[str, Scalar]:
         """All knobs and arguments, by name."""
-        return {**dict(self.config), **self.parameters}
+        return {**vars(self.config), **self.parameters}
 
     def changed(self, changes: Mapping[str, Scalar]) -> Point:
         """This point with some knobs and arguments changed.

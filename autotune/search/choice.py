@@ -85,7 +85,8 @@ class Chooser:
         self._incumbent = incumbent
         self._design = design
         self._generator = np.random.default_rng(seed)
-        self._changes: dict[tuple[Point, str, Scalar], Point] = {}
+        self._changed: dict[Point, dict[tuple[str, Scalar], Point]] = {}
+        self._around: dict[Point, list[Point]] = {}
         self.ended: Literal["exhausted", "plateau"] = "exhausted"
 
     def next(self, trials: Sequence[Trial], playing: Sequence[Point] = ()) -> Proposal | None:
@@ -201,7 +202,9 @@ class Chooser:
         for _ in range(LEAPS):
             worth, here = effects.drawn(self._generator), best
             while True:
-                around = [here, *(self._change(here, *change) for change in self._singles(here))]
+                if here not in self._around:
+                    self._around[here] = [here, *(self._change(here, *change) for change in self._singles(here))]
+                around = self._around[here]
                 there = around[int(worth(around).argmax())]
                 if there == here:
                     break
@@ -215,9 +218,10 @@ class Chooser:
         return [(name, value) for name, values in names.items() for value in values if value != held.get(name)]
 
     def _change(self, point: Point, name: str, value: Scalar) -> Point:
-        if (point, name, value) not in self._changes:
-            self._changes[point, name, value] = self._made(point, name, value)
-        return self._changes[point, name, value]
+        changed = self._changed.setdefault(point, {})
+        if (name, value) not in changed:
+            changed[name, value] = self._made(point, name, value)
+        return changed[name, value]
 
     def _made(self, point: Point, name: str, value: Scalar) -> Point:
         if name in self._space.parameters:

@@ -179,7 +179,7 @@ class Costs:
 
     def _side_seconds(self, point: Point, block_samples: int, stage: str) -> float:
         """Seconds of one side of a round."""
-        played = (trial for trial in reversed(self._trials) if trial.burst.point == point and trial.round is not None)
+        played = (trial for trial in reversed(self._trials) if trial.round is not None and trial.burst.point == point)
         last = next(played, None)
         if last is not None:
             return self.start_seconds(last.burst) + self._trained_seconds(stage)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import chain, combinations, groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,24 +101,46 @@ class Design:
         together = share * np.minimum(alone[self._first], alone[self._second])
         self.mean: Array = np.concatenate([[feature.mean for feature in self.features], np.zeros(len(pairs))])
         self.deviation: Array = np.concatenate([alone, together])
-        self._row_cache: dict[Point, Array] = {}
+        self._knobs = {knob: tuple(features) for knob, features in groupby(self.features, lambda one: one.knob)}
+        self._levels: dict[tuple[str, Scalar, bool], list[float]] = {}
+        self._points: dict[Point, Array] = {}
 
-    def rows(self, points: Iterable[Point]) -> Array:
-        """One row for each point."""
-        rows = [self._row(point) for point in points]
-        return np.stack(rows) if rows else np.zeros((0, len(self.mean)))
+    def rows(self, points: Sequence[Point]) -> Array:
+        """One row for each point: each feature by itself, then the product of each two that may meet."""
+        alone = self._alone(points)
+        return np.hstack([alone, alone[:, self._first] * alone[:, self._second]])
 
-    def _row(self, point: Point) -> Array:
-        if point not in self._row_cache:
-            values = point.values
-            alone = np.array(
-                [
-                    0.0 if _is_idle(feature.knob, values) else feature.at(values.get(feature.knob))
-                    for feature in self.features
-                ]
-            )
-            self._row_cache[point] = np.concatenate([alone, alone[self._first] * alone[self._second]])
-        return self._row_cache[point]
+    def worth(self, effects: Array) -> Callable[[Sequence[Point]], Array]:
+        """The function ``points -> rows(points) @ effects``, which never holds the products: it ranks many points."""
+        count = len(self.features)
+        meeting = np.zeros((count, count))
+        meeting[self._first, self._second] = effects[count:]
+
+        def worth_of(points: Sequence[Point]) -> Array:
+            alone = self._alone(points)
+            worth: Array = alone @ effects[:count] + (alone @ meeting * alone).sum(axis=1)
+            return worth
+
+        return worth_of
+
+    def _alone(self, points: Sequence[Point]) -> Array:
+        """How far each feature is on, one row for each point."""
+        rows = []
+        for point in points:
+            row = self._points.get(point)
+            if row is None:
+                values = point.values
+                levels = (self._level(knob, values.get(knob), _is_idle(knob, values)) for knob in self._knobs)
+                row = self._points[point] = np.array(list(chain.from_iterable(levels)))
+            rows.append(row)
+        return np.stack(rows) if rows else np.zeros((0, len(self.features)))
+
+    def _level(self, knob: str, value: Scalar, is_idle: bool) -> list[float]:
+        """How far each feature of one knob is on."""
+        key = knob, value, is_idle
+        if key not in self._levels:
+            self._levels[key] = [0.0 if is_idle else feature.at(value) for feature in self._knobs[knob]]
+        return self._levels[key]
 
 
 class Effects:
@@ -163,15 +185,20 @@ class Effects:
         effects = generator.normal(self._believed, np.sqrt(self._prior))
         seen = self._rows_seen @ effects + generator.normal(0.0, np.sqrt(self._noise))
         effects += self._gain @ (self._ratios - seen)
-        return lambda points: self._rows(points) @ effects
+        settings = self._design.worth(effects[: len(self._design.mean)])
+        own = effects[len(self._design.mean) :]
+        return lambda points: settings(points) + self._own_columns(points) @ own
 
     def _rows(self, points: Sequence[Point]) -> Array:
         """Rows of the design, each with one more column for every point that has played: its unexplained part."""
+        return np.hstack([self._design.rows(points), self._own_columns(points)])
+
+    def _own_columns(self, points: Sequence[Point]) -> Array:
         own = np.zeros((len(points), len(self._own)))
         for row, point in enumerate(points):
             if point in self._own:
                 own[row, self._own[point]] = 1.0
-        return np.hstack([self._design.rows(points), own])
+        return own
 
 
 @dataclass(frozen=True)

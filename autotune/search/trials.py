@@ -103,7 +103,7 @@ class TrialLog:
         self.distributions = dict(self._offered)
         self._space = space
         self.design = Design(space, Point(config=space.baseline))
-        self._standings: tuple[int, list[Standing]] = 0, []
+        self._ranking: tuple[int, tuple[list[Standing], Trial | None]] = 0, ([], None)
         self._note = note
         self._in_memory = False
         self._compiler_noted = False
@@ -158,7 +158,7 @@ class TrialLog:
         self._offered |= new
         self.distributions |= new
         self._space = space
-        self.design, self._standings = Design(space, Point(config=space.baseline)), (0, [])
+        self.design, self._ranking = Design(space, Point(config=space.baseline)), (0, ([], None))
         self._agree()
 
     def run(
@@ -245,15 +245,20 @@ class TrialLog:
 
     def standings(self) -> list[Standing]:
         """The ranking of all points that ended well in the search, the incumbent first."""
-        if self._standings[0] != len(self.trials):
-            self._standings = len(self.trials), standings(self.trials, self.design)
-        return self._standings[1]
+        return self._ranked()[0]
 
     def incumbent(self) -> Trial | None:
         """The last trial of the point believed to be the best; None while nothing has ended well."""
-        best = next(iter(self.standings()), None)
-        played = (trial for trial in reversed(self.trials) if trial.round is None and trial.score is not None)
-        return next((trial for trial in played if best is not None and trial.burst.point == best.point), None)
+        return self._ranked()[1]
+
+    def _ranked(self) -> tuple[list[Standing], Trial | None]:
+        """The ranking and the incumbent; computed again when the search has played more."""
+        searched = [trial for trial in self.trials if trial.round is None]
+        if self._ranking[0] != len(searched):
+            ranking = standings(searched, self.design)
+            best = (one for one in reversed(searched) if one.score is not None and one.burst.point == ranking[0].point)
+            self._ranking = len(searched), (ranking, next(best) if ranking else None)
+        return self._ranking[1]
 
     def _ask(self, point: Point) -> optuna.Trial:
         parameters = self.parameters(point)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 
 from autotune.knobs.config import TrainConfig
@@ -60,6 +61,13 @@ def test_effects_and_interactions_are_recovered(changes: dict[str, str | int]) -
     beliefs = effects.beside([point], BASELINE)
     assert abs(beliefs.mean[0] - truth(point.config)) < 3 * beliefs.deviation[0]
     assert beliefs.deviation[0] < 0.08
+
+
+def test_worths_are_the_products_of_rows_and_effects() -> None:
+    """Those of settings that meet among them."""
+    design, points = Design(make_space(), BASELINE), [point for point, _ in pairs(24)]
+    effects = np.random.default_rng(0).normal(size=len(design.mean))
+    assert design.worth(effects)(points) == pytest.approx(design.rows(points) @ effects)
 
 
 def test_what_the_knobs_prefer_is_expected_to_gain() -> None:
