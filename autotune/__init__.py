@@ -11,13 +11,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autotune.commands.python_api import tune
+    from autotune.api import tune
     from autotune.errors import AutotuneError
     from autotune.knobs import TrainConfig
     from autotune.results.result import Result, read_result
     from autotune.scripts.launching import apply
     from autotune.training.live import live
-    from autotune.training.loading import load
+    from autotune.training.load_result import load
     from autotune.training.tuned import Tuned
     from autotune.workload.workload import Workload
 
@@ -35,9 +35,9 @@ _HOMES = {
     "Workload": "workload.workload",
     "apply": "scripts.launching",
     "live": "training.live",
-    "load": "training.loading",
+    "load": "training.load_result",
     "read_result": "results.result",
-    "tune": "commands.python_api",
+    "tune": "api",
 }
 
 

@@ -15,7 +15,6 @@ from autotune.commands.cross import cross
 from autotune.commands.doctor import doctor
 from autotune.commands.fleet import fleet
 from autotune.commands.launch import launch
-from autotune.commands.mcp import mcp
 from autotune.commands.patch import patch
 from autotune.commands.probe import probe
 from autotune.commands.report import report
@@ -26,6 +25,7 @@ from autotune.commands.train import train
 from autotune.commands.tune import tune
 from autotune.commands.watch import watch
 from autotune.errors import UsageError
+from autotune.mcp.command import mcp
 from autotune.secrets import remember_secrets
 
 app = typer.Typer(

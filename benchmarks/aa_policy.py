@@ -30,10 +30,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
-from autotune.commands.tuning_result import judge
 from autotune.errors import Interrupted
 from autotune.hardware import Hardware
 from autotune.knobs import build_space
@@ -44,6 +43,7 @@ from autotune.search.proposal import CONFIRM
 from autotune.search.stopping import Budget
 from autotune.search.storage import open_study
 from autotune.search.trials import TrialLog
+from autotune.sessions.tuning_result import judge
 from autotune.terminal.progress import Quiet
 from benchmarks.held_out_workloads import target
 from benchmarks.neighbour import neighbour

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 from autotune import TrainConfig, Workload
-from autotune.bursts.isolation import Isolation
+from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner
 from autotune.results.result import Side
 from benchmarks.alternate import realise

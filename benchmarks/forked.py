@@ -19,13 +19,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.bursts.duet import LEAST_TURNS, ROUND_TURN_SECONDS, ROUND_WARMUP_SHARE, Duet
-from autotune.bursts.host import Host
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.live import Live
-from autotune.bursts.player import Player
-from autotune.bursts.protocol import BurstPlan, Request
+from autotune.bursts.hosts.host import Host
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan, Request
+from autotune.bursts.hosts.running_job import Live
 from autotune.bursts.runner import ProcessRunner
+from autotune.bursts.turns.duet import LEAST_TURNS, ROUND_TURN_SECONDS, ROUND_WARMUP_SHARE, Duet
+from autotune.bursts.turns.player import Player
 from autotune.measuring import Point
 from benchmarks.output import save, saved
 from benchmarks.ratios import paired_ratio

@@ -23,8 +23,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from autotune import Workload
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.measuring import Point
 from benchmarks.output import save

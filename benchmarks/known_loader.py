@@ -31,8 +31,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from autotune import TrainConfig, Workload
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.knobs import Scalar
 from autotune.measuring import Point, speedup_in

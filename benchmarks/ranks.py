@@ -35,11 +35,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from autotune import TrainConfig, Workload
-from autotune.bursts.host import Host
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.player import Player
-from autotune.bursts.protocol import Request
+from autotune.bursts.hosts.host import Host
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import Request
 from autotune.bursts.runner import ProcessRunner
+from autotune.bursts.turns.player import Player
 from autotune.measuring import Point
 from autotune.workload.target import load_workload
 from benchmarks import charlm

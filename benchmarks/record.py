@@ -28,12 +28,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
-from autotune.bursts import isolation
-from autotune.bursts.duet import TURN_SECONDS
-from autotune.bursts.endings import result_of
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan, Part, Request
+from autotune.bursts.hosts import isolation
+from autotune.bursts.hosts.endings import result_of
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan, Part, Request
 from autotune.bursts.runner import ProcessRunner
+from autotune.bursts.turns.duet import TURN_SECONDS
 from autotune.hardware import merge, probe_host
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Measurement, Point

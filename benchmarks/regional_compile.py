@@ -31,8 +31,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from autotune import TrainConfig, Workload
-from autotune.bursts.feed import Feed
-from autotune.recorder.blocks import count_blocks
+from autotune.bursts.jobs.feed import Feed
+from autotune.torch_settings.repeated_blocks import count_blocks
 from autotune.training.tuned import Tuned
 from benchmarks import charlm
 from benchmarks.fresh import afresh_watched

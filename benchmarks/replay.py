@@ -30,7 +30,7 @@ from typing import Any
 
 import optuna
 
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from benchmarks.output import save, saved

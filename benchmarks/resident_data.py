@@ -28,8 +28,8 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from autotune import TrainConfig, Workload
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.measuring import Point, speedup_in
 from autotune.results.result import Side

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from autotune import TrainConfig
-from autotune.bursts.telemetry import Telemetry
+from autotune.bursts.telemetry.sampling import Telemetry
 from autotune.workload.target import load_workload
 from benchmarks.output import save
 from benchmarks.plain import Loop, set_process

@@ -24,12 +24,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.bursts.duet import LEAST_TURNS, Duet
-from autotune.bursts.host import Host
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.player import Player
-from autotune.bursts.protocol import BurstPlan, Request
+from autotune.bursts.hosts.host import Host
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan, Request
 from autotune.bursts.runner import ProcessRunner
+from autotune.bursts.turns.duet import LEAST_TURNS, Duet
+from autotune.bursts.turns.player import Player
 from autotune.measuring import Block, Measurement, Point
 from autotune.search.stopping import confirming_plan
 from benchmarks.output import save

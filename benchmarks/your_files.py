@@ -36,7 +36,7 @@ from typing import Any
 
 import psutil
 
-from autotune.sandbox.marks import marked
+from autotune.sandbox.process_marks import marked
 from autotune.sandbox.protection import Protection
 from benchmarks.file_reader import files_in
 from benchmarks.in_sandbox import started

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autotune.bursts.isolation import Isolation
+from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner
 from autotune.measuring import statistics
 from autotune.sandbox.system import LINUX, why_no_fork

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,14 @@ def test_rooms_import_downward_and_torch_stays_in_the_children() -> None:
 def test_every_file_says_why_it_exists(path: Path) -> None:
     """A file holds one idea, and its docstring says which."""
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("room", sorted(PACKAGE.glob("*/__init__.py")), ids=lambda path: path.parent.name)
+def test_every_room_says_what_it_may_import_and_where_to_start(room: Path) -> None:
+    """A contributor opens a room by its `__init__`."""
+    docstring = ast.get_docstring(ast.parse(room.read_text(encoding="utf-8"))) or ""
+    assert re.search(r"\b[Mm]ay (not )?import\b|[Tt]hey import|import no other", docstring)
+    assert "Start with" in docstring or "Start here" in docstring
 
 
 def test_importing_the_package_imports_next_to_nothing() -> None:

@@ -18,8 +18,8 @@ from typer.main import get_command
 
 import autotune
 from autotune.cli import app
-from autotune.commands.options import Options
 from autotune.errors import UsageError
+from autotune.sessions.options import Options
 from autotune.units import parse_duration
 from autotune.workload.target import load_workload
 from tests.pages import PAGES, README, ROOT, block, blocks, name_of, text_of

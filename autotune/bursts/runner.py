@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from autotune.bursts.contest import Challenged, Contest
-from autotune.bursts.duet import play_round
-from autotune.bursts.endings import LONGER, burst_from, counted, never_started, ran_out_of_memory, result_of
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan, Request
+from autotune.bursts.hosts.endings import LONGER, burst_from, counted, never_started, ran_out_of_memory, result_of
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan, Request
+from autotune.bursts.turns.contest import Challenged, Contest
+from autotune.bursts.turns.duet import play_round
 from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, merge, probe_host
 from autotune.knobs import WorkloadFacts, exchanges_coarsely

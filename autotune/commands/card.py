@@ -21,10 +21,10 @@ def card(
 
     Without --svg and --png, both pictures are written beside the result.
     """
-    from autotune.commands.outputs import CARDS, require_replaceable
     from autotune.files import write_whole
     from autotune.report.card import card as drawn
     from autotune.results.result import read_result
+    from autotune.sessions.outputs import CARDS, require_replaceable
 
     result = read_result(file)
     places: dict[Literal["svg", "png"], Path | None] = {"svg": svg, "png": png}

@@ -26,13 +26,13 @@ def check(
     quiet: Quiet = False,
 ) -> None:
     """Checks whether a result still holds here. Exit status: 0 it holds, 1 it has drifted, 3 it no longer fits."""
-    from autotune.commands.checking import STATUS, check_result
-    from autotune.commands.trust import allowing, trained_by
     from autotune.results.compare_formats import check_markdown
     from autotune.results.files import to_json
     from autotune.results.result import read_result
     from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget
+    from autotune.sessions.checking import STATUS, check_result
+    from autotune.sessions.trust import allowing, trained_by
     from autotune.terminal.console import check_lines, make_console
     from autotune.terminal.progress import make_progress
 

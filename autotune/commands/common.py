@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
-from autotune.commands.options import OFFERED, help_of, words_of
 from autotune.errors import INTERRUPTED_STATUS, AutotuneError, Interrupted
+from autotune.sessions.options import OFFERED, help_of, words_of
 from autotune.stored import DeviceKind
 
 STARTED = time.monotonic()

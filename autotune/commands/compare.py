@@ -7,9 +7,9 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from autotune.commands import options
 from autotune.commands.common import AtLeast, Samples, reported, say
 from autotune.errors import UsageError
+from autotune.sessions import options
 
 Format = Literal["table", "md", "csv", "json", "html"]
 
@@ -31,7 +31,6 @@ def compare(
     at_least: AtLeast = "",
 ) -> None:
     """Shows the same workload across machines."""
-    from autotune.commands.outputs import COMPARISONS, require_replaceable
     from autotune.files import write_whole
     from autotune.report.comparison import render_comparison
     from autotune.results.compare import compare as compare_results
@@ -40,6 +39,7 @@ def compare(
     from autotune.results.files import to_json
     from autotune.results.gather import gather
     from autotune.results.result import read_result
+    from autotune.sessions.outputs import COMPARISONS, require_replaceable
     from autotune.terminal.comparison import comparison_table, remarks
     from autotune.terminal.console import make_console
 

@@ -20,9 +20,9 @@ from autotune.commands.common import (
     reported,
     say,
 )
-from autotune.commands.options import read, words_of
 from autotune.commands.run import Words
 from autotune.errors import NothingFeasibleError
+from autotune.sessions.options import read, words_of
 from autotune.stored import DeviceKind
 from autotune.units import parse_duration
 
@@ -45,14 +45,14 @@ def cross(
     quiet: Quiet = False,
 ) -> None:
     """Measures another machine's config here. Exit status: 0 it was measured, 3 it cannot train here."""
-    from autotune.commands.crossing import cross_result
-    from autotune.commands.outputs import CROSS, require_replaceable
-    from autotune.commands.trust import allowing, trained_by
     from autotune.results.cross_file import default_cross_path
     from autotune.results.files import to_json, write_document
     from autotune.results.result import read_result
     from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget
+    from autotune.sessions.crossing import cross_result
+    from autotune.sessions.outputs import CROSS, require_replaceable
+    from autotune.sessions.trust import allowing, trained_by
     from autotune.terminal.comparison import cross_lines
     from autotune.terminal.console import make_console
     from autotune.terminal.progress import make_progress

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from autotune.commands.common import Device, Json, Quiet, reported, say
-from autotune.commands.options import missing_device, read, words_of
+from autotune.sessions.options import missing_device, read, words_of
 
 LOOK_SECONDS = 60.0
 UNTRUSTED_STATUS = 4
@@ -25,12 +25,12 @@ def doctor(
     quiet: Quiet = False,
 ) -> None:
     """Checks whether tuning can be trusted on this machine. Exit status: 4 if it cannot."""
-    from autotune.bursts.isolation import Isolation
+    from autotune.bursts.hosts.isolation import Isolation
     from autotune.bursts.runner import look_at_machine
-    from autotune.commands.outputs import EXAMINATION, require_replaceable
     from autotune.doctor import examination_path, examine
     from autotune.errors import UsageError
     from autotune.hardware import DeviceKind, pin_gpu
+    from autotune.sessions.outputs import EXAMINATION, require_replaceable
     from autotune.terminal.console import make_console
     from autotune.terminal.findings import examination_lines, finding_line
 

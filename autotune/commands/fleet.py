@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands import options
 from autotune.commands.common import AtLeast, Quiet, Samples, Seconds, Target, reported
 from autotune.errors import INTERRUPTED_STATUS
+from autotune.sessions import options
 
 
 @reported
@@ -39,17 +39,17 @@ def fleet(
 
     All machines use the working directory: Ray sends it to them, and Slurm's nodes share it.
     """
-    from autotune.commands.fleet_run import FleetRequest, FleetRun
+    from autotune.commands.fleet_words import require_understood
     from autotune.fleet import read_plan
     from autotune.report.comparison import render_comparison
     from autotune.search.interrupts import Interrupts
+    from autotune.sessions.fleet_run import FleetRequest, FleetRun
     from autotune.terminal.comparison import comparison_table
     from autotune.terminal.console import make_console
     from autotune.terminal.fleet import ending_lines, step_line
 
-    request = FleetRequest.of(
-        read_plan(file, engine=engine, address=address), folder, model=model, budget=budget, others=tuple(others or ())
-    )
+    plan = read_plan(file, engine=engine, address=address)
+    request = FleetRequest.of(plan, folder, require_understood, model=model, budget=budget, others=tuple(others or ()))
     whole = options.read(options.Samples, "samples", samples)
     floor = options.read(options.Share, "at_least", at_least)
     console = make_console()

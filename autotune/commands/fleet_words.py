@@ -8,10 +8,10 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from autotune.commands.options import OFFERED, Options
 from autotune.commands.run import run
 from autotune.commands.tune import tune
 from autotune.errors import UsageError
+from autotune.sessions.options import OFFERED, Options
 
 PATHS = {"writable"}
 """Options that name files of the machine, which this one may not have."""

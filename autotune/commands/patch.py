@@ -15,9 +15,9 @@ from autotune.errors import AutotuneError, UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from autotune.patching.in_place import EditedFile
+    from autotune.patching.patch import Patch
     from autotune.results.result import Result
-    from autotune.scripts.in_place import EditedFile
-    from autotune.scripts.patch import Patch
 
 
 @reported
@@ -27,8 +27,8 @@ def patch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the diff, and change nothing.")] = False,
 ) -> None:
     """Writes a result's settings into its script, in the folder where it was tuned: as arguments, else as one line."""
+    from autotune.patching.patch import patch_of, undone
     from autotune.results.result import read_result
-    from autotune.scripts.patch import patch_of, undone
     from autotune.terminal.console import make_console
     from autotune.terminal.patch import patch_lines, undone_lines
 
@@ -65,7 +65,7 @@ def after_run(result: Result, place: Path, *, patching: bool) -> tuple[Renderabl
         The output to show, and the failure if the script was to be changed. Without `patching` a diff that cannot be
         made is no failure: the result exists, and `launch` trains with it.
     """
-    from autotune.scripts.patch import Patch, patch_of
+    from autotune.patching.patch import Patch, patch_of
     from autotune.terminal.patch import no_diff_lines, patch_lines
 
     if result.workload.script is None:
@@ -110,7 +110,7 @@ def write_files(files: Sequence[EditedFile]) -> None:
         UsageError: One of them cannot be written, or is outside the working directory.
     """
     from autotune.files import write_whole
-    from autotune.scripts.in_place import own_path
+    from autotune.patching.in_place import own_path
 
     paths = [own_path(edited.name) for edited in files]  # links are followed, and stay links
     written: list[tuple[Path, EditedFile]] = []
@@ -132,7 +132,7 @@ def write_files(files: Sequence[EditedFile]) -> None:
 
 
 def _print_diff(files: Sequence[EditedFile]) -> None:
-    from autotune.scripts.diff import unified
+    from autotune.patching.diff import unified
 
     diffs = [unified(edited.name, edited.before, edited.after) for edited in files]
     say(b"".join(diffs).decode("utf-8", "surrogateescape").rstrip())

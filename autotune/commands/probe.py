@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.commands.common import Device, Json, reported, say
-from autotune.commands.options import read
+from autotune.sessions.options import read
 from autotune.stored import DeviceKind
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def probed(device: str, stop: Stop | None = None) -> Hardware:
         IsolationError: torch cannot be imported.
         Interrupted: Asked to end.
     """
-    from autotune.bursts.isolation import Isolation
+    from autotune.bursts.hosts.isolation import Isolation
     from autotune.bursts.runner import look_at_machine
 
     kind = read(DeviceKind, "device", device)

@@ -13,9 +13,9 @@ from autotune.commands.common import reported, say
 @reported
 def report(files: Annotated[list[Path], typer.Argument(help="Result files.")]) -> None:
     """Writes one HTML page beside each result, which opens from disk without a network."""
-    from autotune.commands.outputs import PAGE, require_replaceable
     from autotune.report import write_report
     from autotune.results.result import read_result
+    from autotune.sessions.outputs import PAGE, require_replaceable
 
     results = [(read_result(file), file) for file in files]  # reads all before it writes any
     for file in files:

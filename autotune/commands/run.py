@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from autotune.commands.common import DryRun, Json, Quiet, reported
-from autotune.commands.options import FOR_MODELS, Options, offering
+from autotune.sessions.options import FOR_MODELS, Options, offering
 
 Words = Annotated[
     list[str] | None,

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from autotune.commands.common import Quiet, reported
-from autotune.commands.options import OFFERED, words_of
 from autotune.commands.run import Words
+from autotune.sessions.options import OFFERED, words_of
 
 
 @reported
@@ -24,12 +24,12 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Trains for real, and finds faster settings meanwhile: autotune train -- python train.py --epochs 90."""
-    from autotune.bursts.cleanup import make_run_folder
-    from autotune.commands.outputs import require_result_place
+    from autotune.bursts.hosts.cleanup import make_run_folder
     from autotune.knobs import allowed_knobs
     from autotune.sandbox.view import remove_folder
     from autotune.scripts.live import Live
     from autotune.scripts.script import Script
+    from autotune.sessions.outputs import require_result_place
     from autotune.terminal.console import make_console, warning_lines
     from autotune.wording import labelled
 

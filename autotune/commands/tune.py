@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from autotune.commands.common import STARTED, DryRun, Json, Quiet, Target, reported, say
-from autotune.commands.options import FOR_SCRIPTS, Options, offering
 from autotune.errors import INTERRUPTED_STATUS, AutotuneError, Interrupted, UsageError
+from autotune.sessions.options import FOR_SCRIPTS, Options, offering
 
 
 @reported
@@ -51,10 +51,10 @@ def tune_and_tell(options: Options, *, as_json: bool, quiet: bool, patching: boo
         patching: Whether to write the result's settings into the script.
     """
     from autotune.commands.patch import after_run
-    from autotune.commands.saving import tune_and_save
     from autotune.results.files import to_json
     from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget
+    from autotune.sessions.saving import tune_and_save
     from autotune.terminal.console import make_console, result_table, usage_lines
     from autotune.terminal.progress import make_progress
 
@@ -90,10 +90,10 @@ def look_and_tell(options: Options, *, as_json: bool, quiet: bool) -> None:
     """Shows a dry run: what was seen in the workload, and what the search would try."""
     from json import dumps
 
-    from autotune.commands.tuning import Tuning
     from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget
     from autotune.secrets import masked_data
+    from autotune.sessions.tuning import Tuning
     from autotune.terminal.console import make_console
     from autotune.terminal.look import look_data, look_lines
     from autotune.terminal.progress import make_progress

@@ -1,7 +1,8 @@
 """Checks whether tuning can be trusted on this machine, by testing each assumption that the rest of the package makes.
 
 `examine` runs the checks, and each yields findings. A small file beside the results stores the `Examination`, and the
-search leaves out what does not hold. `workloads` holds the workloads of the checks.
+search leaves out what does not hold. `workloads` holds the workloads of the checks. May import
+`scripts` and what lies below. Start with `examination`.
 """
 
 from autotune.doctor.examination import QUICK, examine, examine_quickly

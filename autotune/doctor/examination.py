@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from autotune.doctor import features, limits, memory, timing
-from autotune.doctor.clinic import Clinic
+from autotune.doctor.context import Clinic
 from autotune.doctor.findings import Examination, Finding, examination_of
 from autotune.errors import AutotuneError
 from autotune.hardware import DeviceKind, Hardware

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from autotune.doctor.clinic import DEADLINE_SECONDS, Clinic, point
+from autotune.doctor.context import DEADLINE_SECONDS, Clinic, point
 from autotune.doctor.findings import Drop, Finding
 from autotune.errors import AutotuneError
 from autotune.knobs import HALF, KNOBS, Scalar, TrainConfig

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from autotune.doctor.clinic import DEADLINE_SECONDS, SHORT, Clinic, point
+from autotune.doctor.context import DEADLINE_SECONDS, SHORT, Clinic, point
 from autotune.doctor.findings import Finding
 from autotune.measuring import TelemetrySummary
 from autotune.sandbox.protection import find_offer

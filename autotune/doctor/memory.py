@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from autotune.doctor.clinic import DEADLINE_SECONDS, SHORT, Clinic, point
+from autotune.doctor.context import DEADLINE_SECONDS, SHORT, Clinic, point
 from autotune.doctor.findings import Finding
 from autotune.hardware import probe_host
 from autotune.measuring import Outcome

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from autotune.bursts.protocol import BurstPlan
-from autotune.doctor.clinic import DEADLINE_SECONDS, Clinic, point
+from autotune.bursts.hosts.protocol import BurstPlan
+from autotune.doctor.context import DEADLINE_SECONDS, Clinic, point
 from autotune.doctor.findings import Finding
 from autotune.errors import WorkloadError
 from autotune.measuring import Measurement, Point, block_error

@@ -1,7 +1,8 @@
 """A fleet: the same tuning on several kinds of machine, through an engine that reaches them.
 
 `plan` reads the fleet file; `job` is what runs on one machine; `ray_engine` and `slurm_engine` send jobs and bring back
-their results; `campaign` starts all jobs, and starts a job again when its machine is lost.
+their results; `campaign` starts all jobs, and starts a job again when its machine is lost. May import what lies below
+`search`. Start with `campaign`.
 """
 
 from autotune.fleet.campaign import Campaign, Ending

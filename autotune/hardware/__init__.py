@@ -1,6 +1,7 @@
 """The hardware of this machine: `probe_host()` reads it, `merge()` adds torch's report, `Hardware` holds both.
 
-Each reader (CPU, memory and cgroups, NVIDIA's driver) gives a reason for each value that it could not read.
+Each reader (CPU, memory and cgroups, NVIDIA's driver) gives a reason for each value that it could not read. May
+import `recorder`, `timing` and shared basics, and no torch. Start with `probe`.
 """
 
 from autotune.hardware.description import hardware_rows

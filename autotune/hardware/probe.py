@@ -54,7 +54,7 @@ def merge(host: Hardware, torch_report: Mapping[str, Any]) -> Hardware:
 
     Args:
         host: The result of `probe_host`.
-        torch_report: The result of `autotune.bursts.peaks_job.report`, decoded from JSON; may be empty.
+        torch_report: The result of `autotune.bursts.jobs.peaks_job.report`, decoded from JSON; may be empty.
 
     Raises:
         pydantic.ValidationError: The report is malformed.

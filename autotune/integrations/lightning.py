@@ -22,8 +22,8 @@ from autotune.integrations import common
 from autotune.integrations.common import Missing
 from autotune.integrations.fabric import placement
 from autotune.knobs import framework_arguments
-from autotune.recorder.blocks import repeated_blocks, without_cache
-from autotune.recorder.undo import put, remember
+from autotune.torch_settings.repeated_blocks import repeated_blocks, without_cache
+from autotune.torch_settings.undo import put, remember
 from autotune.training import live
 from autotune.training.tuned import Tuned
 

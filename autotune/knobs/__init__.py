@@ -1,7 +1,8 @@
 """Knobs: their values on this machine, what they change, and how they are applied to torch.
 
 A `TrainConfig` has a value for each knob. `build_space` builds the search `Space` from the machine, `WorkloadFacts` and
-the user's options. It says why each value is tried, and why a knob is not searched.
+the user's options. It says why each value is tried, and why a knob is not searched. May import
+`hardware` and what lies below. Start with `knob`.
 """
 
 from autotune.knobs.batch import divisors
@@ -40,8 +41,8 @@ from autotune.knobs.registry import (
 )
 from autotune.knobs.space import Space, build_space
 from autotune.knobs.while_training import Candidates, LiveFacts, allowed_knobs, live_candidates
-from autotune.recorder.compiled import OWN_MODES, keep_gradients
-from autotune.recorder.precision import HALF, torch_dtype
+from autotune.torch_settings.compiled import OWN_MODES, keep_gradients
+from autotune.torch_settings.precision import HALF, torch_dtype
 
 __all__ = [
     "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "OWN_MODES", "Candidates", "Choices", "LiveFacts",

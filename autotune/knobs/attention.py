@@ -5,10 +5,10 @@ from __future__ import annotations
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import Knob
-from autotune.recorder import in_force
 from autotune.recorder.effects import Effects
-from autotune.recorder.precision import HALF
-from autotune.recorder.telling import restrict_attention
+from autotune.torch_settings import in_force
+from autotune.torch_settings.precision import HALF
+from autotune.torch_settings.process_settings import restrict_attention
 
 _HALF_ONLY = ("flash_attention", "cudnn_attention")
 

@@ -9,7 +9,7 @@ from autotune.hardware import Gpu
 from autotune.knobs.config import Scalar
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import Knob
-from autotune.recorder.precision import HALF
+from autotune.torch_settings.precision import HALF
 
 _MOST_SIZES = 10  # not tuned: a search tries two or three of them, neighbours first
 _SMALLEST_SHARE = 16  # batches below this share of the baseline's are not tried: their launches cost too much

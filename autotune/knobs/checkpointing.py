@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.knobs.context import Choices, SearchContext
 from autotune.knobs.knob import Knob
-from autotune.recorder.wrapping import checkpoint_blocks, checkpointed
+from autotune.torch_settings.wrapping import checkpoint_blocks, checkpointed
 
 
 def _candidates(context: SearchContext) -> Choices | str:

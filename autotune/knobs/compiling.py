@@ -9,8 +9,8 @@ from autotune.hardware import Gpu
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
-from autotune.recorder.compiled import CODE_DEPENDS_ON, GRAPHED, OWN_MODES, compile_calls, compiled_mode
 from autotune.recorder.effects import Effects
+from autotune.torch_settings.compiled import CODE_DEPENDS_ON, GRAPHED, OWN_MODES, compile_calls, compiled_mode
 from autotune.units import format_seconds
 
 _INDUCTOR_BUDGET_SECONDS = 180.0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from autotune.hardware import DeviceKind
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext
-from autotune.recorder.undo import Undo
+from autotune.torch_settings.undo import Undo
 
 if TYPE_CHECKING:
     import torch

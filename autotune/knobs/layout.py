@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from autotune.knobs.config import Scalar
 from autotune.knobs.context import Choices, SearchContext
 from autotune.knobs.knob import EVERYWHERE, Knob
-from autotune.recorder.layout import lay_out, layout_of
+from autotune.torch_settings.layout import lay_out, layout_of
 
 
 def _candidates(context: SearchContext) -> Choices | str:

@@ -8,7 +8,7 @@ from autotune.knobs.config import OptimizerImpl, Scalar
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, Knob
 from autotune.recorder.effects import Effects
-from autotune.recorder.telling import form_of, switch_optimizer
+from autotune.torch_settings.process_settings import form_of, switch_optimizer
 
 
 def _candidates(context: SearchContext) -> Choices | str:

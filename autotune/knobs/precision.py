@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
-from autotune.recorder import in_force
 from autotune.recorder.effects import Effects
-from autotune.recorder.precision import HALF, set_tf32
-from autotune.recorder.telling import multiply_in_fp8
-from autotune.recorder.wrapping import autocast_forward
+from autotune.torch_settings import in_force
+from autotune.torch_settings.precision import HALF, set_tf32
+from autotune.torch_settings.process_settings import multiply_in_fp8
+from autotune.torch_settings.wrapping import autocast_forward
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

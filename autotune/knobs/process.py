@@ -8,9 +8,9 @@ from autotune.knobs.config import Scalar
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import Knob
 from autotune.knobs.loader import MOST_PROCESSES
-from autotune.recorder import in_force
 from autotune.recorder.effects import Effects
-from autotune.recorder.telling import let_cudnn_search, set_allocator, set_threads
+from autotune.torch_settings import in_force
+from autotune.torch_settings.process_settings import let_cudnn_search, set_allocator, set_threads
 
 _BESIDE_A_GPU = (1, 2, 4)
 """Threads of the CPU where a GPU trains. Beside an H100, torch's own number burned 61 % of 16 CPUs in one process,

@@ -34,7 +34,7 @@ DATALOADER_ARGUMENTS: Mapping[str, str] = {
 }
 """The keyword argument of ``DataLoader`` that takes a knob's value, by knob."""
 READS: Mapping[str, str] = {name: knob.reads.__name__ for name, knob in KNOBS.items() if knob.reads is not None}
-"""The function of `recorder.in_force` that reads a knob's value in a script, by knob."""
+"""The function of `torch_settings.in_force` that reads a knob's value in a script, by knob."""
 
 
 @functools.cache

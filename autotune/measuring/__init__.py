@@ -3,7 +3,7 @@
 A `Burst` runs a `Point` and ends in an `Outcome`. A burst that ends well has a `Measurement`, which an `Objective`
 scores. A `Pair` compares a candidate with the incumbent; a `Speedup` is the ratio of two scores over several pairs of
 processes. The other modules are `numerics` (does a config still train the same thing?), `memory_model`, `profiles` and
-`telemetry_summary`.
+`telemetry_summary`. May import `knobs` and what lies below. Start with `records`.
 """
 
 from autotune.measuring.cycles import ran_faster, throttled

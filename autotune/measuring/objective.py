@@ -3,7 +3,7 @@
 The rate is always samples per second: numerics, ceilings, memory, telemetry and a burst's own timing use it. Code that
 decides which config is better (search, race, warm start, result, reports) uses the score.
 
-To add an objective, declare it here, add it to `OBJECTIVES`, and add its name to the option in `commands/options.py`.
+To add an objective, declare it here, add it to `OBJECTIVES`, and add its name to the option in `sessions/options.py`.
 If it needs a figure that no burst measures yet, add that to `records.py` or `telemetry_summary.py`, and to the
 telemetry that reads it. Only two places ask which objective it is: the options of the command line, and the check that
 refuses an objective which this machine cannot measure.

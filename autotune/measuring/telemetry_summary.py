@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import Field
 
-from autotune.recorder.usage import lost_fraction
 from autotune.stored import Figure, Seconds, Stored, Whole
+from autotune.timing.usage import lost_fraction
 
 FOREIGN_CPU_LIMIT = 0.1
 """Share of the CPUs that other programs may take before a burst is marked and a span may be left out. Not tuned, nor

@@ -70,8 +70,8 @@ def _or_give_up(orders: dict[str, Any], what: Callable[[], None]) -> None:
             print(f"autotune: {error}; training continues unchanged", file=sys.stderr)
             return
         with contextlib.suppress(Exception):  # the parent may have ended, too
+            from ..timing.wire import Wire
             from .ending import give_up
-            from .wire import Wire
 
             give_up(Wire.to(orders["socket"]), error)
         os._exit(1)

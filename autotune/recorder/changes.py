@@ -10,12 +10,12 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import telling
-from .copies import Copies
-from .layout import follow_weights
-from .naming import batches_of, is_own_batch_sampler, weights_of
+from ..torch_settings import process_settings
+from ..torch_settings.copies import Copies
+from ..torch_settings.layout import follow_weights
+from ..torch_settings.naming import batches_of, is_own_batch_sampler, weights_of
+from ..torch_settings.undo import Undo, in_reverse, kept_on, never, unless_changed
 from .ranks import exchange_by
-from .undo import Undo, in_reverse, kept_on, never, unless_changed
 
 if TYPE_CHECKING:
     import torch
@@ -49,8 +49,8 @@ class Changes:
             - ``reads``, ``shows``: by knob, a function of `in_force` and a method of `Effects` that see its effect
             - ``of_models``: names of the changed knobs that models must be found for
             - ``loader``: arguments of DataLoader; ``taking``: by argument, its knob
-            - ``process``, ``optimizer``: pairs of a function of `telling` and its value
-            - ``model``: functions of `telling`
+            - ``process``, ``optimizer``: pairs of a function of `process_settings` and its value
+            - ``model``: functions of `process_settings`
             - ``ddp``: by knob, an argument of ``DistributedDataParallel`` and its value
             - ``variables``: environment variables, which are read when ranks meet
             - ``copies``: whether copies of batches do not wait
@@ -128,7 +128,7 @@ class Changes:
     def on_process(self, device: torch.device) -> None:
         """Sets what holds for the whole process; called again where the script may have changed it meanwhile."""
         for function, value in self._process:
-            undo = getattr(telling, function)(value, device)
+            undo = getattr(process_settings, function)(value, device)
             if undo is not never:  # all players of a process share it
                 self._undos.setdefault(function, undo)
 
@@ -145,7 +145,7 @@ class Changes:
         for model in models:
             if not any(model is one for one in changed_models):
                 changed_models.append(model)
-                undos = [getattr(telling, function)(model, self.knobs) for function in self._model]
+                undos = [getattr(process_settings, function)(model, self.knobs) for function in self._model]
                 kept_on(model)[self] = in_reverse([undo for undo in undos if undo is not never])
         self._models = [weakref.ref(model) for model in changed_models]
         self._found_models |= bool(models)
@@ -156,7 +156,7 @@ class Changes:
             return
         self._known.add(optimizer)
         try:
-            undos = [getattr(telling, function)(optimizer, value) for function, value in self._optimizer]
+            undos = [getattr(process_settings, function)(optimizer, value) for function, value in self._optimizer]
             if undos:
                 kept_on(optimizer)[self] = in_reverse(undos)
                 self.switched.append(weakref.ref(optimizer))

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterDataPipe, RandomSampler
 
+from ..torch_settings.naming import class_of, queue_of
 from .batches import Batches, Watched
-from .naming import class_of, queue_of
 
 READS_DRAW = (
     "workers draw the random numbers of reading data from their own generators: augmentation, shuffles and dropout "

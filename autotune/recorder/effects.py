@@ -13,11 +13,12 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .copies import is_pinned
-from .in_force import read
-from .naming import arguments_of, tensors_in
-from .precision import HALF, torch_dtype
-from .undo import in_reverse, put
+from ..torch_settings.compiled import compiled_graphs
+from ..torch_settings.copies import is_pinned
+from ..torch_settings.in_force import read
+from ..torch_settings.naming import arguments_of, tensors_in
+from ..torch_settings.precision import HALF, torch_dtype
+from ..torch_settings.undo import in_reverse, put
 
 if TYPE_CHECKING:
     import torch
@@ -257,12 +258,6 @@ def graph_of(loss: torch.Tensor) -> tuple[set[str], set[Any]]:
             dtypes |= {one.dtype for one in node._input_metadata if one.dtype.is_floating_point}
         pending += [following for following, _ in node.next_functions]
     return names, dtypes
-
-
-def compiled_graphs() -> int:
-    """Graphs that torch.compile has compiled in this process."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
 
 def why_not_compiled() -> str:

@@ -16,10 +16,10 @@ from multiprocessing import util
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .failing import NotSavedError, causes_of, outcome_of, sentence_of
+from ..timing.failing import NotSavedError, causes_of, outcome_of, sentence_of
 
 if TYPE_CHECKING:
-    from .wire import Wire
+    from ..timing.wire import Wire
 
 FIRST = 1000
 """Priority of our exit handler, above those of `multiprocessing`'s own."""

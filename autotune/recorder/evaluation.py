@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from time import perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
-from .naming import class_of, model_key, wrapped_in
+from ..torch_settings.naming import class_of, model_key, wrapped_in
 
 if TYPE_CHECKING:
     from torch import nn

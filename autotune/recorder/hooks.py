@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .effects import compiled_graphs
-from .naming import class_of, find_models, model_key
-from .undo import Undo, in_reverse, put, unless_changed
+from ..torch_settings.compiled import compiled_graphs
+from ..torch_settings.naming import class_of, find_models, model_key
+from ..torch_settings.undo import Undo, in_reverse, put, unless_changed
 
 if TYPE_CHECKING:
     import torch

@@ -12,15 +12,23 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..torch_settings.naming import (
+    batches_of,
+    find_models,
+    has_own_iterator,
+    is_own_batch_sampler,
+    loader_key,
+    loader_kind,
+    models_of,
+)
 from . import hooks
 from .batches import Watched
 from .changes import Changes
 from .matching import Match, note
-from .naming import batches_of, find_models, has_own_iterator, is_own_batch_sampler, loader_key, loader_kind, models_of
-from .place import differences
+from .persistent_workers import StandIn
 from .ranks import this_rank
 from .realised import Notes
-from .remade import StandIn
+from .surroundings import differences
 
 if TYPE_CHECKING:
     from torch import nn

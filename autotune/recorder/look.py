@@ -10,16 +10,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..sandbox.inside import begin_training, watch_reading
+from ..timing.devices import uuids
+from ..timing.failing import sentence_of
+from ..timing.wire import Wire
 from . import hooks
 from .batches import Watched
-from .devices import uuids
 from .ending import BurstEnded, at_exit, end_burst, give_up, last_error, leave, note_exits, rest_in_the_end
-from .failing import sentence_of
 from .observer import Observer
 from .order import seed_start
 from .ranks import Meeting, this_rank
 from .saving import leave_out_checkpoints
-from .wire import Wire
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from .naming import class_of, shapes_hash
+from ..torch_settings.naming import class_of, shapes_hash
 
 if TYPE_CHECKING:
     from torch import nn

@@ -53,14 +53,8 @@ from itertools import pairwise
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
-from . import hooks
-from .attributes import Growth
-from .blocks import count_blocks
-from .devices import uuids
-from .effects import compiled_graphs
-from .heap import Activations
-from .in_force import read
-from .loop import (
+from ..timing.devices import uuids
+from ..timing.loop import (
     StepProfile,
     autocast_dtype,
     described,
@@ -77,14 +71,20 @@ from .loop import (
     trained_beside,
     usual,
 )
-from .naming import count_of, loader_key, model_key, shapes_hash, tensors_in
-from .padding import Padding, padding_of
-from .passes import Pass, Passes
+from ..timing.padding import Padding, padding_of
+from ..timing.traffic import traffic_of
+from ..torch_settings.compiled import compiled_graphs
+from ..torch_settings.in_force import read
+from ..torch_settings.naming import count_of, loader_key, model_key, shapes_hash, tensors_in
+from ..torch_settings.repeated_blocks import count_blocks
+from ..torch_settings.undo import in_reverse, nothing
+from . import hooks
+from .attributes import Growth
+from .loader_passes import Pass, Passes
+from .malloc_state import Activations
 from .ranks import count_ranks, exchange_of
 from .server import reason_of_others
 from .sites import Sites
-from .traffic import traffic_of
-from .undo import in_reverse, nothing
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
+from ..torch_settings.naming import length_of
 from .importing import after_import
-from .naming import length_of
 
 MOST_LISTED = 5_000_000
 """Most indices per epoch that are listed, which takes 40 MB. A larger sampler of the user is drawn step by step, with

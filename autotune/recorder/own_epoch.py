@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..torch_settings.naming import count_of, length_of
 from .batches import Batches
-from .naming import count_of, length_of
 from .order import random_numbers
 
 if TYPE_CHECKING:

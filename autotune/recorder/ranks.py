@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..sandbox.system import stat_of
-from .naming import arguments_of
+from ..torch_settings.naming import arguments_of
 
 _OF_LAUNCHER = "TORCHELASTIC_USE_AGENT_STORE"
 

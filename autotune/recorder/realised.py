@@ -20,15 +20,16 @@ from datetime import datetime, timezone
 from time import perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from ..timing.clock import clock_of
+from ..timing.usage import Processors, memory_bytes
+from ..torch_settings.compiled import compiled_graphs
+from ..torch_settings.naming import batches_of, count_of, is_own_batch_sampler, length_of, tensors_in
 from . import hooks
 from .batches import Watched
-from .clock import clock_of
-from .effects import compiled_graphs, compiling
+from .effects import compiling
 from .harmless import harmless
-from .naming import batches_of, count_of, is_own_batch_sampler, length_of, tensors_in
-from .place import here
 from .ranks import count_ranks, this_rank
-from .usage import Processors, memory_bytes
+from .surroundings import here
 
 if TYPE_CHECKING:
     import torch

@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..sandbox.inside import announce_step, enter_layer
 from ..sandbox.system import adopt_orphans
+from ..timing.devices import cuda_devices
+from ..timing.usage import UsageWatch
+from ..timing.wire import Wire, parent_has_gone
+from ..torch_settings.naming import find_models, loader_key, without_length, wrapped_in
+from ..torch_settings.process_settings import tune_allocator
 from . import ending, hooks
 from .batches import Watched
 from .changes import Changes
-from .devices import cuda_devices
 from .evaluation import Copies
 from .feeding import Feeding, Reader
-from .heap import free_chunk
-from .naming import find_models, loader_key, without_length, wrapped_in
+from .malloc_state import free_chunk
 from .opening_cuda import Opener, before_cuda, open_in_fork
 from .order import seed_all, seed_start
 from .ranks import Meeting, this_rank, top_of_run
@@ -32,9 +35,6 @@ from .script_gate import ScriptGate
 from .server import Server, unsafe_reason
 from .source import Source
 from .stream import Stream
-from .telling import tune_allocator
-from .usage import UsageWatch
-from .wire import Wire, parent_has_gone
 
 if TYPE_CHECKING:
     import torch

@@ -14,8 +14,8 @@ from typing import Any
 
 from ..sandbox import redirect
 from ..sandbox.inside import is_reading
+from ..timing.failing import NotSavedError
 from . import hooks
-from .failing import NotSavedError
 from .importing import after_import
 
 _has_stepped = [False]

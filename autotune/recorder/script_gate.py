@@ -9,25 +9,25 @@ from collections.abc import Callable
 from time import time  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
+from ..timing.failing import PlayerError
+from ..timing.gate import Gate
+from ..timing.protocol import FIRST, Command
+from ..timing.usage import Looks
+from ..torch_settings.naming import weights_of
 from .ending import BEYOND_EPOCH, FIRST_STEPS, TRAINING, end_burst, has_ended
 from .evaluation import Evaluation
-from .failing import PlayerError
-from .gate import Gate
 from .gradients import Gradients
-from .naming import weights_of
-from .protocol import FIRST, Command
 from .ranks import this_rank
 from .script_player import ScriptPlayer, UnsupportedError
-from .usage import Looks
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim import Optimizer
 
+    from ..timing.usage import UsageWatch
+    from ..timing.wire import Wire
     from .source import Source
-    from .usage import UsageWatch
-    from .wire import Wire
 
 NO_PARTS = "a script without a loader has no parts that could train alone"
 

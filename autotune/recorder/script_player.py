@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from ..timing.clock import clock_of
+from ..timing.failing import PlayerError
+from ..timing.player import Player
 from .changes import Changes
-from .clock import clock_of
 from .effects import Effects
-from .failing import PlayerError
-from .player import Player
 
 if TYPE_CHECKING:
     from .stream import Stream

@@ -18,8 +18,8 @@ from time import monotonic, sleep
 from typing import Any, BinaryIO
 
 from ..sandbox.system import children_of, end_with_parent, stat_of, why_no_fork
+from ..timing.wire import Reporter
 from .tokenizing import why_tokenizers_forbid
-from .wire import Reporter
 
 CANARY_SECONDS, CUDA_CANARY_SECONDS = 3.0, 60.0
 """Time limits for a forked process to compute, and to open CUDA, which takes seconds on machines with many GPUs. Not

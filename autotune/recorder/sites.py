@@ -17,11 +17,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from ..torch_settings.naming import loader_key
+from ..torch_settings.undo import Undo, in_reverse
 from .hooks import replace
 from .mutable import may_change
-from .naming import loader_key
-from .place import here
-from .undo import Undo, in_reverse
+from .surroundings import here
 
 _TAKES_ANY_KEYWORD = 0x08
 """CO_VARKEYWORDS, a flag of code objects."""
@@ -40,7 +40,7 @@ class Sites:
         from torch.utils.data import DataLoader
 
         self._folder = os.getcwd()
-        between = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
+        between = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
         paths = sysconfig.get_paths()  # not "data", which is the prefix: a script may lie in /usr/src
         libraries = (*between, *(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")))
         self._foreign = tuple(os.path.join(os.path.realpath(one), "") for one in libraries)

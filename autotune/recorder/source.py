@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..torch_settings.naming import length_of
 from .batches import Batches
-from .naming import length_of
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
-from .endless import Counted, Endless
-from .naming import has_own_iterator, length_of
+from ..timing.endless import Counted, Endless
+from ..torch_settings.naming import has_own_iterator, length_of
 from .order import Beginning, SeededBatches, SeededSampler, epoch_seed, random_numbers
 from .own_epoch import OwnEpoch
 from .reading import SeededCollate, seeded_reads
 
 if TYPE_CHECKING:
+    from ..timing.clock import Clock
     from .changes import Changes
-    from .clock import Clock
 
 ITERATE = DataLoader.__iter__
 """torch's own function, even if it is replaced later."""

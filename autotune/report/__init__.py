@@ -1,4 +1,8 @@
-"""The report: one self-contained HTML file beside a result, and one for a comparison; no script, nothing loaded."""
+"""The report: one self-contained HTML file beside a result, and one for a comparison; no script, nothing loaded.
+
+`blocks` holds the parts of a page as plain data, which `page` turns into HTML; a file for each section makes its parts.
+May import `results` and what lies below, and no torch. Start here, with `render_report`.
+"""
 
 from __future__ import annotations
 

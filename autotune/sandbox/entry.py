@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import Any
 
-from . import calls, landlock, marks, view
+from . import calls, landlock, process_marks, view
 
 FAILED = 97
 """Exit status if the sandbox could not be entered; the channel sends the reason to the parent."""
@@ -68,7 +68,7 @@ def explore() -> None:
 
 def _enter(orders: dict[str, Any]) -> tuple[int | None, str | None]:
     """Restricts this process; returns the descriptor through which the parent answers calls, or why there is none."""
-    marks.mark(orders["run"])
+    process_marks.mark(orders["run"])
     if orders["plan"] is not None:
         view.enter(view.Plan.of(orders["plan"]), orders["layer"], orders["start"])
     descriptor, why = None, None

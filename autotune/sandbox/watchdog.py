@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from .marks import marked
+from .process_marks import marked
 from .view import remove_folder
 
 DONE = b"done\n"

@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
-from autotune.bursts import cleanup
-from autotune.bursts.child import Child, events_in
-from autotune.bursts.endings import CAUSE_SECONDS
+from autotune.bursts.hosts import cleanup
+from autotune.bursts.hosts.child import Child, events_in
+from autotune.bursts.hosts.endings import CAUSE_SECONDS
 from autotune.sandbox.protection import Protection
 from autotune.scripts.empty_input import EmptyInput
 from autotune.scripts.ranks import Together, free_port, on_port

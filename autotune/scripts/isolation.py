@@ -12,29 +12,29 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from autotune.bursts import cleanup
-from autotune.bursts.child import Child, compiler_cache
-from autotune.bursts.endings import LONGER, OutOfTimeError, result_of
-from autotune.bursts.gpu_telemetry import GpuWatch
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.live import Ended, Live
-from autotune.bursts.protocol import Request
+from autotune.bursts.hosts import cleanup
+from autotune.bursts.hosts.child import Child, compiler_cache
+from autotune.bursts.hosts.endings import LONGER, OutOfTimeError, result_of
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import Request
+from autotune.bursts.hosts.running_job import Ended, Live
+from autotune.bursts.telemetry.gpu_telemetry import GpuWatch
 from autotune.errors import AutotuneError, Interrupted, WorkloadError
 from autotune.hardware import open_energy
 from autotune.knobs import TrainConfig, affecting
 from autotune.knobs.changes import changes_of
 from autotune.knobs.registry import READS
 from autotune.measuring import Point
-from autotune.recorder.protocol import Command
 from autotune.sandbox.protection import Protection
-from autotune.scripts.again import Course, take_over, why_fruitless
 from autotune.scripts.child import ScriptChild
 from autotune.scripts.energy import BlockEnergy
 from autotune.scripts.facts import baseline_of, facts_of, loop_of, require_trainable
 from autotune.scripts.looking import watch
 from autotune.scripts.ranks import free_port
+from autotune.scripts.restarting import Course, take_over, why_fruitless
 from autotune.scripts.script import QUIET, Script
 from autotune.scripts.seen import SeenScript
+from autotune.timing.protocol import Command
 from autotune.units import format_seconds
 
 LOOK = "look"

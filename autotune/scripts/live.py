@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from autotune.bursts.child import events_in
+from autotune.bursts.hosts.child import events_in
 from autotune.files import stem_of
 from autotune.hardware import Hardware, probe_host
 from autotune.knobs import LiveFacts

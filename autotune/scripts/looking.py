@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from autotune.bursts.child import Child
-from autotune.bursts.cleanup import descendants
+from autotune.bursts.hosts.child import Child
+from autotune.bursts.hosts.cleanup import descendants
 from autotune.errors import Interrupted, WorkloadError
 from autotune.recorder.arrival import CAME
 from autotune.sandbox.inside import KEPT

@@ -6,8 +6,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune.bursts.endings import lost_another
-from autotune.bursts.launcher import LOOPBACK
+from autotune.bursts.hosts.endings import lost_another
+from autotune.bursts.jobs.rank_launcher import LOOPBACK
 from autotune.measuring import Outcome
 
 TORCHS_PORT = 29500

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.bursts.cleanup import descendants, end_processes
+from autotune.bursts.hosts.cleanup import descendants, end_processes
 from autotune.errors import UsageError
 from autotune.recorder.matching import TRAINED
 from autotune.sandbox.system import end_with_parent, signals

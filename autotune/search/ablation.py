@@ -12,8 +12,8 @@ from autotune.results.result import AblationRow
 from autotune.results.summary import knob_text
 from autotune.search.model import Design, Effects
 from autotune.search.proposal import ALLOCATOR
+from autotune.search.ranking import pairs_of
 from autotune.search.rounds import TIE
-from autotune.search.standing import pairs_of
 from autotune.search.trials import Trial
 
 MOST_PRIOR = 0.5

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from autotune.bursts.duet import LEAST_TURNS, ROUND_WARMUP_SHARE
-from autotune.bursts.host import END_SECONDS
-from autotune.bursts.protocol import BurstPlan, Part
+from autotune.bursts.hosts.host import END_SECONDS
+from autotune.bursts.hosts.protocol import BurstPlan, Part
 from autotune.bursts.runner import Runner
+from autotune.bursts.turns.duet import LEAST_TURNS, ROUND_WARMUP_SHARE
 from autotune.hardware import DeviceKind
 from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point, pair_apart, pair_of
 from autotune.search.costs import Costs

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from autotune.bursts.protocol import Part
+from autotune.bursts.hosts.protocol import Part
 from autotune.knobs import KNOBS
 from autotune.measuring import Measurement, Point
 

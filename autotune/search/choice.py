@@ -20,7 +20,7 @@ from autotune.search.ceilings import most_gain
 from autotune.search.costs import Costs
 from autotune.search.model import Beliefs, Design, Effects
 from autotune.search.proposal import BUNDLE, ELIMINATION, GAIN, LARGEST, Proposal
-from autotune.search.standing import pairs_of
+from autotune.search.ranking import pairs_of
 from autotune.search.trials import Trial
 from autotune.units import format_seconds
 

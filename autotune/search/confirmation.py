@@ -27,8 +27,8 @@ from autotune.results.result import AblationRow
 from autotune.search.ablation import ablation_rows, reverted
 from autotune.search.bursts import Bursts
 from autotune.search.proposal import CONFIRM, UNINTERRUPTED
+from autotune.search.ranking import resource_cost
 from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank
-from autotune.search.standing import resource_cost
 
 CHECKING_SHARE = 0.08
 """The share of the budget for numerics checks of further finalists. Each check is expected to take as long as all

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.bursts.duet import LEAST_LONG_TURNS, ROUND_WARMUP_SHARE
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
+from autotune.bursts.turns.duet import LEAST_LONG_TURNS, ROUND_WARMUP_SHARE
 from autotune.hardware import DeviceKind
 from autotune.knobs import Scalar, TrainConfig, affecting
 from autotune.knobs.compiling import compile_seconds

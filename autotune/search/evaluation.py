@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import Runner
 from autotune.measuring import Outcome, Point
 from autotune.results.result import Evaluation, EvaluationBatch

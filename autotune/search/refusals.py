@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from autotune.knobs import Space, affecting
 from autotune.knobs.compiling import compiles_alike
 from autotune.measuring import Burst, MemoryModel, Outcome, Point
-from autotune.recorder.failing import PINNING
 from autotune.search.trials import Trial
+from autotune.timing.failing import PINNING
 from autotune.units import format_bytes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import Runner
 from autotune.knobs import TrainConfig, divisors
 from autotune.measuring import Outcome, Point

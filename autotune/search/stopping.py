@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autotune.bursts.duet import LEAST_TURNS
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
+from autotune.bursts.turns.duet import LEAST_TURNS
 from autotune.hardware import DeviceKind
 from autotune.measuring import SAMPLES_PER_SECOND, Objective
 from autotune.search.rounds import MIN_DECIDED_ROUNDS

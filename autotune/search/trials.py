@@ -30,8 +30,8 @@ from autotune.measuring import (
 )
 from autotune.search.distributions import PARAMETER_PREFIX, differing, holds, make_distributions, nearest, takes
 from autotune.search.model import Design
+from autotune.search.ranking import Standing, standings
 from autotune.search.sharing import POLL_SECONDS, Alone, Shared
-from autotune.search.standing import Standing, standings
 from autotune.search.storage import beside
 
 Kept = TypeVar("Kept")

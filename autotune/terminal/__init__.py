@@ -1,5 +1,5 @@
 """Terminal output: tables (a file each) and progress.
 
 `console.make_console` makes the console that prints everything, and `progress.make_progress` shows a running search.
-Nothing is re-exported: each command shows one table.
+Nothing is re-exported: each command shows one table. May import what lies below `search`. Start with `console`.
 """

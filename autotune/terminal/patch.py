@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.console import Group, RenderableType
 
-from autotune.scripts.in_place import EditedFile
-from autotune.scripts.patch import Patch
+from autotune.patching.in_place import EditedFile
+from autotune.patching.patch import Patch
 from autotune.wording import as_text, labelled
 
 

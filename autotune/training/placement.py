@@ -22,8 +22,8 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from autotune.errors import ConfigError
 from autotune.hardware.host import read_memory
-from autotune.recorder.naming import length_of
 from autotune.recorder.order import random_numbers
+from autotune.torch_settings.naming import length_of
 from autotune.units import format_bytes, format_seconds
 from autotune.workload.batches import tensors_in, with_tensors
 

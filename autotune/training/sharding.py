@@ -13,7 +13,7 @@ import torch
 from torch import distributed
 
 from autotune.errors import ConfigError
-from autotune.recorder.blocks import repeated_blocks
+from autotune.torch_settings.repeated_blocks import repeated_blocks
 
 if TYPE_CHECKING:
     from torch import nn

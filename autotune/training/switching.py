@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from autotune.errors import ConfigError
 from autotune.knobs import HALF, KNOBS, Scalar, TrainConfig, can_share_process, variables
 from autotune.knobs.knob import Knob
-from autotune.recorder.undo import Undo, nothing
+from autotune.torch_settings.undo import Undo, nothing
 from autotune.training.ranks import this_rank, threads_of_rank
 
 if TYPE_CHECKING:

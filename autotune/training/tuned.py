@@ -18,13 +18,13 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from autotune.errors import ConfigError
 from autotune.knobs import DATALOADER_ARGUMENTS, TrainConfig, going_with, loader_arguments
-from autotune.recorder.compiled import compile_loss
 from autotune.recorder.drawing import Own
-from autotune.recorder.naming import length_of
-from autotune.recorder.precision import autocast
 from autotune.recorder.realised import note_training
 from autotune.results.result import Result
 from autotune.results.trainings import order_of
+from autotune.torch_settings.compiled import compile_loss
+from autotune.torch_settings.naming import length_of
+from autotune.torch_settings.precision import autocast
 from autotune.training.copying import SideStream
 from autotune.training.loader import TunedLoader
 from autotune.training.placement import PlacedDataset, unfit, unpacked

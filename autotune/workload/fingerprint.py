@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from autotune.knobs import ModelFacts
-from autotune.recorder.naming import length_of, shapes_hash
+from autotune.torch_settings.naming import length_of, shapes_hash
 from autotune.workload.batches import tensors_in
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Any
 
 from autotune.errors import ConfigError, TargetError, WorkloadError
 from autotune.knobs import Parameters, TrainConfig
-from autotune.recorder.failing import exhausted
-from autotune.workload.sent import is_sent, load_sent
+from autotune.timing.failing import exhausted
+from autotune.workload.by_value import is_sent, load_sent
 from autotune.workload.user_errors import described, wrap_user_error
 from autotune.workload.workload import Workload
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from autotune import TrainConfig
-from autotune.bursts.endings import result_of
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan, Request
+from autotune.bursts.hosts.endings import result_of
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan, Request
 from autotune.bursts.runner import ProcessRunner
 from autotune.hardware import merge, probe_host
 from autotune.knobs.config import Scalar, make_config

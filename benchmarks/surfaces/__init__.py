@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from autotune.bursts.protocol import Part
+from autotune.bursts.hosts.protocol import Part
 from autotune.hardware.model import Hardware
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.facts import WorkloadFacts

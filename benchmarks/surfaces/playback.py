@@ -10,8 +10,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from autotune.bursts.duet import LEAST_TURNS, TURN_SECONDS
-from autotune.bursts.protocol import BurstPlan, Part
+from autotune.bursts.hosts.protocol import BurstPlan, Part
+from autotune.bursts.turns.duet import LEAST_TURNS, TURN_SECONDS
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.constraints import at_most
 from autotune.knobs.context import Choices

@@ -11,15 +11,15 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 
-from autotune.bursts.protocol import BurstPlan
-from autotune.commands.tuning_result import judge
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.driver import Search
-from autotune.search.standing import standings
+from autotune.search.ranking import standings
 from autotune.search.stopping import Budget
 from autotune.search.storage import make_sampler
 from autotune.search.trials import Trial, TrialLog
+from autotune.sessions.tuning_result import judge
 from autotune.terminal.progress import Quiet
 from benchmarks.surfaces import Surface
 from benchmarks.surfaces.playback import Playback, RecordedSpace, VirtualClock

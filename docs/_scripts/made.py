@@ -17,6 +17,7 @@ import benchmark_tables
 import command_reference
 import file_tree
 import knob_table
+import rooms_picture
 import sample_result
 import schema_reference
 
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     pages = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
     texts = {page: remade(page.read_text(encoding="utf-8")) for page in pages}
     texts |= {DOCS / "pictures" / name: draw() for name, draw in benchmark_pictures.PICTURES.items()}
+    texts[DOCS / "architecture" / "rooms.svg"] = rooms_picture.text()
     changed = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in changed:
         sys.stdout.write(f"{path.relative_to(DOCS.parent)}{' is out of date' if check else ''}\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point
 from autotune.measuring.speedup import Speedup

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.knobs.config import TrainConfig
 from autotune.measuring import Point, Speedup
 from autotune.measuring.statistics import Interval

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune import TrainConfig
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from benchmarks import known_loader
 from benchmarks.known_loader import expected_seconds
 from tests.conftest import RunnerOf

@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from benchmarks import replay

@@ -10,17 +10,17 @@ import json
 import time
 from typing import Any, cast
 
-from autotune.bursts.failures import classify
-from autotune.bursts.host_job import HostGate, HostPlayer
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.live import Ended, Live
-from autotune.bursts.prepared import Prepared
-from autotune.bursts.protocol import BurstPlan, PipeReporter, Request, Seat
+from autotune.bursts.hosts.failures import classify
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan, PipeReporter, Request, Seat
+from autotune.bursts.hosts.running_job import Ended, Live
+from autotune.bursts.jobs.host_job import HostGate, HostPlayer
+from autotune.bursts.jobs.prepared import Prepared
+from autotune.bursts.jobs.trainer import Drain
 from autotune.bursts.runner import ProcessRunner
-from autotune.bursts.telemetry import Unwatched
-from autotune.bursts.trainer import Drain
+from autotune.bursts.telemetry.sampling import Unwatched
 from autotune.measuring.records import Burst, Measurement, Point
-from autotune.recorder.protocol import FIRST, Command, Lap
+from autotune.timing.protocol import FIRST, Command, Lap
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
-from autotune.bursts.feed import Feed
+from autotune.bursts.jobs.feed import Feed
 from autotune.knobs.config import TrainConfig
 from autotune.recorder.changes import Changes
 from autotune.recorder.stream import Stream

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.data import DataLoader
 
 from autotune import TrainConfig
-from autotune.bursts import check_job as check
-from autotune.bursts.check_job import check_workload
+from autotune.bursts.jobs import look_job as check
+from autotune.bursts.jobs.look_job import check_workload
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs.facts import WorkloadFacts
 from autotune.workload.target import load_workload

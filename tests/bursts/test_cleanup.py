@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.bursts.cleanup import end_processes, remove_shared_memory
+from autotune.bursts.hosts.cleanup import end_processes, remove_shared_memory
 
 if sys.platform != "win32":
     import fcntl

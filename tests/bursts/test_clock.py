@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from autotune.bursts.feed import Feed
-from autotune.bursts.trainer import Trainer
+from autotune.bursts.jobs.feed import Feed
+from autotune.bursts.jobs.trainer import Trainer
 from autotune.knobs.config import TrainConfig
-from autotune.recorder.clock import Clock, EventClock, clock_of
-from autotune.recorder.protocol import Lap
+from autotune.timing.clock import Clock, EventClock, clock_of
+from autotune.timing.protocol import Lap
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.bursts import solo

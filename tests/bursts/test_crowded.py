@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import NO_ROOM
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.ratios import paired

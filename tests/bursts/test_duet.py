@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.bursts.duet import TURN_SECONDS, Duet, Played, play_round
-from autotune.bursts.host import Host
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.player import Player
-from autotune.bursts.protocol import BurstPlan, Request
+from autotune.bursts.hosts.host import Host
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan, Request
+from autotune.bursts.turns.duet import TURN_SECONDS, Duet, Played, play_round
+from autotune.bursts.turns.player import Player
 from autotune.errors import Interrupted
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Outcome, Point
@@ -206,10 +206,10 @@ def test_a_side_that_has_failed_takes_no_blocks_of_the_others_along() -> None:
 
 def test_a_loader_that_starts_slowly_is_no_hang(runner_of: RunnerOf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 0.06 s, in which workers start who take 0.7 s for it: at a restart, and at each epoch's end."""
-    monkeypatch.setattr("autotune.bursts.player.HANG_SECONDS", 0.3)
-    monkeypatch.setattr("autotune.bursts.player.HANG_BLOCKS", 2)
+    monkeypatch.setattr("autotune.bursts.turns.player.HANG_SECONDS", 0.3)
+    monkeypatch.setattr("autotune.bursts.turns.player.HANG_BLOCKS", 2)
     # A busy machine's workers were seen to take the 5 s until their loader kills them, as they end before a restart.
-    monkeypatch.setattr("autotune.bursts.player.LOADER_STARTS", 15)
+    monkeypatch.setattr("autotune.bursts.turns.player.LOADER_STARTS", 15)
     config = TrainConfig(batch_size=4, num_workers=1)
     point = Point(config=config, parameters={"start_seconds": 0.7, "samples": 64})
     (burst, _) = runner_of("tests.workloads.sleepy:build").play([point, point], PLAN, SECONDS)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from autotune.bursts.epochs import boundary_of
+from autotune.bursts.hosts.epochs import boundary_of
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Measurement
-from autotune.recorder.protocol import Lap, Start
+from autotune.timing.protocol import Lap, Start
 
 WORKERS = TrainConfig(num_workers=4)
 PERSISTENT = TrainConfig(num_workers=4, persistent_workers=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from torch._utils import ExceptionWrapper
 
-from autotune.bursts.failures import classify
+from autotune.bursts.hosts.failures import classify
 from autotune.measuring.records import Outcome
-from autotune.recorder.failing import PINNING
+from autotune.timing.failing import PINNING
 
 OUT_OF_MEMORY = [
     "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call",

@@ -17,10 +17,10 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import Dataset, Subset, default_collate
 
-from autotune.bursts.feed import DeviceFeed, Feed
+from autotune.bursts.jobs.feed import DeviceFeed, Feed
 from autotune.knobs.config import TrainConfig
-from autotune.recorder.endless import Counted
-from autotune.recorder.loop import reads_batches
+from autotune.timing.endless import Counted
+from autotune.timing.loop import reads_batches
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.workloads import mistakes, sleepy
@@ -219,7 +219,7 @@ def test_many_workers_that_live_are_waited_for_together(feed_with_workers: Feed)
 @pytest.mark.parametrize("feed_with_workers", [(12, 0, -signal.SIGKILL)], indirect=True)
 def test_a_worker_that_was_killed_is_seen_at_once(feed_with_workers: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever lives before it in the list is not waited for."""
-    monkeypatch.setattr("autotune.bursts.feed.DYING_SECONDS", 60.0)
+    monkeypatch.setattr("autotune.bursts.jobs.feed.DYING_SECONDS", 60.0)
     began = time.monotonic()
     assert feed_with_workers.killing_signal() == signal.SIGKILL
     assert time.monotonic() - began < 30.0

@@ -13,16 +13,16 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from autotune.bursts import telemetry
-from autotune.bursts.host_job import HostGate
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
+from autotune.bursts.jobs.host_job import HostGate
 from autotune.bursts.runner import ProcessRunner
+from autotune.bursts.telemetry import sampling
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.ratios import paired
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.recorder import gate
-from autotune.recorder.protocol import Command
+from autotune.timing import gate
+from autotune.timing.protocol import Command
 from autotune.workload.workload import Workload
 from tests.bursts.solo import SoloIsolation
 
@@ -79,7 +79,7 @@ def runner_on(card: Card, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Proce
         if not self._players:
             card.end(id(self))
 
-    class Watched(telemetry.Unwatched):
+    class Watched(sampling.Unwatched):
         def begin(self) -> None:
             self._before = card.retries
 

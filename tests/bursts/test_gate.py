@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.recorder.clock import Clock
-from autotune.recorder.gate import Gate
-from autotune.recorder.player import NonFiniteLossError, Player
-from autotune.recorder.protocol import FIRST, Command
-from autotune.recorder.wire import Reporter
+from autotune.timing.clock import Clock
+from autotune.timing.gate import Gate
+from autotune.timing.player import NonFiniteLossError, Player
+from autotune.timing.protocol import FIRST, Command
+from autotune.timing.wire import Reporter
 
 BATCH = 8
 

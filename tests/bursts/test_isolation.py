@@ -12,15 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.bursts.child import Child
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.live import Live
-from autotune.bursts.protocol import BurstPlan, Request
+from autotune.bursts.hosts.child import Child
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan, Request
+from autotune.bursts.hosts.running_job import Live
 from autotune.bursts.runner import ProcessRunner
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
-from autotune.recorder.protocol import Command
+from autotune.timing.protocol import Command
 from tests.conftest import RunnerOf
 
 PLAN = BurstPlan(measure_seconds=0.3)

@@ -6,8 +6,8 @@ import dataclasses
 
 from torch.utils.data import SubsetRandomSampler
 
-from autotune.bursts.largest_batch import find_largest, worst_batch
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
+from autotune.bursts.jobs.longest_samples import find_largest, worst_batch
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from tests.conftest import RunnerOf

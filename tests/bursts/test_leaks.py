@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.growth import FEWEST_PROCESSES, slope
 from autotune.measuring.records import Measurement, Point, pool

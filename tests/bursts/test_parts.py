@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.bursts.protocol import BurstPlan, Part
+from autotune.bursts.hosts.protocol import BurstPlan, Part
 from autotune.measuring.records import Measurement, Outcome
 from autotune.workload.workload import Workload
 from tests.bursts import solo

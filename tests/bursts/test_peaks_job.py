@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.bursts import peaks_job as peaks
+from autotune.bursts.jobs import peaks_job as peaks
 from autotune.errors import ConfigError
 from autotune.hardware import UNUSABLE, merge, probe_host
 from autotune.hardware.host import read_cpu

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from autotune.bursts.player import Player
-from autotune.bursts.protocol import Request
+from autotune.bursts.hosts.protocol import Request
+from autotune.bursts.turns.player import Player
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point
 from tests.bursts.solo import ReadyHost

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset, Subset
 
-from autotune.bursts.feed import DeviceFeed
-from autotune.bursts.profile_job import operators_of, sample_cost, synchronisations
-from autotune.bursts.trainer import Trainer
+from autotune.bursts.jobs.feed import DeviceFeed
+from autotune.bursts.jobs.profile_job import operators_of, sample_cost, synchronisations
+from autotune.bursts.jobs.trainer import Trainer
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point
 from autotune.training.tuned import Tuned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.bursts.protocol import Request
+from autotune.bursts.hosts.protocol import Request
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point
 

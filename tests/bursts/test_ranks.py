@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan, Request
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan, Request
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
-from autotune.recorder.protocol import Command
+from autotune.timing.protocol import Command
 from tests.conftest import RunnerOf
 
 PLAN = BurstPlan(measure_seconds=0.4)

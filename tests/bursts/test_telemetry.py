@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.bursts.gpu_telemetry import GpuTelemetry, processes_of_run
-from autotune.bursts.protocol import BurstPlan
-from autotune.bursts.telemetry import CpuSeconds, Telemetry, shares
+from autotune.bursts.hosts.protocol import BurstPlan
+from autotune.bursts.telemetry.gpu_telemetry import GpuTelemetry, processes_of_run
+from autotune.bursts.telemetry.sampling import CpuSeconds, Telemetry, shares
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Point
 from tests.conftest import RunnerOf

@@ -21,12 +21,12 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from autotune.bursts.host_job import stepper_of
-from autotune.bursts.learner import Learner
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
+from autotune.bursts.jobs.host_job import stepper_of
+from autotune.bursts.jobs.learner import Learner
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Measurement, Outcome
-from autotune.recorder.clock import Clock
+from autotune.timing.clock import Clock
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.bursts import solo

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.utils.data import default_collate
 
-from autotune.bursts.feed import Feed
-from autotune.bursts.trainer import Trainer
+from autotune.bursts.jobs.feed import Feed
+from autotune.bursts.jobs.trainer import Trainer
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.workloads import mistakes

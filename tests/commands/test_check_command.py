@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 
-from autotune.commands import checking
-from autotune.commands.checking import STATUS, by_trainings, check_result
-from autotune.commands.crossing import Place, judge_cross, run_in_turn
 from autotune.errors import UsageError
 from autotune.hardware import Hardware, probe_host
 from autotune.knobs.config import TrainConfig
@@ -27,6 +24,9 @@ from autotune.results.files import write_document
 from autotune.results.result import Result, Side
 from autotune.results.trainings import trainings_path
 from autotune.search.stopping import Budget
+from autotune.sessions import checking
+from autotune.sessions.checking import STATUS, by_trainings, check_result
+from autotune.sessions.crossing import Place, judge_cross, run_in_turn
 from autotune.terminal.progress import Quiet
 from tests.factories import make_burst, make_gpu, make_hardware, make_measurement, make_result, make_software, note_line
 from tests.pages import block

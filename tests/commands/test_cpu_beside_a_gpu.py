@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from autotune.commands import tuning
-from autotune.commands.options import Options
-from autotune.commands.tuning import Tuning
 from autotune.errors import UsageError
 from autotune.hardware import merge
 from autotune.search.stopping import Budget
+from autotune.sessions import tuning
+from autotune.sessions.options import Options
+from autotune.sessions.tuning import Tuning
 from autotune.terminal.progress import Quiet
 from tests.spaces import gpu_machine
 

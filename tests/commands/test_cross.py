@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.crossing import (
+from autotune.errors import UsageError
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Burst, Outcome, Point
+from autotune.measuring.telemetry_summary import TelemetrySummary
+from autotune.results.cross_file import Cross, default_cross_path
+from autotune.results.files import read_document, write_document
+from autotune.results.result import Result, Side
+from autotune.search.stopping import Budget
+from autotune.sessions.crossing import (
     Place,
     cross_result,
     device_notes,
@@ -18,14 +26,6 @@ from autotune.commands.crossing import (
     own_result,
     points_in_turn,
 )
-from autotune.errors import UsageError
-from autotune.knobs.config import TrainConfig
-from autotune.measuring.records import Burst, Outcome, Point
-from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.cross_file import Cross, default_cross_path
-from autotune.results.files import read_document, write_document
-from autotune.results.result import Result, Side
-from autotune.search.stopping import Budget
 from autotune.terminal.progress import Quiet
 from tests.crosses import on_gpu
 from tests.factories import make_hardware, make_measurement, make_result

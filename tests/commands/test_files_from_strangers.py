@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 
 import autotune
 from autotune.cli import app
-from autotune.commands import crossing
 from autotune.errors import AutotuneError, ResultFileError
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.results.cross_file import Cross
 from autotune.results.files import read_document
 from autotune.results.result import Result
 from autotune.search.warm_start import candidates, read_results, records
+from autotune.sessions import crossing
 from tests.broken import json_values, leaves
 from tests.crosses import make_cross, on_gpu
 from tests.factories import make_burst, make_hardware, make_result

@@ -18,12 +18,12 @@ import anyio
 import psutil
 import pytest
 
-from autotune.commands import mcp as mcp_command
-from autotune.commands.options import FOR_SCRIPTS
 from autotune.commands.tune import tune as tune_command
+from autotune.mcp import command as mcp_command
 from autotune.results.files import write_document
 from autotune.results.result import Result, read_result
 from autotune.results.trainings import trainings_path
+from autotune.sessions.options import FOR_SCRIPTS
 from tests.factories import make_result, note_line
 from tests.inside import run_inside
 from tests.pages import block

@@ -10,11 +10,11 @@ import anyio
 import pytest
 
 pytest.importorskip("mcp", reason="the SDK: pip install mcp")
-from autotune.commands import mcp_server
-from autotune.commands.mcp_server import Desk
 from autotune.errors import UsageError
+from autotune.mcp import server
+from autotune.mcp.server import Desk
 from autotune.search.interrupts import Stop
-from autotune.terminal.sentence import Sentence
+from autotune.terminal.progress_text import Sentence
 
 WAIT_SECONDS = 20.0
 
@@ -74,7 +74,7 @@ def test_a_call_after_a_cancelled_one_waits_for_its_end() -> None:
 
 def test_where_the_end_takes_long_a_call_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not to cancel what has been cancelled."""
-    monkeypatch.setattr(mcp_server, "ENDING_SECONDS", 0.1)
+    monkeypatch.setattr(server, "ENDING_SECONDS", 0.1)
     desk = Desk()
 
     async def refused() -> None:

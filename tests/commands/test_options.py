@@ -10,10 +10,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from autotune.cli import app
-from autotune.commands import options
 from autotune.errors import ConfigError, UsageError
 from autotune.knobs.constraints import check_constraints
 from autotune.measuring.objective import OBJECTIVES
+from autotune.sessions import options
 
 DIGITS = "9" * 5000
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune.commands.options import Options
-from autotune.commands.outputs import BESIDE, PAGE, RESULT, require_replaceable, require_result_place
 from autotune.doctor.findings import Examination
 from autotune.report import write_report
 from autotune.results.cross_file import default_cross_path
 from autotune.results.files import write_document
 from autotune.search.storage import open_journal
+from autotune.sessions.options import Options
+from autotune.sessions.outputs import BESIDE, PAGE, RESULT, require_replaceable, require_result_place
 from tests.crosses import make_cross
 from tests.factories import make_result
 from tests.inside import run_inside

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 import autotune
-from autotune.bursts.cleanup import RUN_VARIABLE
+from autotune.bursts.hosts.cleanup import RUN_VARIABLE
 from autotune.commands import tune as tune_module
-from autotune.commands.options import FOR_SCRIPTS, Options
 from autotune.errors import AutotuneError, TargetError, UsageError
+from autotune.sessions.options import FOR_SCRIPTS, Options
 from tests.inside import run_inside
 from tests.processes import ROOT, budget, has_measured, temporary_of
 

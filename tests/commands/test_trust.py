@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.commands.trust import target_of, trained_by
 from autotune.errors import UsageError
 from autotune.results.files import write_document
 from autotune.results.result import ScriptRecord, SourceRecord, WorkloadRecord
 from autotune.scripts import Script
+from autotune.sessions.trust import target_of, trained_by
 from tests.factories import make_result
 from tests.processes import run
 

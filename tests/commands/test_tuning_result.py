@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.tuning_result import judge, trial_record
 from autotune.measuring.objective import SAMPLES_PER_SECOND
 from autotune.measuring.pairs import UNKNOWN, Pair
 from autotune.measuring.records import Burst, Outcome
@@ -17,6 +16,7 @@ from autotune.measuring.statistics import Interval
 from autotune.search.proposal import CONFIRM
 from autotune.search.rounds import Confirmed
 from autotune.search.trials import Trial
+from autotune.sessions.tuning_result import judge, trial_record
 from tests.factories import make_burst
 
 BASELINE, INCUMBENT = make_burst(1000), make_burst(1300, pin_memory=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from autotune.doctor import features, limits, memory, timing
-from autotune.doctor.clinic import Clinic, point
+from autotune.doctor.context import Clinic, point
 from autotune.doctor.examination import examine_quickly
 from autotune.doctor.findings import Examination, Finding, examination_path, known_examination
 from autotune.errors import WorkloadError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.bursts.cleanup import RUN_VARIABLE
+from autotune.bursts.hosts.cleanup import RUN_VARIABLE
 
 SHARED_MEMORY = Path("/dev/shm")
 SEGMENTS = ("torch_*", "sem.*", "psm_*", "mp-*")

@@ -12,12 +12,12 @@ from typing import Any
 import optuna
 import pytest
 
-from autotune.bursts import cleanup
-from autotune.bursts.duet import play_round
-from autotune.bursts.endings import burst_from
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan, Request
+from autotune.bursts.hosts import cleanup
+from autotune.bursts.hosts.endings import burst_from
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan, Request
 from autotune.bursts.runner import ProcessRunner
+from autotune.bursts.turns.duet import play_round
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.trials import TrialLog

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
@@ -45,7 +45,7 @@ def test_a_players_fault_is_its_own(
     scenario: Scenario, server: Isolation, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is out with its outcome; another candidate and the incumbent play on; nothing is left."""
-    monkeypatch.setattr("autotune.bursts.player.HANG_SECONDS", HANG_SECONDS)
+    monkeypatch.setattr("autotune.bursts.turns.player.HANG_SECONDS", HANG_SECONDS)
     residue = Residue(temporary)
     server.target = scenario.target
     runner = ProcessRunner(server, "cpu", memory_limit_bytes=scenario.memory_limit_bytes)

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.fleet_run import FleetRequest, FleetRun
+from autotune.commands.fleet_words import require_understood
 from autotune.fleet import MachineKind, Plan
 from autotune.results.files import write_document
 from autotune.results.result import read_result
 from autotune.search.interrupts import Stop
+from autotune.sessions.fleet_run import FleetRequest, FleetRun
 from tests.factories import make_result
 from tests.inside import run_inside
 from tests.processes import ROOT, budget, run
@@ -69,7 +70,7 @@ def test_all_options_of_a_machine_are_understood() -> None:
     machines = {"any": MachineKind(options=("--device=mps", "--sampler", "tpe", "--pin", "num_workers<=2"))}
     plan = Plan(engine="local", machines=machines)
     for model, others in (("a:build", ["--evaluation"]), ("", ["python", "train.py", "--onyl"])):
-        request = FleetRequest.of(plan, Path("nowhere"), model=model, budget="10m", others=others)
+        request = FleetRequest.of(plan, Path("nowhere"), require_understood, model=model, budget="10m", others=others)
         assert request.extra == (("--evaluation",) if model else ())
 
 
@@ -81,7 +82,8 @@ def test_a_cross_on_a_machine_gets_the_target_or_the_whole_command(
 ) -> None:
     """With the secrets that no result keeps, and without --trust."""
     plan = Plan(engine="local", machines={"one": MachineKind(), "two": MachineKind()})
-    run = FleetRun(FleetRequest.of(plan, tmp_path, model=model, budget="10m", others=others), print, Stop())
+    request = FleetRequest.of(plan, tmp_path, require_understood, model=model, budget="10m", others=others)
+    run = FleetRun(request, print, Stop())
     for machine in plan.machines:
         run._paths[machine] = tmp_path / f"{machine}.json"
         write_document(make_result(), run._paths[machine])
@@ -93,9 +95,9 @@ def test_a_cross_on_a_machine_gets_the_target_or_the_whole_command(
 def test_a_fleets_names_hold_the_device_that_is_asked_for(tmp_path: Path) -> None:
     """For all machines or for one, in either spelling."""
     machines = {"one": MachineKind(), "two": MachineKind(options=("--device=cuda",))}
-    request = FleetRequest.of(
-        Plan(engine="local", machines=machines), tmp_path, model="a:build", budget="10m", others=["--device", "cpu"]
-    )
+    plan = Plan(engine="local", machines=machines)
+    others = ["--device", "cpu"]
+    request = FleetRequest.of(plan, tmp_path, require_understood, model="a:build", budget="10m", others=others)
     assert [request.place(machine).name for machine in machines] == ["a-build-cpu.json", "a-build-cuda.json"]
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.hardware import probe_host
 from autotune.hardware.model import Gpu

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.bursts.feed import Feed
-from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import BurstPlan
+from autotune.bursts.jobs.feed import Feed
+from autotune.bursts.jobs.trainer import Trainer
 from autotune.bursts.runner import ProcessRunner
-from autotune.bursts.trainer import Trainer
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.facts import WorkloadFacts
 from autotune.measuring.records import Burst, Point

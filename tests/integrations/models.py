@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-import autotune.recorder.telling
+import autotune.torch_settings.process_settings
 from autotune.knobs.config import TrainConfig
 from autotune.training.tuned import Tuned
 
@@ -101,12 +101,12 @@ class Steps:
 def process_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
     """Reverts threads and attention; the allocator is not touched, but the devices it was tuned for are listed."""
     threads, devices = torch.get_num_threads(), []
-    monkeypatch.setattr(autotune.recorder.telling, "tune_allocator", devices.append)
+    monkeypatch.setattr(autotune.torch_settings.process_settings, "tune_allocator", devices.append)
     try:
         yield devices
     finally:
         torch.set_num_threads(threads)
-        autotune.recorder.telling.restrict_attention("default", torch.device("cpu"))
+        autotune.torch_settings.process_settings.restrict_attention("default", torch.device("cpu"))
 
 
 @contextmanager

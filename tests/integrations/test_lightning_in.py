@@ -12,7 +12,7 @@ pytest.importorskip("lightning")
 
 from lightning.pytorch import Callback, Trainer
 
-from autotune.bursts.check_job import check_workload
+from autotune.bursts.jobs.look_job import check_workload
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome

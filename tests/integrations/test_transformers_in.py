@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from autotune.bursts.check_job import check_workload
+from autotune.bursts.jobs.look_job import check_workload
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome

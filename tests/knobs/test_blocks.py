@@ -14,8 +14,8 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 from autotune.knobs.config import TrainConfig
-from autotune.recorder import compiled
-from autotune.recorder.blocks import count_blocks, repeated_blocks
+from autotune.torch_settings import compiled
+from autotune.torch_settings.repeated_blocks import count_blocks, repeated_blocks
 from autotune.training.tuned import Tuned
 from benchmarks.charlm import CharGPT
 from tests.knobs.models import Residual, Stages, stack

@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounter
 from torch.nn.functional import cross_entropy
 
 from autotune.knobs.config import TrainConfig
-from autotune.recorder.compiled import compile_calls, keep_gradients
+from autotune.torch_settings.compiled import compile_calls, keep_gradients
 from autotune.training.tuned import Tuned
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
 

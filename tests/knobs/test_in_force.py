@@ -13,8 +13,8 @@ from autotune.knobs import with_what_is_in_force
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.knob import Knob
 from autotune.knobs.registry import KNOBS
-from autotune.recorder.precision import matmul_precision, products_in
-from autotune.recorder.telling import tune_allocator
+from autotune.torch_settings.precision import matmul_precision, products_in
+from autotune.torch_settings.process_settings import tune_allocator
 from tests.torch_versions import needs_newer_precision
 
 CUDA = torch.device("cuda")  # only named: nothing here asks a card

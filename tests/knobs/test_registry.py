@@ -13,7 +13,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.hardware import DeviceKind, Gpu
 from autotune.knobs import registry
 from autotune.knobs.config import KNOB_NAMES, TrainConfig, check_values
@@ -23,16 +23,16 @@ from autotune.knobs.registry import FAMILIES, KNOBS
 from autotune.measuring.memory_model import MemoryModel
 from autotune.measuring.numerics import NumericsGuard
 from autotune.measuring.records import Burst, Outcome, Point
-from autotune.recorder import in_force, telling
 from autotune.recorder.changes import Changes
 from autotune.recorder.effects import Effects, of_loader
-from autotune.recorder.naming import arguments_of
 from autotune.recorder.stream import Stream
 from autotune.search.ceilings import most_gain
 from autotune.search.costs import Costs
 from autotune.search.distributions import make_distributions
 from autotune.search.refusals import refusal
 from autotune.search.trials import Trial
+from autotune.torch_settings import in_force, process_settings
+from autotune.torch_settings.naming import arguments_of
 from docs._scripts import knob_table
 from tests.factories import make_measurement
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
@@ -169,7 +169,7 @@ def test_every_knob_has_each_aspect_or_says_why_not(knob: Knob, aspect: Aspect) 
 def test_a_script_finds_by_name_what_a_declaration_names(knob: Knob) -> None:
     """Its process has the recorder alone, which is sent names."""
     functions = (knob.on_process, knob.on_model, knob.on_optimizer, knob.outside)
-    assert all(getattr(telling, one.__name__) is one for one in functions if one is not None)
+    assert all(getattr(process_settings, one.__name__) is one for one in functions if one is not None)
     assert knob.reads is None or getattr(in_force, knob.reads.__name__) is knob.reads
     assert knob.shows is None or getattr(Effects, knob.shows.__name__) is knob.shows
 

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from autotune.sandbox.marks import marked
+from autotune.sandbox.process_marks import marked
 from tests.sandbox.starting import begun, run
 
 SHELL: dict[str, str] = {

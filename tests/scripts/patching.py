@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from autotune.knobs.config import TrainConfig
+from autotune.patching.patch import Patch
 from autotune.results.files import write_document
 from autotune.results.result import Result, ScriptRecord, Side
 from autotune.results.sites import Site, SourceRecord
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.facts import baseline_of, loop_of, source_of
-from autotune.scripts.patch import Patch
 from autotune.scripts.seen import SeenScript
 from tests.example_scripts import START_SECONDS
 from tests.factories import make_measurement, make_result

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.recorder import copies as under_test
-from autotune.recorder.copies import Copies
+from autotune.torch_settings import copies as under_test
+from autotune.torch_settings.copies import Copies
 
 
 @pytest.fixture

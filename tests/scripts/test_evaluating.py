@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.recorder import evaluation as of_evaluation

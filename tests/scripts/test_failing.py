@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.recorder.failing import sentence_of
+from autotune.timing.failing import sentence_of
 
 MIRRORS = (
     "Error downloading t10k.gz:\nTried https://a.org/, got:\n\n<urlopen error timed out>\nTried https://b.org/, got:\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.recorder.heap import LARGEST_THRESHOLD_BYTES
+from autotune.recorder.malloc_state import LARGEST_THRESHOLD_BYTES
 from autotune.scripts import Script
 from tests.scripts.conftest import SeenIn
 
@@ -66,7 +66,7 @@ def test_a_freed_chunk_keeps_later_ones_off_mmap() -> None:
     """The second lowest bit of the word before a chunk tells, in glibc, whether it came by mmap."""
     code = """
 import ctypes
-from autotune.recorder.heap import free_chunk
+from autotune.recorder.malloc_state import free_chunk
 library = ctypes.CDLL(None)
 if not hasattr(library, "gnu_get_libc_version"):
     raise SystemExit

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from autotune.recorder.drawing import READS_DRAW
-from autotune.recorder.naming import loader_kind, shapes_hash
 from autotune.results.files import write_document
 from autotune.scripts import Script
+from autotune.torch_settings.naming import loader_kind, shapes_hash
 from tests.forked import Forked
 from tests.scripts.patching import written
 

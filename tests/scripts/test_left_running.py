@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from autotune.measuring.records import Outcome
-from autotune.sandbox.marks import marked
+from autotune.sandbox.process_marks import marked
 from autotune.scripts import Script, ScriptIsolation
 from tests.example_scripts import START_SECONDS, alone, script
 from tests.sandbox.starting import begun, python
@@ -73,7 +73,7 @@ def test_what_a_script_leaves_is_known_by_its_mark(line: str, tmp_path: Path, se
 def test_a_limit_that_is_there_stays(tmp_path: Path) -> None:
     """An administrator's limit is not the recorder's to change."""
     code = "import resource; limits = (5, 7); resource.setrlimit(resource.RLIMIT_RTTIME, limits)\n"
-    code += f"from autotune.sandbox.marks import mark; mark({str(tmp_path)!r})\n"
+    code += f"from autotune.sandbox.process_marks import mark; mark({str(tmp_path)!r})\n"
     code += "assert resource.getrlimit(resource.RLIMIT_RTTIME) == limits"
     subprocess.run([sys.executable, "-c", code], check=True)
 

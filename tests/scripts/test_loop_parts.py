@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch import nn
 
-from autotune.bursts.protocol import Request, Seat
+from autotune.bursts.hosts.protocol import Request, Seat
 from autotune.knobs import TrainConfig
 from autotune.measuring import Point
 from autotune.recorder import ending, hooks
 from autotune.recorder.importing import after_import
-from autotune.recorder.loop import holders_of, merged
-from autotune.recorder.naming import find_models, loader_kind, model_key
-from autotune.recorder.protocol import Command
 from autotune.scripts import Script
-from autotune.scripts.again import Course
 from autotune.scripts.facts import names_of
+from autotune.scripts.restarting import Course
+from autotune.timing.loop import holders_of, merged
+from autotune.timing.protocol import Command
+from autotune.torch_settings.naming import find_models, loader_kind, model_key
 
 
 class Net(nn.Module):

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from autotune.recorder.loop import UNKNOWN_READING
 from autotune.scripts import ScriptIsolation
 from autotune.scripts.facts import baseline_of, loop_of
 from autotune.scripts.seen import SeenScript
+from autotune.timing.loop import UNKNOWN_READING
 from tests.example_scripts import EXAMPLES, START_SECONDS, script
 from tests.forked import Forked
 

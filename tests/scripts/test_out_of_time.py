@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from autotune.bursts.endings import OutOfTimeError, never_started
-from autotune.commands.tuning_result import Findings, make_result
+from autotune.bursts.hosts.endings import OutOfTimeError, never_started
 from autotune.errors import NothingFeasibleError, WorkloadError
 from autotune.measuring.objective import SAMPLES_PER_SECOND
 from autotune.measuring.records import Outcome
 from autotune.scripts import Script, ScriptIsolation
 from autotune.search.trials import Trial
+from autotune.sessions.tuning_result import Findings, make_result
 from tests.example_scripts import START_SECONDS, STEPS, alone
 from tests.factories import make_burst
 

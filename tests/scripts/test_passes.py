@@ -12,12 +12,12 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.measuring.records import Outcome
-from autotune.recorder.loop import merged
-from autotune.recorder.naming import loader_key
-from autotune.recorder.passes import Passes
+from autotune.recorder.loader_passes import Passes
 from autotune.recorder.stream import ITERATE
 from autotune.scripts import ScriptIsolation
 from autotune.scripts.changes import held_knobs
+from autotune.timing.loop import merged
+from autotune.torch_settings.naming import loader_key
 from tests.example_scripts import START_SECONDS, alone
 from tests.scripts.conftest import SeenIn
 from tests.scripts.test_recognition import written

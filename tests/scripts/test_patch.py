@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from autotune.errors import UsageError
+from autotune.patching.diff import reverted, unified
+from autotune.patching.patch import Patch, patch_of
 from autotune.results.sites import SourceRecord
-from autotune.scripts.diff import reverted, unified
-from autotune.scripts.patch import Patch, patch_of
 from tests.factories import make_result
 from tests.scripts.patching import changes, written
 

@@ -13,9 +13,9 @@ import pytest
 
 from autotune.commands.patch import write_files
 from autotune.errors import UsageError
+from autotune.patching.in_place import EditedFile
 from autotune.results.files import write_document
 from autotune.scripts.facts import baseline_of
-from autotune.scripts.in_place import EditedFile
 from tests.example_scripts import EXAMPLES
 from tests.inside import run_inside
 from tests.processes import Finished, budget, run

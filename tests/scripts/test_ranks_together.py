@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
-from autotune.bursts.live import Ended, Live
+from autotune.bursts.hosts.running_job import Ended, Live
 from autotune.recorder.changes import Changes
 from autotune.recorder.ranks import Meeting, top_of_run
 from autotune.recorder.stream import Stream

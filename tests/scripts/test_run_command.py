@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.commands.tuning import _require_changeable
 from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
 from autotune.scripts import Script
+from autotune.sessions.tuning import _require_changeable
 from tests.example_scripts import EXAMPLES
 from tests.inside import run_inside
 from tests.processes import budget, run

@@ -14,17 +14,17 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from autotune.recorder import clock as clocks
 from autotune.recorder import script_gate, script_player
 from autotune.recorder.changes import Changes
-from autotune.recorder.clock import EventClock, clock_of
-from autotune.recorder.devices import uuids
 from autotune.recorder.ending import BurstEnded
-from autotune.recorder.protocol import Lap
 from autotune.recorder.script_gate import ScriptGate
 from autotune.recorder.source import Source
 from autotune.recorder.stream import Stream
-from autotune.recorder.usage import allocator_retries, peak_bytes
+from autotune.timing import clock as clocks
+from autotune.timing.clock import EventClock, clock_of
+from autotune.timing.devices import uuids
+from autotune.timing.protocol import Lap
+from autotune.timing.usage import allocator_retries, peak_bytes
 from tests.simulated_device import Device, Event, Samples
 
 BATCH, BLOCKS = 4, 6

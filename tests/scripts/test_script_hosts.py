@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.measuring import Burst, Outcome, Pair, Point
 from autotune.scripts import Script, ScriptIsolation

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from autotune.measuring.records import Outcome
-from autotune.recorder.naming import without_length
 from autotune.scripts import ScriptIsolation
+from autotune.torch_settings.naming import without_length
 from tests.example_scripts import START_SECONDS, alone
 from tests.scripts.patching import looked_at
 from tests.scripts.test_recognition import written

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune.commands.options import Options
-from autotune.commands.tuning import Tuning
-from autotune.commands.tuning_result import Setting
 from autotune.scripts import ScriptIsolation
 from autotune.scripts.facts import facts_of, source_of
 from autotune.search.stopping import Budget
+from autotune.sessions.options import Options
+from autotune.sessions.tuning import Tuning
+from autotune.sessions.tuning_result import Setting
 from autotune.terminal.progress import Quiet
 from tests.bursts.test_telemetry import FakeNvml as FakeDriver
 from tests.example_scripts import EXAMPLES, START_SECONDS, alone, script

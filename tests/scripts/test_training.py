@@ -14,11 +14,11 @@ from torch import nn
 
 from autotune.hardware.host import read_cpu
 from autotune.knobs.config import TrainConfig
-from autotune.recorder.naming import shapes_hash
 from autotune.results.files import write_document
 from autotune.results.result import ScriptRecord
 from autotune.results.sites import SourceRecord
 from autotune.scripts import Script
+from autotune.torch_settings.naming import shapes_hash
 from tests.processes import Finished, heed_signals, run
 from tests.scripts.patching import result_of
 

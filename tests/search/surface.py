@@ -8,7 +8,7 @@ from pathlib import Path
 
 import optuna
 
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.hardware import Cpu, DeviceKind, Hardware, Memory, Software
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.facts import WorkloadFacts

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from autotune.bursts.protocol import BurstPlan, Part
+from autotune.bursts.hosts.protocol import BurstPlan, Part
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.search.ceilings import Ceilings, most_gain

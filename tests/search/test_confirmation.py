@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bursts.protocol import BurstPlan
-from autotune.commands.tuning_result import judge
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.errors import Interrupted
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Agreement, NumericsGuard, Trace
@@ -16,6 +15,7 @@ from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.confirmation import PROVING
 from autotune.search.proposal import CONFIRM, UNINTERRUPTED
 from autotune.search.stopping import FINISHING_SECONDS, PROFILE_MAX_SECONDS, Budget
+from autotune.sessions.tuning_result import judge
 from tests.search.surface import example_rate, make_search, make_space
 
 

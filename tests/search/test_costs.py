@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.knobs.compiling import COMPILE_SECONDS
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from autotune.commands.options import Options
-from autotune.commands.tuning import Tuning
-from autotune.commands.tuning_result import judge
 from autotune.errors import Interrupted, IsolationError
 from autotune.knobs import build_space
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.profiles import Profile
 from autotune.measuring.records import Outcome, Point
-from autotune.recorder.failing import PINNING
 from autotune.search.proposal import ALLOCATOR, BASELINE, BUNDLE, ELIMINATION, GAIN
 from autotune.search.refusals import refusal
 from autotune.search.stopping import Budget
+from autotune.sessions.options import Options
+from autotune.sessions.tuning import Tuning
+from autotune.sessions.tuning_result import judge
 from autotune.terminal.progress import Quiet
+from autotune.timing.failing import PINNING
 from tests.search.surface import example_rate, journal_storage, make_search, make_space
 from tests.spaces import gpu_machine, make_facts
 

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from autotune.bursts.evaluator import evaluated
-from autotune.bursts.host_job import stepper_of
-from autotune.bursts.learner import Learner
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
+from autotune.bursts.jobs.evaluator import evaluated
+from autotune.bursts.jobs.host_job import stepper_of
+from autotune.bursts.jobs.learner import Learner
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point

@@ -8,12 +8,12 @@ from typing import Any
 import optuna
 import pytest
 
-from autotune.commands.tuning_result import judge
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from autotune.search.driver import Search
 from autotune.search.fitting import rungs
 from autotune.search.proposal import BASELINE, FIT, GAIN
+from autotune.sessions.tuning_result import judge
 from tests.search.surface import SurfaceRunner, example_rate, make_search, make_space
 
 FITS = 20

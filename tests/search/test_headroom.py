@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.measuring.profiles import Headroom
 from autotune.measuring.records import Point
 from autotune.measuring.statistics import Interval

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bursts.duet import LEAST_TURNS
-from autotune.commands.tuning_result import judge, trial_record
+from autotune.bursts.turns.duet import LEAST_TURNS
 from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring import objective as objectives
@@ -20,6 +19,7 @@ from autotune.search.driver import Search
 from autotune.search.stopping import plan_for, round_plan
 from autotune.search.storage import open_study
 from autotune.search.trials import TrialLog
+from autotune.sessions.tuning_result import judge, trial_record
 from tests.factories import make_burst, make_measurement, make_result
 from tests.search.surface import make_search, make_space
 

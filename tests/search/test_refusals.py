@@ -10,9 +10,9 @@ from autotune.hardware import Hardware
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.recorder.failing import PINNING
 from autotune.search.refusals import refusal
 from autotune.search.trials import Trial
+from autotune.timing.failing import PINNING
 from tests.factories import make_measurement
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
 

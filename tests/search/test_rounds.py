@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from autotune.commands.tuning_result import judge
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.objective import SAMPLES_PER_SECOND
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.speedup import best_round_seconds, speedup_in
 from autotune.search.rounds import LONG_RACE_ROUNDS, Round, as_good_as_the_fastest, confirm, rank
+from autotune.sessions.tuning_result import judge
 from tests.search.surface import make_search, make_space
 
 BASELINE, FIRST, SECOND, THIRD = (Point(config=TrainConfig(batch_size=size)) for size in (64, 32, 16, 8))

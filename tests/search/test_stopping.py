@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.commands.options import Options
-from autotune.commands.tuning_result import Findings, Setting, make_result
 from autotune.errors import NothingFeasibleError
 from autotune.measuring.records import Burst, Outcome
 from autotune.search.stopping import USUAL_BURST_SECONDS, sufficient_budget
 from autotune.search.trials import Trial
+from autotune.sessions.options import Options
+from autotune.sessions.tuning_result import Findings, Setting, make_result
 from tests.search.surface import example_rate, make_facts, make_hardware, make_search
 
 

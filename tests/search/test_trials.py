@@ -15,7 +15,7 @@ from autotune.measuring.speedup import PROCESS_SPREAD
 from autotune.measuring.statistics import Interval
 from autotune.search.distributions import make_distributions, nearest
 from autotune.search.model import Design
-from autotune.search.standing import standings
+from autotune.search.ranking import standings
 from autotune.search.storage import open_study
 from autotune.search.trials import Trial, TrialLog
 from tests.factories import make_burst, make_pair

@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.options import Options
-from autotune.commands.tuning import Tuning
-from autotune.commands.tuning_result import judge
 from autotune.errors import ResultFileError
 from autotune.hardware.model import Cpu
 from autotune.knobs.config import TrainConfig
@@ -19,6 +16,9 @@ from autotune.results.result import Result, Side
 from autotune.results.summary import warm_start_text
 from autotune.search.proposal import ALLOCATOR, BASELINE, WARM
 from autotune.search.warm_start import candidates, read_results, records, rescaled
+from autotune.sessions.options import Options
+from autotune.sessions.tuning import Tuning
+from autotune.sessions.tuning_result import judge
 from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
 from tests.search.surface import example_rate, make_search, make_space
 from tests.search.surface import make_hardware as this_machine

@@ -18,7 +18,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.results.files import write_document
 from autotune.results.result import Result, Side
 from autotune.results.trainings import Note
-from autotune.training.loading import load
+from autotune.training.load_result import load
 from autotune.workload.fingerprint import fingerprint, model_facts
 from tests.factories import make_gpu, make_hardware, make_measurement, make_result, make_software
 from tests.processes import run

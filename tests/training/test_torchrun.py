@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 
 from autotune import TrainConfig, Tuned
 from autotune.errors import ConfigError
-from autotune.training import loading
+from autotune.training import load_result
 from autotune.training.ranks import Rank, SharedSampler, place_in_data, shared_out, this_rank
 from tests.processes import ROOT
 from tests.training.test_load import write
@@ -154,12 +154,12 @@ def test_the_same_number_of_ranks_is_not_warned_of(tmp_path: Path, monkeypatch: 
     """As torchrun tells it, before anything is initialised; another number is, with what it makes of a step."""
     path, result = write(tmp_path)
     best = result.best.model_copy(update={"config": result.best.config.replace(ranks=4)})
-    told = loading._ranks_differences(result.model_copy(update={"best": best}))
+    told = load_result._ranks_differences(result.model_copy(update={"best": best}))
     assert told == ["ranks 4 there, 1 here, so that an optimizer step takes 64 samples instead of 256"]
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     assert this_rank() == Rank(1, 4, 1, 4)
-    assert loading._ranks_differences(result.model_copy(update={"best": best})) == []
+    assert load_result._ranks_differences(result.model_copy(update={"best": best})) == []
     assert path.exists()
 
 

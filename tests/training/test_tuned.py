@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, SequentialSampler, TensorDataset
 
 from autotune.errors import ConfigError
 from autotune.knobs.config import TrainConfig
-from autotune.recorder.telling import restrict_attention
+from autotune.torch_settings.process_settings import restrict_attention
 from autotune.training.tuned import Tuned, torch_device
 from tests.torch_versions import needs_newer_precision
 

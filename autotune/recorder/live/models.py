@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ...timing.loop import autocast_dtype, is_compiled, is_in_backward, outermost
+from ...torch_settings.compiled import compiled_graphs
+from ...torch_settings.naming import weights_of
+from ...torch_settings.undo import Undo, nothing
+from ...torch_settings.wrapping import wrap_forward
 from .. import hooks
-from ..effects import compiled_graphs
 from ..harmless import harmless
-from ..loop import autocast_dtype, is_compiled, is_in_backward, outermost
-from ..naming import weights_of
-from ..undo import Undo, nothing
-from ..wrapping import wrap_forward
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, Sampler
 from torch.utils.data._utils import signal_handling
 
 from ...sandbox.system import KILL
+from ...torch_settings.naming import length_of, queue_of
 from ..batches import Batches
 from ..drawing import begun, copied
-from ..naming import length_of, queue_of
 from ..stream import ITERATE
 
 if TYPE_CHECKING:

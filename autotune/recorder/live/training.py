@@ -28,19 +28,20 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ...timing.clock import clock_of
+from ...timing.loop import described, has_sparse_gradients, implementations
+from ...timing.usage import available_bytes, resident_bytes
+from ...torch_settings.compiled import compiled_graphs
+from ...torch_settings.naming import has_own_iterator, length_of, loader_key, tensors_in, weights_of
+from ...torch_settings.process_settings import form_of
+from ...torch_settings.undo import Undo
 from .. import hooks
 from ..attributes import held_by
 from ..changes import Changes
-from ..clock import clock_of
-from ..effects import compiled_graphs, compiling
+from ..effects import compiling
 from ..harmless import harmless
-from ..loop import described, has_sparse_gradients, implementations
-from ..naming import has_own_iterator, length_of, loader_key, tensors_in, weights_of
 from ..observer import Observer
 from ..ranks import count_ranks
-from ..telling import form_of
-from ..undo import Undo
-from ..usage import available_bytes, resident_bytes
 from .adviser import Parent
 from .evidence import Evidence, Spread
 from .ledger import WORST, Ledger
@@ -118,9 +119,9 @@ class Setting:
         name: As a person reads it.
         knobs: A value for each that is changed.
         loader: Arguments of `DataLoader`.
-        process: Functions of `telling`, each with a value.
+        process: Functions of `process_settings`, each with a value.
         optimizer: The same.
-        model: Functions of `telling` that change a model.
+        model: Functions of `process_settings` that change a model.
     """
 
     name: str = "your own setting"

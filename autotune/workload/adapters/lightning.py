@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader
 
 from autotune.errors import WorkloadError
 from autotune.knobs import Precision
-from autotune.recorder.naming import length_of
-from autotune.recorder.undo import put
+from autotune.torch_settings.naming import length_of
+from autotune.torch_settings.undo import put
 from autotune.workload.adapters.loaders import baseline, loader_notes, require_loader, workload_parts
 from autotune.workload.user_errors import described
 from autotune.workload.workload import Workload

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from autotune.errors import WorkloadError
 from autotune.knobs import TrainConfig, arguments_as_knobs
-from autotune.recorder.naming import arguments_of
+from autotune.torch_settings.naming import arguments_of
 from autotune.workload.user_errors import described
 
 

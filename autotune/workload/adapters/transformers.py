@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 from autotune.errors import WorkloadError
 from autotune.knobs import HALF, TrainConfig
-from autotune.recorder.naming import weights_of
+from autotune.torch_settings.naming import weights_of
 from autotune.workload.adapters.loaders import LoaderParts, baseline, loader_notes, require_loader, workload_parts
 from autotune.workload.workload import Workload
 

@@ -1,0 +1,137 @@
+"""Turns the end of a job into a burst with its outcome, or into the value that was requested."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from autotune.bursts.hosts.protocol import PIPE_LOST_STATUS, raise_reported
+from autotune.bursts.hosts.running_job import Ended
+from autotune.errors import WorkloadError
+from autotune.measuring import Burst, Measurement, Outcome, Point
+from autotune.sandbox.system import KILL
+
+LONGER = "give a longer --budget"
+CAUSE_SECONDS = 0.5
+"""Wait after the first failure of a rank: its cause may be another rank's death by a signal, which shows within this
+time."""
+_LOST = re.compile(r"gloo|nccl|processgroup|connection (was )?(closed|reset)|broken pipe", re.IGNORECASE)
+"""Matches the first line of torch's error when another rank is gone."""
+
+
+class OutOfTimeError(WorkloadError):
+    """A process did not reach the start of its jobs in time; nothing is known to be wrong."""
+
+
+def burst_from(point: Point, ended: Ended) -> Burst:
+    """The burst that an ended job stands for: read from its message, else from its exit status."""
+    message = ended.message or {}
+    measurement, reason = None, None
+    if message.get("event") == "result":
+        try:
+            outcome, measurement = Outcome.OK, Measurement.model_validate(message["value"])
+        except ValidationError as error:
+            outcome, reason = Outcome.CRASHED, f"its measurement is invalid: {error.errors()[0]['msg']}"
+    elif message.get("event") == "failure":
+        outcome, reason = Outcome(message["outcome"]), message["reason"]
+        if outcome is Outcome.CRASHED and ended.killed_by_kernel and "SIGKILL" in reason:  # one of its workers
+            outcome = Outcome.HOST_OOM
+    elif message.get("event") == "error":
+        outcome, reason = Outcome.CRASHED, message["message"]
+    elif ended.timed_out:
+        outcome, reason = Outcome.TIMEOUT, f"it was still in its phase {ended.phase!r} after {ended.seconds:.1f} s"
+    else:
+        killed = ended.killed_by_kernel and ended.status == -KILL
+        outcome = Outcome.HOST_OOM if killed else Outcome.CRASHED
+        printed = ended.stderr_tail.splitlines()
+        reason = describe_end(ended) + (f"; last output: {printed[-1].strip()[:300]}" if printed else "")
+    phase = "done" if outcome is Outcome.OK else ended.phase
+    return Burst(
+        point=point,
+        outcome=outcome,
+        measurement=measurement,
+        reason=reason,
+        without_effect=tuple(message.get("without_effect", ())),
+        phase=phase,
+        seconds=ended.seconds,
+    )
+
+
+def lost_another(failure: dict[str, Any]) -> bool:
+    """Whether a rank failed because another one ended: its error is about a connection."""
+    return failure.get("outcome") == Outcome.CRASHED.value and _LOST.search(failure["reason"]) is not None
+
+
+def ran_out_of_memory(ended: Ended) -> bool:
+    """Whether a check of a workload ran out of memory."""
+    message = ended.message or {}
+    outcomes = {outcome.value for outcome in Outcome if outcome.is_memory}
+    reported = message.get("out_of_memory") or message.get("outcome") in outcomes
+    return bool(reported) or (ended.killed_by_kernel and ended.status == -KILL)
+
+
+def never_started(point: Point, error: Exception, seconds: float) -> Burst:
+    """A burst whose process could not be started; results of other bursts are kept."""
+    outcome = Outcome.TIMEOUT if isinstance(error, OutOfTimeError) else Outcome.CRASHED
+    return Burst(point=point, outcome=outcome, reason=str(error), seconds=seconds)
+
+
+def counted(burst: Burst, turns: Sequence[int]) -> Burst:
+    """A burst with only its blocks that count; without any, it timed out while warming up."""
+    measured = burst.measurement
+    if measured is None:
+        return burst
+    kept = tuple(measured.blocks[turn] for turn in turns if turn < len(measured.blocks))
+    if not kept:
+        return burst.model_copy(
+            update={
+                "outcome": Outcome.TIMEOUT,
+                "measurement": None,
+                "reason": "it was still warming up when time was up",
+            }
+        )
+    spent = math.fsum(block.seconds for block in measured.blocks) - math.fsum(block.seconds for block in kept)
+    update = {"blocks": kept, "warmup_seconds": measured.warmup_seconds + max(0.0, spent)}
+    return burst.model_copy(update={"measurement": measured.model_copy(update=update)})
+
+
+def result_of(ended: Ended, what: str, remedy: str = LONGER) -> dict[str, Any]:
+    """The value that a job returned; `remedy` helps where the time was too short.
+
+    Raises:
+        TargetError, WorkloadError: It reported an error, crashed, or hung.
+    """
+    message = ended.message or {}
+    if message.get("event") == "result":
+        value: dict[str, Any] = message["value"]
+        return value
+    if message.get("event") == "error":
+        raise_reported(message)
+    if message.get("event") == "failure":
+        raise WorkloadError(f"{what} failed: {message['reason']}; fix it and run again")
+    if ended.timed_out:
+        raise WorkloadError(
+            f"{what} did not finish within {ended.seconds:.0f} s; make build() or the dataset faster, or {remedy}"
+        )
+    raise WorkloadError(f"{what} failed: {describe_end(ended)}; last output: {ended.stderr_tail or 'none'}")
+
+
+def describe_end(ended: Ended) -> str:
+    """An exit status in words."""
+    if ended.status is None:
+        return "the process could not be ended"
+    if ended.status < 0:
+        try:
+            name = signal.Signals(-ended.status).name
+        except ValueError:
+            name = f"signal {-ended.status}"
+        by = " (the kernel's out-of-memory killer)" if ended.killed_by_kernel and ended.status == -KILL else ""
+        return f"the process was killed by {name}{by}"
+    if ended.status == PIPE_LOST_STATUS:
+        return "the process closed file descriptors that were not its own, and with them the pipe for its result"
+    return f"the process ended by itself with exit status {ended.status}"

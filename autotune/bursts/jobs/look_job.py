@@ -1,0 +1,354 @@
+"""Checks a workload before any burst: builds it, collates a batch, takes a step, and reports what is wrong.
+
+Every mistake ends in one sentence with the remedy, within seconds, before the search starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import psutil
+import torch
+from torch.utils.data import IterableDataset, default_collate
+from torch.utils.flop_counter import FlopCounterMode
+
+from autotune.bursts.jobs.evaluator import evaluated
+from autotune.bursts.jobs.feed import Feed
+from autotune.bursts.jobs.longest_samples import find_largest
+from autotune.bursts.telemetry.kernel_launches import pace_of
+from autotune.errors import ConfigError, WorkloadError
+from autotune.knobs import WorkloadFacts, with_what_is_in_force
+from autotune.timing.clock import Clock, clock_of
+from autotune.timing.loop import is_compiled, small_fraction
+from autotune.timing.padding import padding_of
+from autotune.timing.traffic import traffic_of
+from autotune.torch_settings.naming import length_of, weights_of
+from autotune.torch_settings.repeated_blocks import count_blocks
+from autotune.training.placement import look_at
+from autotune.training.tuned import Tuned, torch_device
+from autotune.workload.batches import tensors_in
+from autotune.workload.fingerprint import fingerprint, model_facts
+from autotune.workload.user_errors import described, wrap_user_error
+from autotune.workload.workload import Workload, draw_samples, indices_of
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+FETCH_SECONDS = 4.0
+"""If fetching a batch takes longer, only part of it is used."""
+DRAWN_INDICES = 8
+"""Indices to draw from the sampler."""
+AGAIN_SECONDS = 2.0
+"""A loss that takes longer is not computed a second time, to time its operators warm."""
+
+
+def check_workload(workload: Workload, target: str, device: str, halvings: int = 0) -> WorkloadFacts:
+    """Finds out what one batch and one step show about a workload.
+
+    Args:
+        workload: What is trained.
+        target: The target as typed.
+        device: The device kind.
+        halvings: How often to halve the batch, down to one sample, since the baseline's is too large for memory.
+
+    Raises:
+        WorkloadError: Its dataset, collation, loss or optimizer does not work.
+    """
+    config = with_what_is_in_force(workload.baseline_config, torch_device(device))
+    # Eager and in this process: only the user's code is checked, and compiling or starting workers takes long.
+    tuned = Tuned(config.eager.replace(num_workers=0, data_placement="loader"), device=device)
+    with _blaming(f"{target}: torch's DataLoader refuses the dataset or the sampler"):
+        Feed(workload, tuned)  # for example, a sampler for an iterable dataset
+    read_before = _bytes_read()
+    looked_at = max(1, config.batch_size >> halvings)
+    samples, sample_seconds, sample_wait_fraction = _fetch_samples(workload, max(2, looked_at), target)
+    sample_file_bytes = (_bytes_read() - read_before) // len(samples)
+    batch_samples = samples[:looked_at]
+    batch = _collate(workload, batch_samples, target)
+    optimizer = _make_optimizer(workload, target)
+    held = _held(workload, optimizer)
+    tuned.prepare(workload.model, optimizer)
+    began = time.perf_counter()
+    loss, events, outside = _loss(workload, tuned, batch, target)
+    quick = time.perf_counter() - began <= AGAIN_SECONDS
+    _update(workload, optimizer, loss, target)
+    traffic, padding = traffic_of([workload.model], [optimizer]), padding_of(batch)
+    unused = sum(weight.requires_grad and weight.grad is None for weight in workload.model.parameters())
+    at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all pending work of the device
+    pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand, target), tuned.device)
+    flops = _flops(workload, tuned, optimizer, at_hand) if quick else None
+    length = length_of(workload.dataset)
+    fixed_shapes = _fixed_shapes(workload, samples, target)
+    largest: tuple[int, ...] = ()
+    if workload.sample_size is not None or not fixed_shapes:
+        with _blaming(f"{target}: looking for the largest samples raised"):
+            largest = find_largest(workload)
+    small_operators_fraction, outside_fraction = _shares(
+        (events, outside), lambda: _loss(workload, tuned, batch, target)[1:]
+    )
+    blocks, recomputable = (count_blocks(workload.model, recomputable=again) for again in (False, True))
+    placeable_bytes, unplaceable_reason = _placeable(workload, sample_seconds)
+    full_batch = config.batch_size if length is None else min(config.batch_size, length)
+    return WorkloadFacts(
+        target=target,
+        name=workload.name or target,
+        fingerprint=fingerprint(workload, optimizer, samples[0]),
+        model=model_facts(workload.model, optimizer),
+        samples=length,
+        evaluation_samples=length_of(evaluated(workload).dataset),
+        baseline=config,
+        parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
+        batch_bytes=round(sum(t.nbytes for t in tensors_in(batch)) * full_batch / len(batch_samples)),
+        sample_seconds=sample_seconds,
+        sample_wait_fraction=sample_wait_fraction,
+        sample_file_bytes=sample_file_bytes,
+        flops_per_sample=flops / len(batch_samples) if flops else None,
+        pass_bytes=traffic.pass_bytes,
+        update_bytes=traffic.update_bytes,
+        padding_fraction=padding.padded / padding.tokens if padding is not None else None,
+        has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
+        has_triton=importlib.util.find_spec("triton") is not None,
+        has_torchao=importlib.util.find_spec("torchao") is not None,
+        has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
+        repeated_blocks=blocks,
+        recomputable_blocks=recomputable,
+        small_operators_fraction=small_operators_fraction,
+        outside_fraction=outside_fraction,
+        step_seconds=pace.step_seconds if pace is not None else None,
+        device_busy_fraction=pace.busy_fraction if pace is not None else None,
+        unused_parameters=unused,
+        fixed_shapes=fixed_shapes,
+        placeable_bytes=placeable_bytes,
+        unplaceable_reason=unplaceable_reason,
+        largest_samples=largest,
+        notes=(*(f"bursts leave out {note}" for note in workload.notes), *_lost(held, workload, optimizer)),
+        optimizer_impls=tuple(name for name in ("foreach", "fused") if name in optimizer.defaults),
+        fork_safe=True,
+    )
+
+
+@contextlib.contextmanager
+def _blaming(what: str, remedy: Callable[[Exception], str] = lambda _: "fix it and run again") -> Iterator[None]:
+    """Reports an exception raised inside as an error of the user's code; `what` names the failed action."""
+    try:
+        yield
+    except Exception as error:
+        raise wrap_user_error(error, what, remedy(error)) from error
+
+
+def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[Any], float, float]:
+    """Samples as the loader would draw them, the seconds of each, and the share of these spent waiting.
+
+    Returns fewer samples when they take long.
+    """
+    samples: list[Any] = []
+    started, computed = time.perf_counter(), time.process_time()
+    with _blaming(f"{target}: reading a sample of the dataset raised"):
+        for sample in itertools.islice(draw_samples(workload), count):
+            samples.append(sample)
+            if len(samples) > 1 and time.perf_counter() - started > FETCH_SECONDS:
+                break
+    if not samples:
+        raise WorkloadError(f"{target}: the dataset yields no sample; check its path or its filter")
+    seconds = time.perf_counter() - started
+    waited = max(0.0, 1 - (time.process_time() - computed) / max(seconds, 1e-9))
+    return samples, seconds / len(samples), waited
+
+
+def _placeable(workload: Workload, sample_seconds: float) -> tuple[int | None, str | None]:
+    """The bytes of the whole data set, collated once; or None, and why that is impossible."""
+    if isinstance(workload.dataset, IterableDataset):
+        return None, "it has no length by which all its samples could be read"
+    drawn = list(itertools.islice(indices_of(workload), DRAWN_INDICES))
+    try:
+        return look_at(workload.dataset, workload.collate_fn or default_collate, drawn, sample_seconds), None
+    except (ConfigError, MemoryError) as error:
+        return None, str(error) or "there is no memory for a few of its samples"
+
+
+def _bytes_read() -> int:
+    """Bytes read from files so far, page cache included; 0 where the system does not count."""
+    try:
+        counters = psutil.Process().io_counters()
+    except (AttributeError, psutil.Error, OSError):
+        return 0
+    return int(getattr(counters, "read_chars", counters.read_bytes))
+
+
+def _collate(workload: Workload, samples: list[Any], target: str) -> Any:
+    if workload.collate_fn is not None:
+        with _blaming(f"{target}: collate_fn raised"):
+            return workload.collate_fn(samples)
+    try:
+        return default_collate(samples)
+    except Exception as error:
+        summary = " ".join(str(error).split())[:300] or type(error).__name__
+        raise WorkloadError(
+            f"{target}: {len(samples)} samples of type {type(samples[0]).__name__} cannot be collated into a batch "
+            f"({summary}); return tensors of one shape, or give a collate_fn"
+        ) from error
+
+
+def _make_optimizer(workload: Workload, target: str) -> torch.optim.Optimizer:
+    with _blaming(f"{target}: making the optimizer raised"):
+        optimizer = workload.make_optimizer()
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise WorkloadError(
+            f"{target}: optimizer: expected a torch.optim.Optimizer, got {described(optimizer)}; "
+            "write optimizer=lambda params: torch.optim.AdamW(params)"
+        )
+    if not _held(workload, optimizer):
+        raise WorkloadError(
+            f"{target}: the optimizer holds no parameter of the model; make it from the params that it is called with"
+        )
+    return optimizer
+
+
+def _held(workload: Workload, optimizer: torch.optim.Optimizer) -> set[str]:
+    """The names of the model's parameters that the optimizer holds."""
+    trained = {id(parameter) for parameter in weights_of(optimizer)}
+    return {name for name, parameter in workload.model.named_parameters() if id(parameter) in trained}
+
+
+def _lost(held: set[str], workload: Workload, optimizer: torch.optim.Optimizer) -> Iterator[str]:
+    """Yields a note if a step replaced parameters, as by assignment in forward(): the new ones are not trained."""
+    lost = sorted(held - _held(workload, optimizer))
+    if lost:
+        yield (
+            f"the loss replaces {len(lost)} of {len(held)} parameters of the model ({lost[0]}, …), so that the "
+            "optimizer no longer trains them: change their values in place, as by parameter.data.copy_()"
+        )
+
+
+def _loss(workload: Workload, tuned: Tuned, batch: Any, target: str) -> tuple[torch.Tensor, list[Any], float]:
+    """The loss of one batch, the operators that ran, as profiler events, and the share of time outside the model."""
+    workload.model.train()
+    on_device = tuned.to_device(batch)
+    profile = torch.autograd.profiler.profile()
+    outside = _Outside(workload.model, clock_of(tuned.device))
+    with _blaming(f"{target}: loss(model, batch) raised", _remedy), profile, tuned.autocast(), outside:
+        loss: object = workload.loss(workload.model, on_device)
+    if mistake := _mistake(loss):
+        raise WorkloadError(f"{target}: {mistake}")
+    return cast("torch.Tensor", loss), list(profile.function_events or ()), outside.fraction
+
+
+def _mistake(loss: object) -> str | None:
+    """Why a training step cannot start from this loss, and what to do."""
+    if not isinstance(loss, torch.Tensor):
+        got = described(loss)
+        return f"loss: expected a scalar tensor, got {got}; return the tensor itself, such as output.loss, no .item()"
+    if loss.numel() != 1:
+        return f"loss: expected a scalar, got a tensor of shape {tuple(loss.shape)}; take its .mean()"
+    if not loss.requires_grad:
+        return "the loss has no gradient; compute it from the model's output, without .detach(), .item() or no_grad"
+    if not torch.isfinite(loss):
+        return f"the loss of the first batch is {loss.item()}; check the data and the model's initial weights"
+    return None
+
+
+def _shares(first: tuple[list[Any], float], again: Callable[[], tuple[list[Any], float]]) -> tuple[float, float]:
+    """The share of the operators' time that small ones take, and the share of time outside the model.
+
+    Takes the faster of two runs: the first step of a process chooses algorithms and starts threads, and on a busy
+    machine one operator in a thousand is interrupted for milliseconds.
+    """
+    events, outside = first
+    times = [event.self_cpu_time_total for event in events]
+    if sum(times) <= AGAIN_SECONDS * 1e6:
+        events, once_more = again()
+        outside = min(outside, once_more)
+        warm = [event.self_cpu_time_total for event in events]
+        times = [min(pair) for pair in zip(times, warm, strict=True)] if len(warm) == len(times) else warm
+    return small_fraction(times), outside
+
+
+def _update(workload: Workload, optimizer: torch.optim.Optimizer, loss: torch.Tensor, target: str) -> None:
+    """The rest of a training step."""
+    with _blaming(f"{target}: the backward pass or the optimizer step raised", _remedy):
+        loss.backward()  # type: ignore[no-untyped-call]
+        if workload.clip_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(workload.model.parameters(), workload.clip_grad_norm)
+        optimizer.step()
+    if all(parameter.grad is None for parameter in workload.model.parameters()):
+        raise WorkloadError(
+            f"{target}: no parameter of the model got a gradient; compute the loss with the model that it is given"
+        )
+
+
+def _step(workload: Workload, tuned: Tuned, optimizer: torch.optim.Optimizer, batch: Any, target: str) -> None:
+    """A whole step on one batch, as training takes it."""
+    with tuned.autocast():
+        loss = workload.loss(workload.model, batch)
+    _update(workload, optimizer, loss, target)
+    optimizer.zero_grad(set_to_none=True)
+
+
+def _flops(workload: Workload, tuned: Tuned, optimizer: torch.optim.Optimizer, batch: Any) -> int | None:
+    """Floating-point operations of a step's forward and backward pass, as torch counts them; None if it cannot."""
+    counter = FlopCounterMode(display=False)
+    try:
+        with counter, tuned.autocast():
+            workload.loss(workload.model, batch).backward()  # type: ignore[no-untyped-call]
+        return counter.get_total_flops()
+    except Exception:  # noqa: BLE001 - a model may do things with its tensors that a counting mode does not support
+        return None
+    finally:
+        optimizer.zero_grad(set_to_none=True)
+
+
+class _Outside:
+    """While open, times the calls of the model; only compiling the loss can speed up the rest.
+
+    Skips a model that the user has compiled, since a hook would make it compile again.
+
+    Attributes:
+        fraction: Share of the time outside the model's calls.
+    """
+
+    def __init__(self, model: torch.nn.Module, clock: Clock) -> None:
+        self.fraction = 0.0
+        self._model, self._clock = model, clock
+        self._entered: list[Any] = []
+        self._calls: list[tuple[Any, Any]] = []
+        self._hooks: list[RemovableHandle] = []
+
+    def __enter__(self) -> _Outside:
+        if is_compiled(self._model):
+            return self
+        self._hooks = [
+            self._model.register_forward_pre_hook(lambda *_: self._entered.append(self._clock.mark())),
+            self._model.register_forward_hook(lambda *_: self._calls.append((self._entered.pop(), self._clock.mark()))),
+        ]
+        self._clock.synchronize()
+        self._began = self._clock.mark()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        if kind is not None or not self._hooks:
+            return
+        whole = self._clock.seconds(self._began, self._clock.finish())
+        inside = sum(self._clock.seconds(*call) for call in self._calls)
+        self.fraction = min(1.0, max(0.0, 1 - inside / max(whole, 1e-9)))
+
+
+def _remedy(error: Exception) -> str:
+    """What to do about an error of the user's step."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return "state a baseline that fits, with a smaller batch_size and more accumulation_steps"
+    return "fix it and run again"
+
+
+def _fixed_shapes(workload: Workload, samples: list[Any], target: str) -> bool:
+    """Whether two halves of the samples collate to equal shapes."""
+    half = len(samples) // 2
+    halves = (_collate(workload, part, target) for part in (samples[:half], samples[half : 2 * half]) if part)
+    shapes = [[tensor.shape for tensor in tensors_in(batch)] for batch in halves]
+    return bool(shapes) and shapes[0] == shapes[1]

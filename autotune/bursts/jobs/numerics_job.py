@@ -1,0 +1,192 @@
+"""The job of a numerics check, in its own process: eager fp32 twice, then the config, from one state.
+
+A step trains on one micro-batch, or on two if the config accumulates: errors between micro-batches show in the second.
+Samples are read and augmented once, so that all runs see the same batches. If eager fp32 has no memory for the config's
+batch, all runs train on smaller ones.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from autotune.bursts.hosts.protocol import PipeReporter, Request
+from autotune.bursts.jobs.feed import Feed
+from autotune.bursts.jobs.prepared import cap_memory, end_over_limit
+from autotune.bursts.telemetry.sampling import Telemetry
+from autotune.knobs import TrainConfig
+from autotune.measuring import Agreement, Point, Trace
+from autotune.recorder.order import seed_all
+from autotune.timing.failing import causes_of, exhausted
+from autotune.torch_settings.precision import products_in
+from autotune.training.sharding import whole
+from autotune.training.tuned import Tuned
+from autotune.workload.target import load_workload
+from autotune.workload.workload import Workload
+
+SMALLEST_SCALE = 1.0
+"""A GradScaler below this scale will not find one that makes gradients finite."""
+MOST_PARTS = 2
+"""Micro-batches of a step: a second one is where accumulation can go wrong."""
+
+Gradients = list[torch.Tensor | None]
+
+
+class _ReferenceTooLargeError(Exception):
+    """Eager fp32 ran out of memory."""
+
+
+def run_agreement(request: Request, reporter: PipeReporter) -> Agreement:
+    """Trains a few steps under eager fp32, twice, and under the config."""
+    point = request.point or Point(config=TrainConfig())
+    cap_memory(request)
+    with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter)):
+        while True:
+            try:
+                return _agreement(request, reporter, point)
+            except _ReferenceTooLargeError as error:
+                if point.config.batch_size == 1:
+                    raise error.__cause__ or error from None
+                halved = point.config.replace(batch_size=point.config.batch_size // 2)
+                point = point.model_copy(update={"config": halved})
+            torch.cuda.empty_cache()
+
+
+def _agreement(request: Request, reporter: PipeReporter, point: Point) -> Agreement:
+    """The agreement at a point's own batch size.
+
+    Raises:
+        _ReferenceTooLargeError: Eager fp32 has no memory for it.
+    """
+    device = request.device or "cpu"
+    exact = Tuned(TrainConfig(batch_size=point.config.batch_size, num_threads=point.config.num_threads), device=device)
+    parts = min(MOST_PARTS, point.config.accumulation_steps)
+    reporter.phase("build")
+    torch.manual_seed(request.seed)
+    workload = load_workload(request.importable, point.parameters)
+    model = workload.model
+    loading = Tuned(point.config.replace(data_placement="loader"), device=device)
+    batches = _batches(workload, loading, max(parts, request.steps // parts * parts))
+    _silence_dropout(model)
+    state = copy.deepcopy(model.state_dict())
+    reporter.phase("eager fp32")
+    try:
+        with products_in("fp32"):
+            reference, gradients = _train(workload, exact, batches, parts, request.seed)
+            model.load_state_dict(state)
+            rest = random.Random(request.seed).sample(batches[parts:], k=len(batches) - parts)
+            control, of_control = _train(workload, exact, [*batches[:parts], *rest], parts, request.seed + 1)
+    except Exception as error:
+        if not any(exhausted(cause, device) == "oom" for cause in causes_of(error)):
+            raise
+        raise _ReferenceTooLargeError from error
+    control_cosine = cosine(of_control, gradients)
+    del of_control
+    model.load_state_dict(state)
+    reporter.phase("config")
+    candidate, of_candidate = _train(workload, Tuned(point.config, device=device), batches, parts, request.seed)
+    return Agreement(
+        reference=reference,
+        control=control,
+        candidate=candidate,
+        cosine=cosine(of_candidate, gradients),
+        control_cosine=control_cosine,
+        has_batch_norm=any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()),
+    )
+
+
+def _batches(workload: Workload, tuned: Tuned, count: int) -> list[Any]:
+    """Batches as training draws them, by as many workers, read once; epoch after epoch where there are few."""
+    return [batch for _, batch in itertools.islice(Feed(workload, tuned), count)]
+
+
+def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int, seed: int) -> tuple[Trace, Gradients]:
+    """Takes a step for every `parts` batches; returns all losses, and the first step's gradients, on the CPU."""
+    seed_all(seed)
+    workload.model.zero_grad(set_to_none=True)
+    optimizer = workload.make_optimizer()
+    model, _ = tuned.prepare(workload.model, optimizer)
+    model.train()
+    loss_of = tuned.compiled_loss(workload.loss)
+    scaler = tuned.scaler()
+    losses, skipped, norm = [], 0, math.inf
+    gradients: Gradients = []  # the first that are finite
+    for first in range(0, len(batches), parts):
+        step = batches[first : first + parts]
+        losses += _backward(loss_of, model, tuned, scaler, step)
+        scaler.unscale_(optimizer)
+        while not math.isfinite(norm):
+            gradients, norm = _gradients(model)
+            if math.isfinite(norm) or scaler.get_scale() <= SMALLEST_SCALE:
+                break
+            # The scaler starts too high on purpose: it steps down, on the first step, until the gradients are finite.
+            _step(scaler, optimizer)
+            seed_all(seed)
+            _backward(loss_of, model, tuned, scaler, step)
+            scaler.unscale_(optimizer)
+        if workload.clip_grad_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), workload.clip_grad_norm)
+        skipped += _step(scaler, optimizer)
+    return Trace(losses=tuple(losses), gradient_norm=norm, skipped_steps=skipped), gradients
+
+
+def _backward(
+    loss_of: Callable[..., torch.Tensor],
+    model: nn.Module,
+    tuned: Tuned,
+    scaler: torch.amp.GradScaler,
+    step: Sequence[Any],
+) -> list[float]:
+    """The losses of a step's micro-batches; their gradients add up."""
+    losses = []
+    for batch in step:
+        with tuned.autocast():
+            loss = loss_of(model, tuned.to_device(copy.deepcopy(batch)))
+        scaler.scale(loss / len(step)).backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach().clone())  # a CUDA graph's next replay overwrites it
+    return [float(loss) for loss in losses]  # last, so that no micro-batch waits for the previous one
+
+
+def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:
+    """An optimizer step; returns whether the scaler skipped it."""
+    before = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    return scaler.get_scale() < before
+
+
+def _gradients(model: nn.Module) -> tuple[Gradients, float]:
+    """Copies of the gradients, in the order of the model's parameters, and their norm."""
+    gradients = (p.grad for p in model.parameters())
+    copies = [None if grad is None else whole(grad.detach()).float().cpu().clone() for grad in gradients]
+    return copies, math.sqrt(_dot(copies, copies))
+
+
+def cosine(gradients: Gradients, others: Gradients) -> float:
+    """The cosine between two gradients of a model: 1 if they point the same way, or both are zero."""
+    mine, theirs = _dot(gradients, gradients), _dot(others, others)
+    if mine == theirs == 0.0:
+        return 1.0
+    return _dot(gradients, others) / math.sqrt(mine * theirs) if mine and theirs else 0.0
+
+
+def _dot(gradients: Gradients, others: Gradients) -> float:
+    pairs = ((a, b) for a, b in zip(gradients, others, strict=True) if a is not None and b is not None)
+    return sum(float(torch.dot(a.double().reshape(-1), b.double().reshape(-1))) for a, b in pairs)
+
+
+def _silence_dropout(model: nn.Module) -> None:
+    """Switches off dropout in torch's modules: each precision draws other masks, which would hide other differences."""
+    for part in model.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+        elif isinstance(part, (nn.RNNBase, nn.MultiheadAttention)):
+            part.dropout = 0.0

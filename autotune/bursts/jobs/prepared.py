@@ -1,0 +1,137 @@
+"""Builds a workload in its own process, under a config, with its memory watched."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter  # by name: the user's module may replace what `time` holds
+from time import time as wall_clock
+
+import psutil
+import torch
+
+from autotune.bursts.hosts.protocol import PipeReporter, Request
+from autotune.bursts.telemetry.gpu_telemetry import GpuTelemetry, open_gpu_telemetry
+from autotune.bursts.telemetry.sampling import Telemetry, Unwatched
+from autotune.hardware import CpuEnergy
+from autotune.knobs import TrainConfig
+from autotune.measuring import Outcome, Point
+from autotune.timing.usage import allocator_retries
+from autotune.torch_settings.process_settings import tune_allocator
+from autotune.training.ranks import this_rank
+from autotune.training.tuned import Tuned
+from autotune.workload.target import load_workload
+from autotune.workload.workload import Workload
+
+
+@dataclass
+class Prepared:
+    """A workload that is built, with its config at work and its telemetry.
+
+    Attributes:
+        workload: What is trained.
+        tuned: The config at work.
+        telemetry: Watches memory, the processors and the GPU.
+        start_seconds: Seconds that starting the process took.
+        build_seconds: Seconds that `build()` took.
+        gpu: Telemetry of the GPU, if there is one.
+        used_before: Memory in use on the GPU before this process opened it.
+    """
+
+    workload: Workload
+    tuned: Tuned
+    telemetry: Telemetry
+    start_seconds: float
+    build_seconds: float
+    gpu: GpuTelemetry | None
+    used_before: int | None
+
+    def of_device(self) -> dict[str, int]:
+        """Memory that a CUDA allocator reserved in pieces too small to use, and memory in use beyond the allocator."""
+        device = self.tuned.device
+        if device.type != "cuda":
+            return {}
+        figures = {"fragmented_bytes": int(torch.cuda.memory_stats(device).get("inactive_split_bytes.all.peak", 0))}
+        used = self.gpu.used_bytes() if self.gpu is not None else None
+        if used is not None and self.used_before is not None:
+            context = used - self.used_before - torch.cuda.memory_reserved(device)
+            figures["device_context_bytes"] = max(0, int(context))
+        return figures
+
+
+@contextlib.contextmanager
+def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
+    """Builds the workload under the request's config, and watches its memory while open.
+
+    Args:
+        request: What to run.
+        reporter: Receives progress, and the failure when memory passes the limit, just before the process ends.
+    """
+    start_seconds = max(0.0, wall_clock() - request.asked_at)
+    point = request.point or Point(config=TrainConfig())
+    reporter.phase("build")
+    began = perf_counter()
+    torch.manual_seed(request.seed)
+    rank = this_rank()
+    # Before our own context exists: processes that are there already are foreign.
+    gpu = open_gpu_telemetry(request.device_uuid, of_all=rank.alone) if rank.number == 0 else None
+    used_before = gpu.used_bytes() if gpu is not None else None
+    cap_memory(request)
+    tuned = Tuned(point.config, device=request.device or "cpu")
+    energy = CpuEnergy.open() if tuned.device.type == "cpu" else None
+    over_limit = end_over_limit(request, reporter)
+    retries = functools.partial(allocator_retries, tuned.device)
+    root = None if rank.alone else psutil.Process(os.getppid())  # the launcher, above all ranks
+    limit = request.memory_limit_bytes
+    watch = (
+        Unwatched() if rank.number else Telemetry(limit, over_limit, gpu=gpu, energy=energy, retries=retries, root=root)
+    )
+    with watch as telemetry:
+        tuned.apply_process_settings()
+        if request.steady_malloc:
+            tune_allocator(tuned.device)
+        workload = load_workload(request.importable, point.parameters)
+        if not rank.alone:
+            torch.manual_seed(request.seed + rank.number)  # what is drawn from here on differs from rank to rank
+        yield Prepared(workload, tuned, telemetry, start_seconds, perf_counter() - began, gpu, used_before)
+
+
+def compiler_counts() -> dict[str, int | None]:
+    """How often the compiler split the model, left out CUDA graphs, and recompiled a part, in this process.
+
+    None where torch does not say.
+    """
+    from torch._dynamo import convert_frame, utils
+
+    breaks = utils.counters.get("graph_break")
+    skips = utils.counters.get("inductor", Counter())["cudagraph_skips"]
+    compiles = getattr(convert_frame, "FRAME_COMPILE_COUNTER", None)  # internal to torch, so it may change
+    return {
+        "graph_breaks": sum(breaks.values()) if breaks is not None else 0,
+        "cudagraph_skips": int(skips),
+        "recompiles": sum(count - 1 for count in compiles.values()) if compiles is not None else None,
+    }
+
+
+def end_over_limit(request: Request, reporter: PipeReporter) -> Callable[[int], None]:
+    """What to do when the process tree takes more host memory than it may."""
+
+    def end(seen_bytes: int) -> None:
+        outcome = Outcome.OOM if request.device in {None, "cpu"} else Outcome.HOST_OOM
+        limit = request.memory_limit_bytes
+        reporter.failure(
+            outcome, f"the process tree took {seen_bytes} bytes of host memory, more than the target of {limit}"
+        )
+        os._exit(0)
+
+    return end
+
+
+def cap_memory(request: Request) -> None:
+    """Turns the memory target into a clean out-of-memory error on CUDA."""
+    if request.device in {"cuda", "rocm"} and request.memory_fraction is not None:
+        torch.cuda.set_per_process_memory_fraction(request.memory_fraction)

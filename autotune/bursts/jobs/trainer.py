@@ -1,0 +1,148 @@
+"""Trains a micro-batch at a time, with the functions that the user's own training uses."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autotune.bursts.jobs.feed import Feed
+from autotune.bursts.jobs.learner import Learner
+from autotune.bursts.jobs.longest_samples import WORST_STEPS, worst_batch
+from autotune.bursts.jobs.ranks import Ranks
+from autotune.timing.failing import PlayerError
+from autotune.torch_settings.naming import weights_of
+
+if TYPE_CHECKING:
+    from autotune.training.tuned import Tuned
+    from autotune.workload.workload import Workload
+
+
+class WorkerKilledError(PlayerError):
+    """A DataLoader worker was ended by a signal."""
+
+    def __init__(self, signal_number: int) -> None:
+        name = signal.Signals(signal_number).name
+        is_full = name == "SIGBUS"
+        self.outcome = "shm_exhausted" if is_full else "crashed"
+        full = ", so shared memory is full" if is_full else ""
+        super().__init__(f"a DataLoader worker was killed by {name}{full}")
+
+
+class Drain:
+    """Draws a micro-batch at a time and drops it, to time the loader alone; a subclass computes with it.
+
+    Args:
+        tuned: The config at work.
+        feed: Gives the batches.
+
+    Attributes:
+        updates: Marks of the feed's clock before and after each step of the optimizer; the reader clears them.
+        steps: Number of optimizer steps.
+        loss: Loss of the last backward pass; None if no weights are trained, since a loss says nothing then.
+    """
+
+    def __init__(self, tuned: Tuned, feed: Feed) -> None:
+        self.tuned = tuned
+        self.feed = feed
+        self.scaler = torch.amp.GradScaler(enabled=False)
+        self.updates: list[tuple[Any, Any]] = []
+        self.steps = 0
+        self.loss: torch.Tensor | None = None
+
+    def micro_step(self) -> int:
+        """Takes the next micro-batch; returns its samples."""
+        samples, _ = next(self.feed)
+        return samples
+
+    def train_on_worst(self, largest_samples: Sequence[int]) -> None:
+        """Takes as much memory as training may ever take; the loader alone takes none."""
+
+    def check_weights(self) -> None:
+        """Makes sure that all ranks train the same model, where one is trained."""
+
+    def close(self) -> None:
+        """Drops its batches, and ends its loader."""
+        self.feed.close()
+
+
+class Trainer(Drain):
+    """Trains a micro-batch at a time, with the functions that the user's own training uses.
+
+    Args:
+        workload: What is trained.
+        tuned: The config at work.
+        feed: Gives the batches.
+        learner: What it trains, with these settings in force; made from the workload when None.
+    """
+
+    def __init__(self, workload: Workload, tuned: Tuned, feed: Feed, learner: Learner | None = None) -> None:
+        super().__init__(tuned, feed)
+        self.workload = workload
+        learner = learner or Learner(workload, tuned)
+        self.optimizer, self.model = learner.optimizer, learner.model
+        self.model.train()
+        self._loss_of = tuned.compiled_loss(workload.loss)
+        self.scaler = tuned.scaler()
+        self._ranks = Ranks()
+        self._steps = self._train()
+
+    def micro_step(self) -> int:
+        """Trains on the next micro-batch, and updates after the last one of a step; returns the samples consumed."""
+        return next(self._steps)
+
+    def step(self) -> int:
+        """Trains on the micro-batches of one optimizer step; returns the samples consumed."""
+        return sum(self.micro_step() for _ in range(self.tuned.accumulation_steps))
+
+    def _train(self) -> Generator[int, None, None]:
+        for group in self.tuned.accumulate(self.feed):
+            for number, (samples, batch) in enumerate(group, 1):
+                self._backward(batch, len(group), first=number == 1)
+                if number == len(group):
+                    began = self.feed.clock.mark()
+                    self._update()
+                    self.updates.append((began, self.feed.clock.mark()))
+                    self.steps += 1
+                yield samples
+
+    def train_on_worst(self, largest_samples: Sequence[int]) -> None:
+        """Takes two optimizer steps on a batch of the largest samples: memory must be enough for them too."""
+        if largest_samples:
+            batch = worst_batch(self.workload, largest_samples, self.tuned.batch_size)
+            for _ in range(WORST_STEPS):
+                self._backward(self.tuned.to_device(batch), 1, first=True)
+                self._update()
+            self.feed.clock.synchronize()
+
+    def _backward(self, batch: Any, parts: int, *, first: bool) -> None:
+        with self.tuned.autocast():
+            loss = self._loss_of(self.model, batch)
+        if first and self.workload.keeps_gradients:
+            self.optimizer.zero_grad(set_to_none=True)
+        self.scaler.scale(loss / parts).backward()  # type: ignore[no-untyped-call]
+        self.loss = loss.detach()
+
+    def _update(self) -> None:
+        if self.workload.clip_grad_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.workload.clip_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if not self.workload.keeps_gradients:
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def check_weights(self) -> None:
+        """Makes sure that all ranks train the same model.
+
+        Raises:
+            RanksDifferError: They do not.
+        """
+        self._ranks.require_equal(weights_of(self.optimizer))
+
+    def close(self) -> None:
+        """Drops its batches, and ends its loader."""
+        self._steps.close()
+        super().close()

@@ -1,0 +1,182 @@
+"""The child's side of one job: runs it and reports how it ended, in one structured message.
+
+Entered by fork from the forkserver, or through `main` in a fresh interpreter where forking is not possible.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, BinaryIO, NoReturn, cast
+
+import psutil
+
+from autotune.bursts.hosts import cleanup
+from autotune.bursts.hosts.protocol import PIPE_LOST_STATUS, Commands, PipeLostError, PipeReporter, Request, claim_stdio
+from autotune.bursts.jobs.rank_launcher import run_ranks
+from autotune.errors import AutotuneError
+from autotune.sandbox.system import end_with_parent
+
+
+def run(request: Request, reporter: PipeReporter, commands: Commands | None = None) -> int:
+    """Runs one job and reports its end; returns the exit status, and never raises an error of the job.
+
+    Args:
+        request: The job.
+        reporter: Receives its progress and how it ended.
+        commands: Commands for a host.
+    """
+    if request.ranks == 1:
+        return run_rank(request, reporter, commands)
+    return _reported(request, reporter, lambda: run_ranks(request, reporter, cast("BinaryIO", commands), run_rank))
+
+
+def run_rank(
+    request: Request, reporter: PipeReporter, commands: Commands | None = None, begin: Callable[[], None] = lambda: None
+) -> int:
+    """Runs one process's part of a job in the same way; calls `begin` first."""
+
+    def work() -> None:
+        begin()
+        if commands is not None:
+            _run_host(request, reporter, commands)
+        value = _JOBS[request.job](request, reporter) if commands is None else None
+        reporter.send("result", value=value)
+
+    return _reported(request, reporter, work)
+
+
+def _reported(request: Request, reporter: PipeReporter, work: Callable[[], None]) -> int:
+    """Does some work, and reports errors; returns the exit status."""
+    try:
+        try:
+            work()
+        except PipeLostError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything, SystemExit too
+            _report(error, request, reporter)
+    except PipeLostError:
+        return PIPE_LOST_STATUS
+    return 0
+
+
+def _report(error: BaseException, request: Request, reporter: PipeReporter) -> None:
+    """Reports what ended the job: a mistake in the workload that the check found, or the outcome of a burst.
+
+    The caller keeps the error until then: freeing what it holds may hang, since torch's loader may wait in its
+    `__del__` for a lock that it held when a worker's death interrupted it.
+    """
+    from autotune.bursts.hosts.failures import classify
+
+    try:
+        if isinstance(error, AutotuneError) and request.job != "host":
+            memory = request.job == "check" and classify(error, device=request.device or "cpu")[0].is_memory
+            reporter.error(error, out_of_memory=memory)
+            return
+        reporter.failure(*classify(error, compiled=_compiled(request), device=request.device or "cpu"))
+    except MemoryError:
+        reporter.out_of_memory()
+
+
+def _probe(request: Request, _reporter: PipeReporter) -> dict[str, Any]:
+    from autotune.bursts.jobs import peaks_job as peaks
+
+    return peaks.report(request.device, request.peak_seconds)
+
+
+def _check(request: Request, _reporter: PipeReporter) -> dict[str, Any]:
+    import torch
+
+    from autotune.bursts.jobs.look_job import check_workload
+    from autotune.workload.target import check_signature, import_target, load_workload
+
+    check_signature(import_target(request.importable), request.target, request.parameter_names)
+    torch.manual_seed(request.seed)
+    workload = load_workload(request.importable)
+    facts = check_workload(workload, request.target, request.device or "cpu", request.halvings)
+    return facts.model_dump(mode="json")
+
+
+def _run_host(request: Request, reporter: PipeReporter, commands: Commands) -> None:
+    from autotune.bursts.jobs.host_job import run_host
+
+    run_host(request, reporter, commands)
+
+
+def _numerics(request: Request, reporter: PipeReporter) -> dict[str, Any]:
+    from autotune.bursts.jobs.numerics_job import run_agreement
+
+    return run_agreement(request, reporter).model_dump()
+
+
+def _profile(request: Request, reporter: PipeReporter) -> dict[str, Any]:
+    from autotune.bursts.jobs.profile_job import run_profile
+
+    return run_profile(request, reporter).model_dump(mode="json")
+
+
+def _communication(request: Request, reporter: PipeReporter) -> dict[str, Any]:
+    from autotune.bursts.jobs.communication_job import run_communication
+
+    return {"communication_fraction": run_communication(request, reporter)}
+
+
+def _compiled(request: Request) -> bool:
+    return request.point is not None and request.point.config.is_compiled
+
+
+_JOBS: dict[str, Callable[[Request, PipeReporter], dict[str, Any]]] = {
+    "probe": _probe,
+    "check": _check,
+    "numerics": _numerics,
+    "profile": _profile,
+    "communication": _communication,
+}
+
+
+def main() -> None:
+    """Entry point of a fresh interpreter: one request on standard input, events on what was standard output."""
+    requests, events = claim_stdio()
+    request = Request.from_line(requests.readline())
+    end_with_parent(True)  # the thread below cannot do so while this process is stopped
+    cleanup.children_end_with_this()
+    lines = _Lines()
+    threading.Thread(target=_end_with_parent, args=(requests, lines), name="autotune-parent", daemon=True).start()
+    finish(run(request, PipeReporter(events, request.number), lines if request.job == "host" else None))
+
+
+def finish(status: int = 0) -> NoReturn:
+    """Ends this process at once: exit handlers and threads of the user's code get no chance to hang it."""
+    with contextlib.suppress(Exception):  # the user's code may have closed or replaced it
+        sys.stderr.flush()
+    os._exit(status)
+
+
+class _Lines:
+    """Commands that a thread has read."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[bytes] = SimpleQueue()
+
+    def readline(self) -> bytes:
+        """Waits for the next line."""
+        return self._queue.get()
+
+    def put(self, line: bytes) -> None:
+        """Adds a line."""
+        self._queue.put(line)
+
+
+def _end_with_parent(requests: BinaryIO, lines: _Lines) -> None:
+    """Passes commands on, and ends this process and its children when the parent's end of the pipe closes."""
+    while line := requests.readline():
+        lines.put(json.loads(line)["command"].encode())
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    os._exit(1)

@@ -1,0 +1,279 @@
+"""A player, seen from the parent: a config in a comparison. It plays in a host, alone or with others."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Literal
+
+from autotune.bursts.hosts.host import Host
+from autotune.bursts.hosts.protocol import BlockEvent, OutEvent, ReadyEvent, Request
+from autotune.bursts.hosts.running_job import Ended
+from autotune.knobs import TrainConfig
+from autotune.measuring import Block, Measurement
+from autotune.timing.player import FILLS
+from autotune.timing.protocol import Command
+
+LEAST_SAMPLES, LEAST_BATCHES = 50, 10
+"""Least samples of each worker in one block, where reading is waiting; least batches if the data set reads whole ones.
+When a worker is stopped, its current wait still ends. That is half a wait on average: a hundredth of the samples, or a
+twentieth of the batches. A worker that computes is stopped at once, and needs no more than one batch."""
+HANG_SECONDS, HANG_BLOCKS = 15.0, 30
+"""A block hangs when it takes this many seconds longer than this many usual blocks of its player. A neighbour on one of
+two cores was measured to make training ten to thirty times as slow: that is no hang."""
+LOADER_STARTS = 3
+"""Starts of its loader that a block may take longer: an epoch may end in it. Not tuned; allows for busy neighbours."""
+COMPILING_SECONDS = 120.0
+"""Time that compiling may take in a block, for shapes that none of the first batches had, such as that of an epoch's
+smaller last batch. Not tuned."""
+WARMUP_BLOCKS = 4
+"""A player that warms up alone does so in this many blocks: the last one shows how long its blocks should be."""
+
+
+class Player:
+    """A config in a host, from its first steps until it leaves.
+
+    Args:
+        host: Where it plays; the host's first player starts with the process.
+        request: What it trains.
+
+    Attributes:
+        request: What it trains.
+        host: Where it plays.
+        blocks: Its blocks in this duet.
+        taken: Share of the CPUs that other processes took during each block.
+        crossed: Whether an epoch ended in each block.
+        compiled: Whether something was compiled in each block.
+        position: Place in the stream of samples that it was last sent to.
+        epoch_samples: Samples of an epoch; None if endless.
+        unit_samples: Samples after which a block may end: a micro-batch, or a step whose batches are drawn first.
+        least_samples: Least samples of a block, so that what stopped workers still read hardly counts.
+        trained_seconds: Seconds of all its blocks, in all duets.
+        drained: Whether the batches that its loader had prepared in advance are used up.
+        frees: Whether it frees the device memory that it does not use after each block.
+        decided: Whether it has played enough, and sits out the turns that others still play.
+        seconds: Seconds spent waiting for it so far.
+        ended: How it ended, once it has.
+    """
+
+    def __init__(self, host: Host, request: Request) -> None:
+        self.request = request
+        self.host = host
+        self.blocks: list[Block] = []
+        self.taken: list[float] = []
+        self.crossed: list[bool] = []
+        self.compiled: list[bool] = []
+        self.position = 0
+        self.epoch_samples: int | None = None
+        self.unit_samples = self.config.micro_batch
+        self.least_samples = 0
+        self.trained_seconds = 0.0
+        self.drained = False
+        self.frees = False
+        self.decided = False
+        self.seconds = 0.0
+        self.ended: Ended | None = None
+        self._number = host.seat()
+        self._start: int | None = 0
+        self._boundary_per_sample = 0.0
+        self._longest_block = 0.0
+        self._patience_seconds = HANG_SECONDS
+        self._filling_seconds = 0.0
+        self._pace = self._opening_pace = 0.0
+
+    def start(self, deadline: float) -> None:
+        """Waits until it has taken its first steps or has failed, unless it already has.
+
+        Args:
+            deadline: `time.monotonic()` at which its host is killed.
+
+        Raises:
+            Interrupted: Asked to end.
+        """
+        if self._pace or not self.stands:
+            return
+        joins = None
+        if self._number:
+            joins = Command(action="join", player=self._number, seat=self.request.seat, frees=self.frees)
+        event = self._ask(joins, deadline, deadline)
+        if event is not None:
+            ready, batch = ReadyEvent.model_validate(event), self.config.micro_batch
+            waiting = LEAST_BATCHES * batch if ready.reads_batches else LEAST_SAMPLES * self.config.ranks
+            waiting = math.ceil(self.request.sample_wait_fraction * waiting)
+            self.least_samples = self.config.num_workers * max(batch, waiting)
+            self.epoch_samples = ready.epoch_samples
+            self.unit_samples = self.config.effective_batch if ready.draws_ahead else batch
+            self._pace = self._opening_pace = ready.pace
+            queue_of_worker = self.config.queue_batches / max(1, self.config.num_workers)
+            self._filling_seconds = FILLS * queue_of_worker * ready.loader_seconds
+            if self.config.num_workers:  # batches already prepared were trained on without waiting
+                self._pace = max(ready.pace, ready.loader_seconds / (self.config.num_workers * batch))
+            self._patience_seconds += LOADER_STARTS * ready.loader_seconds
+            self._patience_seconds += COMPILING_SECONDS if self.config.is_compiled else 0.0
+
+    @property
+    def config(self) -> TrainConfig:
+        """What it trains with."""
+        return self.request.seat.point.config
+
+    @property
+    def stands(self) -> bool:
+        """Whether it has not ended."""
+        return self.ended is None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its host ended while another one played."""
+        return self.stands and not self.host.stands
+
+    @property
+    def opening_seconds(self) -> float:
+        """Seconds of training before its first block, without its very first step, which may include one-time work."""
+        return self._opening_pace * self.config.effective_batch
+
+    @property
+    def pace(self) -> float:
+        """Seconds per sample, by its last block in which nothing was compiled, or by its first steps."""
+        usual = (block for block, late in zip(reversed(self.blocks), reversed(self.compiled), strict=True) if not late)
+        last = next(usual, None)
+        return self.per_sample(last) if last is not None else self._pace
+
+    def per_sample(self, block: Block) -> float:
+        """Seconds per sample in a block, its share of epoch boundaries included."""
+        return block.seconds / max(1, block.samples) + self._boundary_per_sample
+
+    def seconds_from(self, turn: int) -> float:
+        """Seconds of its blocks in this duet from a turn on, without those in which something was compiled."""
+        blocks = zip(self.blocks[turn:], self.compiled[turn:], strict=True)
+        return math.fsum(block.seconds for block, compiled in blocks if not compiled)
+
+    def begin(self) -> None:
+        """Begins a duet: drops the blocks of the previous one."""
+        self._pace = self.pace
+        self.decided = False
+        self.blocks = []
+        self.taken = []
+        self.crossed = []
+        self.compiled = []
+
+    def lead_samples(self, seconds: float) -> int:
+        """Samples after which it is warm: it has trained for `seconds`, and its loader's queue is as in training.
+
+        Rounded up to whole optimizer steps, or to micro-batches where a step is longer; 0 if its first steps were long
+        enough.
+        """
+        seconds = max(0.0, seconds - self.opening_seconds)
+        pace = max(self._pace, 1e-9)
+        samples = max(seconds / pace, min(self._filling_seconds / pace, self._queue_samples))
+        unit = self._unit(samples)
+        return unit * math.ceil(samples / unit)
+
+    def warm_up(self, position: int, seconds: float, deadline: float) -> None:
+        """Trains alone, before its first duet, up to the place in the stream of samples where the duet begins.
+
+        Args:
+            position: That place.
+            seconds: How long it should train on the way.
+            deadline: `time.monotonic()` at which it is killed.
+        """
+        lead = self.lead_samples(seconds)
+        unit = self._unit(lead)
+        start = max(0, position - lead)
+        # In whole batches from the beginning of an epoch, as a partner trains it.
+        start -= (start % self.epoch_samples if self.epoch_samples else start) % unit
+        self._start = self.position = start
+        size = unit * math.ceil((position - start) / (WARMUP_BLOCKS * unit))
+        while self.stands and self.position < position:
+            self.train(min(position, self.position + size), deadline, leads_in=True)
+        if self.stands:
+            self.begin()
+
+    @property
+    def _queue_samples(self) -> int:
+        return self.config.queue_batches * self.config.micro_batch
+
+    def _unit(self, samples: float) -> int:
+        """The unit to which a number of samples is rounded."""
+        step = self.config.effective_batch
+        return step if step <= samples else self.unit_samples
+
+    def train(self, position: int, deadline: float, *, leads_in: bool = False, straight: bool = False) -> None:
+        """Trains one block, while all other players are stopped.
+
+        Args:
+            position: Place in the stream of samples to train to.
+            deadline: `time.monotonic()` at which it is killed.
+            leads_in: Whether it is warm-up, which no measurement includes.
+            straight: Whether to leave out the untimed micro-batch that leads in if others share its process.
+        """
+        usual = max(self._longest_block, (position - self.position) * self.pace)
+        patience = time.monotonic() + self._patience_seconds + HANG_BLOCKS * usual
+        self.position = position
+        command = Command(
+            action="train",
+            player=self._number,
+            start=self._start,
+            until=position,
+            leads_in=leads_in,
+            straight=straight,
+            frees=self.frees,
+        )
+        self._start = None
+        event = self._ask(command, min(deadline, patience), deadline)
+        if event is not None:
+            trained = BlockEvent.model_validate(event)
+            block = trained.block
+            self.blocks.append(block)
+            self.taken.append(trained.taken)
+            self.crossed.append(trained.crossed)
+            self.compiled.append(trained.compiled)
+            self.drained = trained.drained
+            # The length of an iterable data set's epoch shows only at its end.
+            epoch = trained.epoch_samples or self.epoch_samples
+            self._boundary_per_sample = trained.boundary_seconds / epoch if epoch else 0.0
+            if not trained.compiled:
+                self.trained_seconds += block.seconds
+                self._longest_block = max(self._longest_block, block.seconds)
+
+    def report(self, deadline: float) -> Measurement | None:
+        """All blocks of this duet as one measurement; the player stays. None if it ended, or trained nothing."""
+        return self._reported("report", deadline)
+
+    def leave(self, deadline: float) -> None:
+        """Reports what it has measured, and leaves its host."""
+        if not self.stands:
+            return
+        measured = self._reported("leave", deadline)
+        if self.stands:
+            value = measured.model_dump(mode="json") if measured is not None else None
+            message = {"event": "result", "value": value} if value is not None else None
+            timed_out = message is None  # it had no time to train anything
+            self.ended = Ended(message=message, status=0, phase="warm up", seconds=self.seconds, timed_out=timed_out)
+
+    def _reported(self, action: Literal["report", "leave"], deadline: float) -> Measurement | None:
+        event = self._ask(Command(action=action, player=self._number), deadline, deadline)
+        if event is None:
+            return None
+        self.drained = event["drained"]  # its workers may have read on meanwhile
+        return Measurement.model_validate(event["value"]) if event["value"] is not None else None
+
+    def _ask(self, command: Command | None, patience: float, deadline: float) -> dict[str, Any] | None:
+        """Sends a command and returns the answer; None if the player has ended instead, by itself or with its host."""
+        if not self.host.stands:  # another player has ended it
+            return None
+        began = time.monotonic()
+        event = self.host.ask(command, patience, deadline)
+        self.seconds += time.monotonic() - began
+        if event is None:
+            self.ended = self.host.ended
+        elif event["event"] == "out":
+            out = OutEvent.model_validate(event)
+            message = {"event": "failure", **out.model_dump(mode="json")}
+            self.ended = Ended(message=message, status=0, phase="train", seconds=self.seconds)
+            event = None
+        return event
+
+
+def mean_pace(players: list[Player]) -> float:
+    """Seconds per sample, the geometric mean of all players."""
+    return math.exp(math.fsum(math.log(player.pace) for player in players) / len(players))

@@ -1,0 +1,137 @@
+"""Arguments of a call, written where their values stand: in the call, or as the default of an argparse option."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+
+from autotune.patching.flags import destination, typed
+from autotune.patching.framework_words import NEEDS_WORKERS
+from autotune.patching.source import CannotEditError, Code, Source, last_name, literal, naming
+
+ANY = object()
+"""A value that needs no comparison with the source."""
+
+
+def set_arguments(
+    source: Source,
+    call: ast.Call,
+    values: Mapping[str, object],
+    *,
+    seen: Mapping[str, object],
+    parameters: Sequence[str] = (),
+    absent: Callable[[str, object], bool] = lambda _name, _value: False,
+) -> None:
+    """Sets arguments of a call.
+
+    Args:
+        source: The file that holds the call.
+        call: The call.
+        values: The new values, by the arguments' names.
+        seen: The values from when the script ran, which literals in the source must equal; `ANY` for torch's default,
+            whether the script gives it or not.
+        parameters: The names of positional arguments.
+        absent: Whether an argument that is not given has this value already.
+
+    Raises:
+        CannotEditError: The call gives one neither by a literal nor by an option.
+    """
+    given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
+    starred = any(isinstance(argument, ast.Starred) for argument in call.args)
+    spreads = starred or len(given) < len(call.keywords)
+    if not starred:
+        given |= dict(zip(parameters, call.args, strict=False))
+    added = []
+    for name, value in values.items():
+        with naming([name]):
+            if name in given:
+                code = _with_workers(name, value, given, spreads=spreads) if _is_off(given[name]) else value
+                _set_value(source, given[name], code, seen.get(name, ANY), name)
+            elif absent(name, value) and (not spreads or (name in seen and seen[name] is ANY)):
+                pass
+            elif spreads:
+                raise CannotEditError("may be given by * or ** in the call")
+            else:
+                added.append(f"{name}={literal(_with_workers(name, value, given, spreads=False))}")
+    if added:
+        source.add_arguments(call, added)
+
+
+def _with_workers(name: str, value: object, given: Mapping[str, ast.expr], *, spreads: bool) -> object:
+    """A value that needs workers, written so that it is off if an option or a variable says that there are none.
+
+    Raises:
+        CannotEditError: The script computes their number.
+    """
+    workers = given.get(NEEDS_WORKERS.get(name, ""))
+    if name not in NEEDS_WORKERS or not value or isinstance(workers, ast.Constant):
+        return value
+    if workers is None and not spreads:  # a literal is added with it
+        return value
+    if not isinstance(workers, (ast.Name, ast.Attribute)):
+        raise CannotEditError("needs workers, and the script computes their number")
+    decides = f"{ast.unparse(workers)} > 0"
+    return Code(decides if value is True else f"{literal(value)} if {decides} else None")
+
+
+def _is_off(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value in {None, False}
+
+
+def _set_value(source: Source, node: ast.expr, value: object, seen: object, name: str) -> None:
+    """Changes a literal, or the default of the option that an expression reads."""
+    if isinstance(node, ast.Constant):
+        _replace(source, node, value, seen)
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        stays_on = seen is not ANY and bool(seen) == bool(value)
+        try:
+            _replace(source, _default_of(source, node, name, stays_on=stays_on), value, seen)
+        except CannotEditError as error:
+            raise CannotEditError(f"is given by {ast.unparse(node)}, which {error.why}") from None
+    else:
+        raise CannotEditError(f"is computed by the script ({ast.unparse(node)})")
+
+
+def _replace(source: Source, node: ast.Constant, value: object, seen: object) -> None:
+    if seen is not ANY and (node.value, type(node.value)) != (seen, type(seen)):
+        raise CannotEditError(f"was {seen!r}, and the script says {node.value!r}")
+    if (node.value, type(node.value)) != (value, type(value)):
+        source.replace(node, literal(value))
+
+
+def _default_of(source: Source, node: ast.Attribute, name: str, *, stays_on: bool) -> ast.Constant:
+    """The literal default of an option that decides this argument, in any call, and nothing else.
+
+    Args:
+        source: The file.
+        node: The attribute that is read.
+        name: The argument.
+        stays_on: Whether the old and the new value are both zero, or both not.
+
+    Raises:
+        CannotEditError: There is none.
+    """
+    options = [call for call in source.calls("add_argument") if destination(call) == node.attr]
+    if len(options) != 1 or source.calls("set_defaults"):
+        raise CannotEditError("is no option of one add_argument in this file")
+    option = {keyword.arg: keyword.value for keyword in options[0].keywords}
+    flags = [one.value for one in options[0].args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    flags = [flag for flag in flags if flag.startswith("-")]
+    action = option.get("action", ast.Constant("store"))
+    kind = action.value if isinstance(action, ast.Constant) else last_name(action)
+    default = option.get("default")
+    if not flags or kind not in {"store", "BooleanOptionalAction"} or not isinstance(default, ast.Constant):
+        raise CannotEditError("is no option that takes one value and has a literal default")
+    negated = [f"--no-{flag[2:]}" for flag in flags if flag.startswith("--") and kind != "store"]
+    if (word := typed([*flags, *negated], source.argv)) is not None:
+        raise CannotEditError(f"the command line decides ({word})")
+    harmless = {id(node)}
+    for part in ast.walk(source.tree):
+        if isinstance(part, ast.keyword) and part.arg == name:
+            harmless.add(id(part.value))
+        elif stays_on and isinstance(part, ast.Compare) and ast.unparse(part) == f"{ast.unparse(node)} > 0":
+            harmless.add(id(part.left))
+    uses = [part for part in ast.walk(source.tree) if isinstance(part, ast.Attribute) and part.attr == node.attr]
+    if not all(id(use) in harmless for use in uses):
+        raise CannotEditError("the script sets, or reads elsewhere as well")
+    return default

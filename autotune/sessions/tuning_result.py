@@ -1,0 +1,393 @@
+"""Makes the result of a tuning, however the search ended."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from autotune import __version__
+from autotune.errors import NothingFeasibleError
+from autotune.hardware import DeviceKind, Hardware
+from autotune.knobs import WorkloadFacts
+from autotune.measuring import Burst, Measurement, Numerics, Outcome, Point, Profile, SideName, Speedup
+from autotune.results.result import (
+    CardState,
+    Constraints,
+    Evaluation,
+    Result,
+    Scaling,
+    ScriptRecord,
+    SearchRecord,
+    Side,
+    TrialRecord,
+    WorkloadRecord,
+)
+from autotune.results.sites import SourceRecord
+from autotune.results.summary import spread_text, too_few_pairs
+from autotune.scripts.facts import loop_of
+from autotune.scripts.seen import SeenScript
+from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
+from autotune.search.driver import Search, StoppedBy
+from autotune.search.proposal import CONFIRM
+from autotune.search.stopping import sufficient_budget
+from autotune.search.trials import Trial
+from autotune.search.warm_start import Candidate, records
+from autotune.search.watched import growths, peak_shares
+from autotune.sessions.options import Options
+from autotune.units import format_seconds
+from autotune.wording import ratio_text
+
+LONGER = "give a longer --budget, or --resume"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The workload, the machine and the options of a tuning.
+
+    Attributes:
+        options: The user's options.
+        hardware: The machine.
+        device: The kind of device that trains.
+        facts: The workload.
+        checked_seconds: Duration of the workload's check.
+        prepared_seconds: Duration of everything before the first burst.
+        seen: What the look at a script has found; None for a model.
+        source: The script's source, for its patch; None for a model.
+    """
+
+    options: Options
+    hardware: Hardware
+    device: DeviceKind
+    facts: WorkloadFacts
+    checked_seconds: float = 0.0
+    prepared_seconds: float = 0.0
+    seen: SeenScript | None = None
+    source: SourceRecord | None = None
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """The device memory that a burst may use; None if it is unknown."""
+        return self.hardware.memory_limit_bytes(self.device, self.options.memory_target)
+
+    @property
+    def searches_ranks(self) -> bool:
+        """Whether to try fewer ranks; not for a script, whose own launcher sets the number."""
+        return self.seen is None and self.facts.baseline.ranks > 1
+
+    @property
+    def script(self) -> ScriptRecord | None:
+        """The record of the script; None for a model."""
+        if self.seen is None or self.source is None:
+            return None
+        seen, gpus = self.seen, tuple(map(tuple, self.seen.gpus))
+        return ScriptRecord(command=self.options.script, loop=loop_of(seen), gpus=gpus, source=self.source)
+
+    @property
+    def effective_batch(self) -> int | None:
+        """Samples per optimizer step, the same for every candidate; None if it is free."""
+        requested = self.options.effective_batch
+        if requested is None:
+            return self.facts.baseline.effective_batch
+        return requested if isinstance(requested, int) else None
+
+
+@dataclass
+class Findings:
+    """How a search ended, and the measurements after it, as far as they ran.
+
+    Attributes:
+        stopped_by: Why the search ended; "interrupted" until all measurements are complete.
+        profiles: Profiles of the baseline and the answer, as far as there was time.
+        evaluation: The batch size for evaluation.
+        scaling: How the speed scales with the number of ranks.
+    """
+
+    stopped_by: StoppedBy = "interrupted"
+    profiles: dict[Point, Profile] = field(default_factory=dict)
+    evaluation: Evaluation | None = None
+    scaling: Scaling | None = None
+
+
+def make_result(
+    search: Search,
+    setting: Setting,
+    findings: Findings,
+    *,
+    tried: Sequence[Candidate],
+    notes: Sequence[str],
+    seconds: float,
+) -> Result:
+    """The result of a tuning, however the search ended.
+
+    Args:
+        search: The search.
+        setting: The workload, the machine and the options.
+        findings: How the search ended, and the measurements after it.
+        tried: Candidates from other machines' results.
+        notes: The notes that the user has seen.
+        seconds: Duration of the whole tuning.
+
+    Raises:
+        NothingFeasibleError: No config could be trained.
+    """
+    trials, facts, hardware = search.log.trials, setting.facts, setting.hardware
+    stopped_by, profiles = findings.stopped_by, findings.profiles
+    if stopped_by != "interrupted" and search.log.incumbent() is None:
+        raise NothingFeasibleError(_why_nothing(search, setting))
+    best, speedup, reason = judge(search)
+    before, after = _sides(search, best, speedup)
+    sides: dict[SideName, Side] = {"baseline": before, "best": after} if best != search.baseline else {"best": after}
+    machine = hardware, setting.device
+    return Result(
+        status="partial" if stopped_by == "interrupted" else "complete",
+        created=datetime.now(timezone.utc),
+        workload=WorkloadRecord(
+            target=facts.target,
+            name=facts.name,
+            parameters=best.parameters,
+            samples=facts.samples,
+            fingerprint=facts.fingerprint,
+            model=facts.model,
+            flops_per_sample=facts.flops_per_sample,
+            padding_fraction=facts.padding_fraction,
+            script=setting.script,
+        ),
+        hardware=hardware,
+        machine_name=setting.options.machine_name,
+        dollars_per_hour=setting.options.dollars_per_hour,
+        software=hardware.software.model_copy(update={"autotune": __version__}),
+        baseline=before,
+        best=after,
+        speedup=speedup,
+        speedup_reason=reason,
+        ablation=search.confirmation.ablation(),
+        numerics=_numerics(search, best),
+        constraints=_constraints(setting),
+        stopped_by=stopped_by,
+        search=SearchRecord(
+            seconds=seconds,
+            bursts=sum(not trial.resumed for trial in trials),
+            outcomes=dict(Counter(trial.burst.outcome.value for trial in trials)),
+            measuring_fraction=_measuring_fraction(trials, seconds),
+            resumed_bursts=sum(trial.resumed for trial in trials),
+            disturbed_bursts=sum(trial.burst.disturbance is not None for trial in trials),
+            skipped_knobs=dict(search.space.skipped),
+            notes=tuple(notes),
+            warm_start=records(tried, trials, best, search.baseline),
+        ),
+        trials=tuple(trial_record(trial, search.baseline) for trial in trials),
+        diagnosis=diagnose(
+            _evidence(search, after, setting, profiles.get(best)),
+            profiles.get(search.baseline),
+            search.headroom,
+            (
+                growth
+                for name, side in sides.items()
+                for growth in growths(name, side.measurement, *machine, facts.samples)
+            ),
+            (
+                share
+                for name, side in sides.items()
+                for share in peak_shares(name, side, *machine, facts, search.ceilings.of(side.point))
+            ),
+        ),
+        evaluation=findings.evaluation,
+        scaling=findings.scaling,
+    )
+
+
+def _measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:
+    """Share of a run's duration that its bursts spent in warm-up and timed steps."""
+    own = [trial for trial in trials if not trial.resumed]
+    measured = sum(trial.burst.measuring_seconds for trial in own)
+    incumbents: dict[
+        int, float
+    ] = {}  # an incumbent trains beside all candidates of a turn, and each of its blocks counts once
+    for trial in own:
+        if trial.turn is not None and trial.pair is not None and trial.burst.measurement is not None:
+            trained = trial.pair.ratio * trial.burst.measurement.measure_seconds
+            incumbents[trial.turn] = max(trained, incumbents.get(trial.turn, 0.0))
+    return min(1.0, (measured + sum(incumbents.values())) / seconds) if seconds > 0 else 0.0
+
+
+def _numerics(search: Search, best: Point) -> Numerics | None:
+    """The numerics check of the answer against eager fp32; "unchecked" if there was no time."""
+    verdict = search.confirmation.verdict(best)
+    if verdict is not None or not search.confirmation.checks:
+        return verdict
+    return Numerics(outcome="unchecked", reason=f"there was no time to check it; {LONGER}")
+
+
+def _how_it_ended(search: Search) -> str:
+    """How a baseline that never trained ended."""
+    failure = _baselines_first(search)
+    return failure.ending if failure is not None else "was never run"
+
+
+def _baselines_first(search: Search) -> Burst | None:
+    """The baseline's first burst, if there was one."""
+    return next((trial.burst for trial in search.log.trials if trial.burst.point == search.baseline), None)
+
+
+def _why_nothing(search: Search, setting: Setting) -> str:
+    """How a baseline that could not train ended; after a timeout, also the budget that would suffice."""
+    trials = search.log.trials
+    failure = _baselines_first(search)
+    why = f"; the baseline {_how_it_ended(search)}" if failure is not None else ""
+    if failure is not None and failure.outcome is Outcome.TIMEOUT:
+        # Like a burst before its timed part, the check starts, builds and trains a step; for a script, the look does.
+        to_loop, preparing = 0.0, "importing, probing and checking"
+        if setting.seen is not None:
+            to_loop, preparing = setting.seen.seconds_to_loop, "the look and the checks"
+        start_seconds = max(setting.checked_seconds, to_loop, 2 * failure.seconds)
+        enough = sufficient_budget(setting.prepared_seconds, start_seconds)
+        why += (
+            f"; {preparing} took {format_seconds(setting.prepared_seconds)} of the "
+            f"{format_seconds(setting.options.budget_seconds)}: if nothing hangs, --budget {enough:.0f}s suffices"
+        )
+    return f"none of {len(trials)} bursts completed{why}"
+
+
+def _evidence(search: Search, best: Side, setting: Setting, profile: Profile | None) -> Evidence | None:
+    """The evidence for the diagnosis of the answer."""
+    if best.measurement is None:
+        return None
+    copying = copy_ceiling(setting.hardware, setting.device, setting.facts)
+    return Evidence(
+        config=best.config,
+        measured=best.measurement,
+        ceilings=search.ceilings.of(best.point) | {"copy": copying},
+        device=setting.device,
+        cpus=setting.hardware.cpu.budget,
+        memory_limit_bytes=setting.memory_limit_bytes,
+        padding_fraction=setting.facts.padding_fraction,
+        profile=profile,
+        throttled=search.confirmation.throttled(best.point),
+    )
+
+
+def _constraints(setting: Setting) -> Constraints:
+    own = {
+        "device": setting.device, "effective_batch": setting.effective_batch,
+        "memory_limit_bytes": setting.memory_limit_bytes,
+    }  # fmt: skip
+    requested = setting.options.model_dump(include=Constraints.model_fields.keys() - own.keys())
+    return Constraints.model_validate(requested | own)
+
+
+def trial_record(trial: Trial, baseline: Point) -> TrialRecord:
+    """A trial as the result file keeps it."""
+    burst, pair = trial.burst, trial.pair
+    measured = burst.measurement
+    return TrialRecord(
+        stage=trial.stage,
+        turn=trial.turn,
+        reason=trial.reason,
+        changes=burst.point.new_values(baseline),
+        outcome=burst.outcome,
+        failure=burst.reason,
+        samples_per_second=burst.rate,
+        score=None if trial.objective.is_rate and pair is None else trial.score,
+        partner=pair.partner.new_values(baseline) if pair is not None else None,
+        ratio=pair.ratio if pair is not None else None,
+        ci95=pair.ci95 if pair is not None else None,
+        seconds=burst.seconds,
+        compile_seconds=measured.compile_seconds if measured else None,
+        memory_bytes=measured.device_memory_bytes if measured else None,
+        disturbance=burst.disturbance,
+        card=_card_of(measured) if trial.round is not None else None,
+    )
+
+
+def _card_of(measured: Measurement | None) -> CardState | None:
+    """The GPU's state in a round; None if nothing was read."""
+    telemetry = measured.telemetry if measured is not None else None
+    if telemetry is None or telemetry.sm_clock_mhz is None:
+        return None
+    return CardState.model_validate(telemetry.model_dump(include=set(CardState.model_fields)))
+
+
+def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
+    """The point to recommend, its confirmed speed-up, and the reason when there is none.
+
+    Only a confirmed gain displaces the baseline; otherwise the baseline is the answer.
+    """
+    better = "faster" if search.log.objective.is_rate else "better"
+    answer = search.confirmation.answer()
+    if answer != search.baseline and not search.confirmation.baseline_trains:
+        why = f"the baseline {_how_it_ended(search)}, so there is nothing to compare the answer with"
+        return answer, None, why
+    confirmed = search.confirmation.confirmed()
+    if confirmed:
+        winner = next((finalist for finalist in confirmed if finalist.point == answer), None)
+        if winner is not None:
+            return winner.point, winner.speedup, None
+        top = confirmed[0].speedup
+        if (clock := search.confirmation.ran_faster(confirmed[0])) is not None:
+            return search.baseline, None, f"what seems {better} ({ratio_text(top.ratio)}, {spread_text(top)}): {clock}"
+        if top.confirmed and confirmed[0].point != answer:
+            too_slow = f"keeps less of the fastest rate than was asked for; lower --at-least, or {LONGER}"
+            return search.baseline, None, f"what is {better} ({ratio_text(top.ratio)}, {spread_text(top)}) {too_slow}"
+        remedy = f"; {LONGER}" if too_few_pairs(top.pairs) else ""
+        reached = f"the best candidate reached {ratio_text(top.ratio)} ({spread_text(top)}){remedy}"
+        return search.baseline, None, f"no candidate was significantly {better} than the baseline: {reached}"
+    return search.baseline, None, _why_unconfirmed(search, better)
+
+
+def _why_unconfirmed(search: Search, better: str) -> str:
+    """Why there are no confirmation rounds, or too few."""
+    best = search.log.incumbent()
+    has_candidate = best is not None and best.burst.point != search.baseline
+    why = search.confirmation.why_out(best.burst.point) if best is not None and has_candidate else None
+    if why is None and (seems := _what_seems(search, better)) is not None:
+        return f"{seems}, but there was no time to confirm it; {LONGER}"
+    if has_candidate:
+        return f"the search found a {better} config, but {why or f'there was no time to confirm it; {LONGER}'}"
+    others = [trial for trial in search.log.trials if trial.burst.point != search.baseline]
+    if not others and (search.space.choices or search.space.parameters):
+        return f"there was no time to try anything but the baseline; {LONGER}"
+    if others and not any(trial.burst.ok for trial in others):
+        return f"nothing that was tried could be trained ({others[0].burst.reason or others[0].burst.outcome.value})"
+    if any(trial.pair is not None and trial.pair.too_few for trial in others):
+        return f"there was no time to find out whether anything is {better}; {LONGER}"
+    return f"nothing was {better} than the baseline"
+
+
+def _what_seems(search: Search, better: str) -> str | None:
+    """The candidate that seemed better in too few confirmation rounds; None if there is none."""
+    rounds: dict[int, dict[Point, float]] = {}
+    for trial in search.log.trials:
+        if trial.stage == CONFIRM and trial.round is not None and trial.score:
+            rounds.setdefault(trial.round, {})[trial.burst.point] = trial.score
+    ratios: dict[Point, list[float]] = {}
+    for scores in rounds.values():
+        if (before := scores.pop(search.baseline, None)) is not None:
+            for point, score in scores.items():
+                ratios.setdefault(point, []).append(score / before)
+    sound = [point for point in ratios if search.confirmation.why_out(point) is None]
+    best = max(sound, key=lambda point: statistics.geometric_mean(ratios[point]), default=None)
+    if best is None or (ratio := statistics.geometric_mean(ratios[best])) <= 1:
+        return None
+    pairs = len(ratios[best])
+    claim = f"{best.changes_text(search.baseline)} seemed {ratio_text(ratio)} {better}"
+    return f"{claim} in {pairs} pair{'' if pairs == 1 else 's'}"
+
+
+def _sides(search: Search, best: Point, speedup: Speedup | None) -> tuple[Side, Side]:
+    """The baseline and the answer; with a speed-up, from rounds that hold both, so that their blocks form pairs."""
+    points = (search.baseline, best)
+    paired = search.confirmation.sides(best) if speedup is not None else None
+    measured = paired or tuple(_measured(search, point) for point in points)
+    before, after = (
+        Side(config=point.config, parameters=point.parameters, measurement=its)
+        for point, its in zip(points, measured, strict=True)
+    )
+    return before, after
+
+
+def _measured(search: Search, point: Point) -> Measurement | None:
+    """The measurement of a point: from the confirmation rounds if it took part in any, else from its own bursts."""
+    return search.log.measurement(point, CONFIRM) or search.log.measurement(point)

@@ -1,0 +1,203 @@
+"""Endless batches, epoch after epoch, each with its number of samples; and the cost of waiting for them.
+
+Samples are counted when they are collated, so a batch may have any structure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter  # by name: the user's code may replace what `time` holds
+from typing import TYPE_CHECKING, Any
+
+from ..sandbox.system import signals
+from ..torch_settings.naming import count_of, length_of
+from .clock import Clock
+from .protocol import Start
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+CACHED_BATCHES = 4
+"""Batches that repeat where nothing is loaded. Not tuned."""
+
+
+class NoBatchError(Exception):
+    """The loader yields no batch."""
+
+
+class Counted:
+    """Collates samples to ``(count, batch)``; a class, so that spawned workers can unpickle it.
+
+    Args:
+        collate: The user's own.
+        batched: Whether it gets a list of samples, or columns of a batch. Otherwise the data set yields batches.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any], *, batched: bool = True) -> None:
+        self._collate = collate
+        self._batched = batched
+
+    def __call__(self, samples: Any) -> tuple[int, Any]:
+        """A batch and its number of samples."""
+        batch = self._collate(samples)
+        if not self._batched:
+            return count_of(batch), batch
+        return len(next(iter(samples.values())) if isinstance(samples, Mapping) else samples), batch
+
+
+class Endless:
+    """Yields ``(samples, batch)`` without end; a subclass makes the loader.
+
+    Args:
+        seed: Seed of the order of samples.
+        start: Position of the first batch in the stream of samples.
+        ranks: Processes that train together. Each draws its share; the samples of all are counted.
+        clock: Marks waits; the host's clock by default.
+
+    Attributes:
+        seed: Seed of the order of samples. Each restart takes the next one: after the same number of restarts all
+            players draw the same samples.
+        position: Samples of the stream that were passed, including those of a dropped incomplete last batch. It is
+            comparable between configs that read the same stream.
+        ranks: Processes that train together.
+        clock: Marks waits.
+        loader: The loader to draw from.
+        running: Torch's own iterator of this epoch; None before the first.
+        drawn: Batches that this rank has drawn.
+        samples: Samples that all ranks have drawn.
+        last_samples: Samples of the last batch, of all ranks.
+        length: Samples that the sampler hands out in an epoch, to all ranks together; None if unknown.
+        epoch_samples: Samples of an epoch, of all ranks; None if unknown.
+        usual_samples: Samples of an ordinary batch. The position advances by them where each rank has its own data.
+        waits: Marks of the clock before and after each wait for a batch, without the starts of the loader.
+        starts: Each start of the loader.
+    """
+
+    length: int | None = None
+    epoch_samples: int | None = None
+    usual_samples = 1
+
+    def __init__(self, seed: int, start: int = 0, *, ranks: int = 1, clock: Clock | None = None) -> None:
+        self.seed = seed
+        self.position = start
+        self.ranks = ranks
+        self.clock = clock or Clock()
+        self.running: Iterator[Any] | None = None
+        self.drawn = self.samples = self.last_samples = 0
+        self.waits: list[tuple[Any, Any]] = []
+        self.starts: list[Start] = []
+        self.loader = self._made(start)
+        self._cache: list[tuple[int, Any]] = []
+        self._end_seconds, self._after_epoch = 0.0, False
+        self._whole_from: int | None = None  # samples before this epoch, if it began with its first one
+
+    def _made(self, start: int) -> DataLoader[Any]:
+        """Makes a loader that begins at a position in the stream, and counts samples as it collates."""
+        raise NotImplementedError
+
+    def _iterated(self) -> Iterator[Any]:
+        """An epoch of the loader, as torch iterates it."""
+        from torch.utils.data import DataLoader
+
+        return DataLoader.__iter__(self.loader)
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        return self
+
+    def __next__(self) -> tuple[int, Any]:
+        """The next batch, perhaps of the next epoch."""
+        samples, batch = self._cache[self.drawn % len(self._cache)] if self._cache else self._drawn()
+        self.drawn += 1
+        self.last_samples = samples * self.ranks
+        self.samples += self.last_samples
+        # Ranks that share out their data themselves may end with batches of different sizes.
+        alike = self.ranks == 1 or self.length is not None
+        self.position += self.last_samples if alike else self.usual_samples * self.ranks
+        return self.last_samples, batch
+
+    def _drawn(self) -> tuple[int, Any]:
+        if self.running is not None:
+            asked, mark = perf_counter(), self.clock.mark()
+            item = next(self.running, None)
+            if item is not None:
+                self.waits.append((mark, self.clock.mark()))
+                return item  # type: ignore[no-any-return]
+            self._end_epoch(perf_counter() - asked)
+        while (item := self._first_drawn()) is None:
+            if self._whole_from is not None:
+                once = " after its first epoch; an iterable dataset must begin again at each iter()"
+                raise NoBatchError(f"the loader yields no batch{once if self._after_epoch else ''}")
+            self._end_epoch(0.0)
+        return item
+
+    def _first_drawn(self) -> tuple[int, Any] | None:
+        """Starts the loader, and returns its first batch, if there is one."""
+        self._whole_from = None if self.length and self.position % self.length else self.samples
+        began = perf_counter()
+        self.running = self._iterated()
+        created = perf_counter()
+        item = next(self.running, None)
+        # Starting workers and waiting for their first batch happens once an epoch: it is charged by the epoch.
+        waited = perf_counter() - created
+        self.starts.append(Start(self._end_seconds + created - began, waited, self._after_epoch))
+        return item
+
+    def _end_epoch(self, seconds: float) -> None:
+        """Ends an epoch; noticing its end took some seconds."""
+        if self.length:
+            self.position += -self.position % self.length  # an incomplete last batch was dropped
+        self._end_seconds, self._after_epoch = seconds, True
+
+    def _first_batches(self) -> list[tuple[int, Any]]:
+        """The batches that repeat where nothing is loaded; fewer if an epoch has no more."""
+        self.running = self._iterated()
+        # The end of an epoch would end its workers, and `of_loader` looks at them.
+        most = min(CACHED_BATCHES, length_of(self.loader) or CACHED_BATCHES)
+        if batches := list(itertools.islice(self.running, most)):
+            return batches
+        raise NoBatchError("the loader yields no batch")
+
+    @property
+    def is_between_epochs(self) -> bool:
+        """Whether the next batch is known to be the first of an epoch."""
+        if not self.length or self._cache:
+            return False
+        return -self.position % self.length < (self.last_samples if self.loader.drop_last else 1)
+
+    def restart(self, position: int) -> None:
+        """Drops what the workers have prepared, and continues at another position with an empty queue.
+
+        Args:
+            position: Position in the stream of samples, perhaps in the middle of an epoch.
+        """
+        self.close()
+        self.position = position
+        self._end_seconds, self._after_epoch = 0.0, False
+        if not self._cache:
+            self.seed += 1
+            self.loader = self._made(position)
+
+    def close(self) -> None:
+        """Ends the loader's workers, which must not be held."""
+        self.running = self.loader._iterator = None
+
+    @property
+    def _workers(self) -> list[Any]:
+        return getattr(self.running, "_workers", [])
+
+    def hold_workers(self) -> None:
+        """Stops the workers until `release_workers`, so that they read only while training is timed."""
+        self._signal_workers("SIGSTOP")
+
+    def release_workers(self) -> None:
+        """Resumes the workers."""
+        self._signal_workers("SIGCONT")
+
+    def _signal_workers(self, name: str) -> None:
+        for number in signals(name):
+            for worker in self._workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, number)

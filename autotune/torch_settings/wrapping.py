@@ -1,0 +1,103 @@
+"""Wrappers of a model's forward: half precision, recomputation in the backward pass, no cache in training."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .precision import HALF, autocast
+from .repeated_blocks import no_cache_in_training, recomputed, repeated_blocks, without_cache
+from .undo import Undo, in_reverse, nothing, put
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .asked import Knobs
+
+_WITHIN = "_within_by_autotune"  # attribute of a forward: names of its wrappers
+
+
+def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], bool] = lambda _: True) -> Undo:
+    """Replaces a model's forward by ``around(forward, *args, **kwargs)``; once, also on a copy.
+
+    Args:
+        model: The model.
+        around: Calls the original forward.
+        applies: Whether to call ``around``; otherwise the original forward is called.
+    """
+    forward = model.forward
+    within = getattr(forward, _WITHIN, ())
+    if around.__qualname__ in within:  # a deep copy already has it
+        return nothing
+    own = forward.__func__ if isinstance(forward, types.MethodType) and forward.__self__ is model else None
+
+    def wrapped(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        call, args = (forward, args) if own is None else (own, (self, *args))
+        return around(call, *args, **kwargs) if applies(self) else call(*args, **kwargs)
+
+    if own is not None:  # transformers reads the signature: it must be the model's own
+        functools.update_wrapper(wrapped, own)
+    setattr(wrapped, _WITHIN, (*within, around.__qualname__))
+    # A method of the model: a deep copy, such as an average of the weights, gets its own.
+    return put(model, "forward", types.MethodType(wrapped, model))
+
+
+def checkpoint_blocks(model: nn.Module, config: Knobs) -> Undo:
+    """Makes repeated blocks keep only their inputs: the backward pass recomputes each with the same dropout."""
+    if config.checkpointing != "blocks":
+        return nothing
+    undos = [wrap_forward(part, no_cache_in_training) for part in without_cache(model)]
+    groups = repeated_blocks(model, recomputable=True)
+    return in_reverse([*undos, *(wrap_forward(block, recomputed) for group in groups for block in group)])
+
+
+def checkpointed(model: nn.Module | None, *_: object) -> str | None:
+    """``blocks`` if the backward pass recomputes them, else ``none``; None if there are no such blocks."""
+    if model is None:
+        return None
+    if any(recomputed.__qualname__ in getattr(part.forward, _WITHIN, ()) for part in model.modules()):
+        return "blocks"
+    return "none" if repeated_blocks(model, recomputable=True) else None
+
+
+def autocast_forward(model: nn.Module, config: Knobs) -> Undo:
+    """Trains a model in half precision by autocast around its forward; its loss is computed in full precision.
+
+    It evaluates in its own precision: without gradients, or in evaluation mode. A model that is in evaluation mode now
+    may train in it.
+    """
+    if config.precision not in HALF:
+        return nothing
+    import torch
+
+    device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
+    by_mode = model.training
+
+    def trains(called: nn.Module) -> bool:
+        return torch.is_grad_enabled() and (called.training or not by_mode)
+
+    def in_half(forward: Any, *args: Any, **kwargs: Any) -> Any:
+        with autocast(config.precision, device):
+            out = forward(*args, **kwargs)
+        return _in_fp32(out)
+
+    return wrap_forward(model, in_half, trains)
+
+
+def _in_fp32(out: Any) -> Any:
+    """A model's result, with tensors of half precision cast to fp32."""
+    import torch
+
+    if isinstance(out, torch.Tensor):
+        return out.float() if out.dtype in {torch.bfloat16, torch.float16} else out
+    if isinstance(out, tuple) and hasattr(out, "_fields"):
+        return type(out)(*map(_in_fp32, out))
+    if isinstance(out, (list, tuple)):
+        return type(out)(map(_in_fp32, out))
+    if isinstance(out, dict):  # also transformers' outputs, whose classes keep attributes and items in sync
+        for name, part in list(out.items()):
+            if isinstance(changed := _in_fp32(part), torch.Tensor):
+                out[name] = changed
+    return out
