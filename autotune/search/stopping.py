@@ -40,7 +40,7 @@ FEWEST_BURSTS = 2 + 2 * MIN_DECIDED_ROUNDS
 SHORTEST_ROUND, LONGEST_ROUND, ROUND_SHARE = 0.5, 2.0, 1 / 27
 """Least and most seconds that a side trains in a round, and that time as a share of all rounds' time. Seven rounds of
 two sides fit: one with 1 s took 3.7 s on two cores. Few rounds give a wide interval; but young processes are slow, so
-that short rounds understate gains (`bursts.duet.ROUND_WARMUP_SHARE`)."""
+that short rounds understate gains (`bursts.turns.duet.ROUND_WARMUP_SHARE`)."""
 OLD_ENOUGH, MOST_SECONDS = 1.0, 4.0
 """Limits, in seconds, for rounds whose length follows from measurements: young processes are slow. Not tuned."""
 

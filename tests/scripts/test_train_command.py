@@ -160,7 +160,7 @@ def test_what_has_won_is_written_and_told(whole: tuple[Path, Finished]) -> None:
 
 
 def test_candidates_come_in_the_recorders_words(whole: tuple[Path, Finished]) -> None:
-    """As `recorder.telling` and DataLoader name them."""
+    """As `torch_settings.process_settings` and DataLoader name them."""
     workers, threads = json.loads((whole[0] / "words.json").read_text())
     knobs = {"num_workers": 1, "prefetch_factor": 2}
     assert workers == {
