@@ -20,7 +20,7 @@ from autotune.search.interrupts import Stop
 from autotune.sessions.fleet_run import FleetRequest, FleetRun
 from tests.factories import make_result
 from tests.inside import run_inside
-from tests.processes import ROOT, budget, run
+from tests.processes import ROOT, budget, run, slowness
 
 TINY = "mine:build"
 SECRETIVE = ("python", "train.py", "--hf-token", "abc")
@@ -211,10 +211,10 @@ def test_a_node_that_dies_is_told_and_the_other_one_counts(nodes: Nodes, tmp_pat
     nodes.add("left")
     doomed = nodes.add("right")
     plan = ray_file(["left", "right"], nodes, tmp_path)
-    command = [sys.executable, "-m", "autotune", "fleet", plan, "--model", workload_in(tmp_path), "--budget", "25s"]
+    command = [sys.executable, "-m", "autotune", "fleet", plan, "--model", workload_in(tmp_path), "--budget", budget(25)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     fleet = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
-    time.sleep(12)
+    time.sleep(12 * slowness())
     nodes.kill(doomed)
     _, told = fleet.communicate(timeout=200)
     assert fleet.returncode == 1, told
