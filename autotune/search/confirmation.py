@@ -37,7 +37,7 @@ NOTABLE_MEMORY = 1.25
 """Among equally fast points, one counts as expensive above this many times the least memory of any. Not tuned."""
 UNINTERRUPTED_SHARE, UNINTERRUPTED_LEAST_SECONDS, UNINTERRUPTED_MOST_SECONDS = 0.05, 5.0, 20.0
 """The share of the budget for the uninterrupted run of each of two configs, and its least and most seconds, including
-the warm-up. Turns cost the faster side of a small CNN up to 4 %, which such a run shows (`bursts.turns.duet`). Not tuned."""
+the warm-up. Turns cost the faster side of a small CNN up to 4 %, which such a run shows. Not tuned."""
 UNINTERRUPTED_MOST_SHARE = 0.2
 """The largest share of the budget for both runs and their starts; in smaller budgets, rounds are worth more."""
 PROVING = (CONFIRM, UNINTERRUPTED)

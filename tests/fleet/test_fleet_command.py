@@ -211,9 +211,11 @@ def test_a_node_that_dies_is_told_and_the_other_one_counts(nodes: Nodes, tmp_pat
     nodes.add("left")
     doomed = nodes.add("right")
     plan = ray_file(["left", "right"], nodes, tmp_path)
-    command = [sys.executable, "-m", "autotune", "fleet", plan, "--model", workload_in(tmp_path), "--budget", budget(25)]
+    command = [sys.executable, "-m", "autotune", "fleet", plan, "--model", workload_in(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-    fleet = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    fleet = subprocess.Popen(
+        [*command, "--budget", budget(25)], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    )
     time.sleep(12 * slowness())
     nodes.kill(doomed)
     _, told = fleet.communicate(timeout=200)

@@ -7,10 +7,20 @@ import pytest
 from autotune.recorder.live.ledger import Ledger
 
 
-@pytest.mark.parametrize(("trained", "allowed"), [(0, 0.0), (10, 0.2), (100, 2.0), (600, 2.5), (3600, 5.5)])
-def test_what_may_be_lost_grows_with_what_was_trained(trained: float, allowed: float) -> None:
-    """A share of the time trained; of long trainings a smaller one."""
+@pytest.mark.parametrize(("trained", "allowed"), [(0, 0.0), (10, 0.2), (600, 12.0)])
+def test_what_may_be_lost_is_a_share_of_what_was_trained(trained: float, allowed: float) -> None:
+    """At worst."""
     assert Ledger().may_lose(trained) == pytest.approx(allowed)
+
+
+@pytest.mark.parametrize(
+    ("trained", "lost", "allowed"), [(50, 0.9, True), (50, 1.1, False), (600, 2.5, True), (600, 2.7, False)]
+)
+def test_after_some_losses_candidates_wait(trained: float, lost: float, allowed: bool) -> None:
+    """Much longer than the worst case of the next block would ask for."""
+    ledger = Ledger()
+    ledger.spent = lost
+    assert ledger.allows(steps=0, step_seconds=0.0, start_seconds=0.0, trained_seconds=trained) is allowed
 
 
 def test_losses_are_taken_off_and_gains_are_added() -> None:

@@ -6,9 +6,11 @@ has been saved so far.
 
 from __future__ import annotations
 
-SHARE, FIRST_SECONDS, LATER_SHARE = 0.02, 2.0, 0.001
-"""The share of the time trained that may be lost. Above the first seconds lost, the share is smaller: a training of ten
-minutes in which nothing is faster then loses less than 0.5 %. Not tuned."""
+SHARE = 0.02
+"""The share of the time trained that may be lost at worst."""
+FIRST_SECONDS, LATER_SHARE = 2.0, 0.001
+"""Where candidates have lost these seconds, others wait until the smaller share of the time allows more: a training of
+ten minutes in which nothing is faster then usually loses less than 0.5 %. Not tuned."""
 WORST = 2.0
 """A block ends when its steps take this many times what the baseline's take."""
 
@@ -32,14 +34,11 @@ class Ledger:
         return max(0.0, self.spent)
 
     def may_lose(self, trained_seconds: float) -> float:
-        """Seconds that may still be lost, after some seconds of training."""
-        allowed = SHARE * trained_seconds
-        if allowed > FIRST_SECONDS:
-            allowed = FIRST_SECONDS + LATER_SHARE * (trained_seconds - FIRST_SECONDS / SHARE)
-        return allowed + self.saved - self.spent
+        """Seconds that may still be lost at worst, after some seconds of training."""
+        return SHARE * trained_seconds + self.saved - self.spent
 
     def allows(self, steps: float, step_seconds: float, start_seconds: float, trained_seconds: float) -> bool:
-        """Whether the worst case of a block fits.
+        """Whether the worst case of a block fits, and what was lost so far is little.
 
         Args:
             steps: Of the block, those that lead in included.
@@ -47,4 +46,6 @@ class Ledger:
             start_seconds: What starting it takes besides.
             trained_seconds: So far.
         """
-        return start_seconds + (WORST - 1) * (steps + 1) * step_seconds <= self.may_lose(trained_seconds)
+        little = min(SHARE * trained_seconds, FIRST_SECONDS + LATER_SHARE * trained_seconds)
+        worst = start_seconds + (WORST - 1) * (steps + 1) * step_seconds
+        return self.spent - self.saved <= little and worst <= self.may_lose(trained_seconds)

@@ -57,7 +57,7 @@ WARM_STEPS, WARM_SECONDS = 8, 1.0
 """The training before the search: the first steps allocate, compile and fill caches. Not tuned."""
 BLOCK_SECONDS = 0.4
 """The length of a block, rounded up to whole steps."""
-FEWEST_STEPS, SHORTER = 2, 0.7
+FEWEST_STEPS, SHORTER = 1, 0.7
 """The steps of the shortest block. While a longer one could cost too much, the next try is shorter by this factor."""
 LEAD_STEPS = 1
 """The fewest steps that lead in."""
@@ -608,7 +608,11 @@ class LiveTraining:
     def _is_hopeless(self, leads: int, seconds: float) -> bool:
         """Whether steps that lead in are slow without end: a queue that fills is slow for a few."""
         waiting = self._pass.pool.queue_batches if self._pass is not None else 0
-        return leads > waiting + 2 * LEAD_STEPS and seconds > WORST * self._usual
+        return leads > self._filling_steps(waiting) + 2 * LEAD_STEPS and seconds > WORST * self._usual
+
+    def _filling_steps(self, waiting: int) -> int:
+        """Steps that may be slow while a queue of batches fills: slow steps leave it time to fill within few."""
+        return min(waiting, math.ceil(BLOCK_SECONDS / self._usual))
 
     def _has_settled(self, block: _Block) -> bool:
         is_fed = self._key is None or self._pass is None or self._pass.has_settled
@@ -643,7 +647,7 @@ class LiveTraining:
         return batches / self._step_draws if batches else None
 
     def _begin_block(self, race: _Race) -> None:
-        """The next block, of the side whose turn it is; none, as long as the next two could cost too much."""
+        """The next block, of the side whose turn it is; none, as long as the candidate's could cost too much."""
         if len(race.blocks) % 2 == 0 and not self._may_play(race.candidate):
             self._enter(self._incumbent)
             self._block = None
@@ -657,15 +661,15 @@ class LiveTraining:
         self._block = _Block(setting, leads, began=perf_counter())
 
     def _may_play(self, candidate: Setting) -> bool:
-        """Whether the worst case of a pair of blocks fits into what may be lost; blocks are as long as it lets them."""
+        """Whether the worst case of its next block fits into what may be lost; blocks are as long as it lets them."""
         passing, starts, waiting = self._pass, False, 0
         if candidate.of_loader != self._incumbent.of_loader:
             if passing is None:
                 return False
             starts, waiting = candidate.of_loader not in passing.pools, self._queue_of(candidate)
-        lead, steps = LEAD_STEPS + 1 + waiting, self._whole_block
+        lead, steps = LEAD_STEPS + 1 + self._filling_steps(waiting), self._whole_block
         while steps >= FEWEST_STEPS:
-            if self._ledger.allows(lead + 2 * steps, self._usual, self._usual if starts else 0.0, self._trained):
+            if self._ledger.allows(lead + steps, self._usual, self._usual if starts else 0.0, self._trained):
                 self._block_steps = steps
                 return True
             steps = min(steps - 1, int(SHORTER * steps))
