@@ -183,7 +183,7 @@ def test_what_is_wrong_is_raised_with_the_commands_sentence(
 def test_without_widgets_progress_is_in_the_output(notebook: Notebook) -> None:
     """In plain lines, as in a log."""
     notebook.run("import sys; hidden = sys.modules.get('ipywidgets'); sys.modules['ipywidgets'] = None")
-    outputs = notebook.run("autotune.tune('nowhere:build', budget='30s')")
+    outputs = notebook.run("autotune.tune(lambda: 1 / 0, budget='30s')")
     notebook.run("sys.modules['ipywidgets'] = hidden")
     assert "importing …" in texts(outputs)
     assert not shown(outputs, "application/vnd.jupyter.widget-view+json")
