@@ -32,6 +32,14 @@ def test_losses_are_taken_off_and_gains_are_added() -> None:
     assert ledger.may_lose(100) == pytest.approx(2.0 + 1.5)
 
 
+def test_what_faster_candidates_save_is_a_benefit() -> None:
+    """And no cost."""
+    ledger = Ledger()
+    ledger.spent -= 3.0
+    ledger.saved += 1.0
+    assert (ledger.cost, ledger.benefit) == (0.0, 4.0)
+
+
 def test_a_block_is_allowed_where_its_worst_case_fits() -> None:
     """Steps that take twice as long, one more than asked for, and the start."""
     ledger = Ledger()

@@ -33,6 +33,11 @@ class Ledger:
         """Seconds that the search has cost."""
         return max(0.0, self.spent)
 
+    @property
+    def benefit(self) -> float:
+        """Seconds that the winners have saved, and faster candidates before they won."""
+        return self.saved + max(0.0, -self.spent)
+
     def may_lose(self, trained_seconds: float) -> float:
         """Seconds that may still be lost at worst, after some seconds of training."""
         return SHARE * trained_seconds + self.saved - self.spent

@@ -577,6 +577,7 @@ class LiveTraining:
         if block is None:
             if seconds is not None:
                 self._usual = 0.95 * self._usual + 0.05 * seconds * self._gain
+                self._ledger.saved += self._usual * (1 - 1 / self._gain)
             self._begin_block(race)
             return
         block.age += 1
@@ -813,7 +814,7 @@ class LiveTraining:
         self._candidates.clear()
         if (passing := self._pass) is not None:
             self._end_losers(passing.pools, passing.pool)
-        paid = self._ledger.saved >= self._ledger.cost
+        paid = self._ledger.benefit >= self._ledger.cost
         self._tell_end("over", won=dict(self._incumbent.knobs), paid=paid, why=why, left=self.left)
 
     def _end_losers(self, pools: Pools, read: Pool | None = None) -> None:
@@ -865,7 +866,7 @@ class LiveTraining:
             self._tell_end("ended", won=dict(self._incumbent.knobs))
 
     def _tell_end(self, event: str, **content: Any) -> None:
-        cost, saved = self._ledger.cost, self._ledger.saved
+        cost, saved = self._ledger.cost, self._ledger.benefit
         self._adviser.tell(event, gained=self._gain, cost_seconds=cost, saved_seconds=saved, **content, **self._now())
 
 
