@@ -6,8 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from autotune.knobs import ModelFacts
-from autotune.torch_settings.naming import length_of
-from autotune.workload.batches import tensors_in
+from autotune.torch_settings.naming import length_of, tensors_in
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -25,10 +25,9 @@ from autotune.knobs import WorkloadFacts, with_what_is_in_force
 from autotune.timing.clock import Clock, clock_of
 from autotune.timing.loop import has_sparse_gradients, is_compiled, small_fraction, training_facts
 from autotune.timing.padding import padding_of
-from autotune.torch_settings.naming import length_of, weights_of
+from autotune.torch_settings.naming import length_of, tensors_in, weights_of
 from autotune.training.placement import look_at
 from autotune.training.tuned import Tuned, torch_device
-from autotune.workload.batches import tensors_in
 from autotune.workload.fingerprint import fingerprint
 from autotune.workload.user_errors import described, wrap_user_error
 from autotune.workload.workload import Workload, draw_samples, indices_of
