@@ -323,7 +323,7 @@ class ProcessRunner:
         if incumbent is None or spare_seconds <= 0:
             return burst, pair
         apart = not burst.point.can_share_process(incumbent)
-        if burst.outcome.is_memory or _retried(burst):
+        if burst.outcome.is_memory or burst.retried_allocation:
             crowded = apart or self._request.device == "cpu"
         else:
             crowded = apart and burst.outcome is Outcome.CRASHED
@@ -393,13 +393,7 @@ class ProcessRunner:
 
 def _overflows(bursts: Sequence[Burst]) -> bool:
     """Whether one of several ran out of memory, or had to free its cache because of the others."""
-    return len(bursts) > 1 and any(burst.outcome.is_memory or _retried(burst) for burst in bursts)
-
-
-def _retried(burst: Burst) -> bool:
-    """Whether the allocator of its own process had to free its cache and ask again."""
-    telemetry = burst.measurement.telemetry if burst.measurement is not None else None
-    return telemetry is not None and bool(telemetry.allocator_retries)
+    return len(bursts) > 1 and any(burst.outcome.is_memory or burst.retried_allocation for burst in bursts)
 
 
 def _on_one_rank(point: Point) -> Point:

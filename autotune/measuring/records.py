@@ -223,6 +223,12 @@ class Burst(BaseModel):
         return telemetry.disturbance if telemetry else None
 
     @property
+    def retried_allocation(self) -> bool:
+        """Whether the allocator had to free its cache and ask again while it was timed."""
+        telemetry = self.measurement.telemetry if self.measurement else None
+        return telemetry is not None and bool(telemetry.allocator_retries)
+
+    @property
     def measuring_seconds(self) -> float:
         """Seconds of warm-up and timed steps."""
         measurement = self.measurement

@@ -11,7 +11,7 @@ import math
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -92,13 +92,8 @@ class Drawing(DataLoader[Any]):
         goes_on &= own.persists
         sampler = super()._index_sampler if sampler is None else sampler
         seeds = copied(self.generator)  # torch draws the workers' seed from it, the same one as the loader of `own`
-        draws = (not goes_on) + isinstance(self.dataset, IterDataPipe)
-        source = begun(sampler, self.generator, draws=draws, starts_workers=bool(own.workers) and not goes_on)
-        within = sampler.sampler if type(sampler) is BatchSampler else sampler
-        # This sampler may draw once more at its end, which a script that counts batches never reaches.
-        most = len(sampler) if type(within) is RandomSampler else math.inf
-        looks = self.num_workers > own.workers and _is_first(INDICES_DRAW, within)
-        indices = _Indices(source, own.queue, most, say if looks else None)
+        looks = self.num_workers > own.workers and _is_first(INDICES_DRAW, _within(sampler))
+        indices = Indices(self, own, sampler, begins=not goes_on, say=say if looks else None)
 
         def start() -> Iterator[Any]:
             self._order = self._order or _Order()
@@ -127,7 +122,7 @@ class _Order:
     """Replaces a loader's sampler: persistent workers use the same one in each epoch."""
 
     sampler: Any
-    indices: _Indices
+    indices: Indices
 
     def __iter__(self) -> Iterator[Any]:
         return self.indices
@@ -136,24 +131,36 @@ class _Order:
         return len(self.sampler)
 
 
-class _Indices(Iterator[Any]):
+class Indices(Iterator[Any]):
     """The indices of a pass, batch by batch, drawn when the script's own loader would draw; sooner only for workers.
 
     Args:
-        source: Draws them.
-        ahead: Batches whose indices the script's own loader draws before the first request.
-        most: Most batches to draw indices for before they are due.
+        loader: The loader, or one with the same data set and generator.
+        own: Describes the loader to draw as.
+        sampler: Draws the indices of batches.
+        begins: Whether torch would make a new iterator, rather than reuse one whose workers persist.
         say: Receives a warning if random numbers are drawn before they are due.
+
+    Attributes:
+        error: What the sampler has raised, if anything.
     """
 
-    def __init__(self, source: Iterator[Any], ahead: int, most: float, say: Callable[[str], None] | None) -> None:
-        self._source = source
-        self._due = ahead
-        self._most = most
+    def __init__(
+        self, loader: DataLoader[Any], own: Own, sampler: Any, *, begins: bool, say: Callable[[str], None] | None = None
+    ) -> None:
+        self.error: Exception | None = None
+        self._source = iter(sampler)
+        for _ in range(begins + isinstance(loader.dataset, IterDataPipe)):  # torch's own draws of seeds
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        if begins and own.workers:  # torch makes two iterators then, and some shuffle on creation
+            self._source = iter(sampler)
+        # This sampler may draw once more at its end, which a script that counts batches never reaches.
+        self._most = len(sampler) if type(_within(sampler)) is RandomSampler else math.inf
+        self._due = own.queue
         self._say = say
         self._count = 0.0
         self._ready: deque[Any] = deque()
-        self._draw(ahead)
+        self._draw(self._due)
 
     def ask(self) -> None:
         """The script asks for a batch."""
@@ -167,6 +174,10 @@ class _Indices(Iterator[Any]):
             raise StopIteration
         return self._ready.popleft()
 
+    def take_back(self, batches: Iterable[Any]) -> None:
+        """Takes batches of indices that came to nothing; they come again, first."""
+        self._ready.extendleft(reversed(list(batches)))
+
     def _draw(self, count: float) -> None:
         while self._count < count:
             try:
@@ -174,6 +185,9 @@ class _Indices(Iterator[Any]):
             except StopIteration:
                 self._count = math.inf
                 return
+            except Exception as error:
+                self.error = error
+                raise
             self._count += 1
 
     def _draw_ahead(self) -> None:
@@ -240,19 +254,9 @@ def copied(generator: torch.Generator | None) -> torch.Generator:
     return copy
 
 
-def begun(sampler: Any, generator: torch.Generator | None, *, draws: int, starts_workers: bool) -> Iterator[Any]:
-    """The indices that a sampler draws for a pass, after torch's own draws at its start.
-
-    Args:
-        sampler: Draws a loader's indices.
-        generator: The loader's generator.
-        draws: How many seeds torch draws.
-        starts_workers: Whether torch starts workers. Then it makes two iterators, and some shuffle on creation.
-    """
-    indices = iter(sampler)
-    for _ in range(draws):
-        torch.empty((), dtype=torch.int64).random_(generator=generator)
-    return iter(sampler) if starts_workers else indices
+def _within(sampler: Any) -> Any:
+    """The sampler that torch's own batches are made of; another sampler itself."""
+    return sampler.sampler if type(sampler) is BatchSampler else sampler
 
 
 def random_states() -> list[Any]:

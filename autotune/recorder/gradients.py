@@ -1,10 +1,10 @@
-"""Records the losses of a script's first steps, and the gradient of the first one."""
+"""The gradient of a training's first step, compared with another run's; and the losses of a script's first steps."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .ranks import this_rank
@@ -14,6 +14,41 @@ if TYPE_CHECKING:
 
 MOST_ELEMENTS = 20_000_000
 """Most elements of a gradient that are compared (80 MB); a larger one is sampled evenly."""
+
+
+def gradient_of(
+    weights: Iterable[torch.Tensor], part_of: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[torch.Tensor, float]:
+    """Copies the gradient of some weights, in their order, into one vector: fp32, on the CPU.
+
+    Args:
+        weights: The weights. A trained one without a gradient counts as zeros, so that elements keep their places.
+        part_of: Makes an ordinary tensor of a gradient that may be split among ranks.
+
+    Returns:
+        The elements, or an even sample of them, and the norm of all.
+    """
+    import torch
+
+    trained = [weight for weight in weights if weight.requires_grad]
+    stride = max(1, math.ceil(sum(weight.numel() for weight in trained) / MOST_ELEMENTS))
+    elements: list[torch.Tensor] = []
+    squares = 0.0
+    for weight in trained:
+        part = part_of(torch.zeros_like(weight) if weight.grad is None else weight.grad)
+        flat = part.detach().cpu().float().reshape(-1)
+        elements.append(flat[::stride])
+        squares += float(flat.double().square().sum())
+    return torch.cat(elements), math.sqrt(squares)
+
+
+def cosine(mine: torch.Tensor, others: torch.Tensor) -> float:
+    """The cosine between two gradients: 1 if both are zero, 0 if they belong to different weights."""
+    if mine.shape != others.shape:
+        return 0.0
+    mine, others = mine.double(), others.double()
+    lengths = float(mine.norm() * others.norm())
+    return float(mine @ others) / lengths if lengths else float(not mine.any() and not others.any())
 
 
 class Gradients:
@@ -31,28 +66,22 @@ class Gradients:
         self._is_compared = False
         self._norm, self._cosine = 0.0, 1.0
 
-    def before_step(self, weights: Iterable[torch.Tensor]) -> None:
+    def before_step(self, weights: Sequence[torch.Tensor]) -> None:
         """Compares the complete gradient of these weights, in the first step."""
-        if self._is_compared or self._request["file"] is None or this_rank():
+        file = self._request["file"]
+        if self._is_compared or file is None or this_rank():
+            return
+        if all(weight.grad is None for weight in weights):  # an optimizer whose step calls the model first
             return
         import torch
 
-        gradients = [_own_part(weight.grad) for weight in weights if weight.grad is not None]
-        if not gradients:  # an optimizer whose step calls the model first
-            return
         self._is_compared = True
-        stride = max(1, math.ceil(sum(one.numel() for one in gradients) / MOST_ELEMENTS))
-        flat = torch.cat([one.detach().float().cpu().contiguous().reshape(-1)[::stride] for one in gradients])
-        self._norm = math.sqrt(sum(float(one.detach().double().pow(2).sum()) for one in gradients))
-        file = self._request["file"]
-        if not os.path.exists(file):
-            torch.from_file(file, shared=True, size=flat.numel(), dtype=torch.float32).copy_(flat)
-            return
-        other = torch.from_file(file, size=os.path.getsize(file) // 4, dtype=torch.float32)
-        if other.shape == flat.shape:
-            mine, theirs = flat.double(), other.double()
-            lengths = float(mine.norm() * theirs.norm())
-            self._cosine = float(mine @ theirs) / lengths if lengths else float(not mine.any() and not theirs.any())
+        gradient, self._norm = gradient_of(weights, _own_part)
+        if os.path.exists(file):
+            first = torch.from_file(file, size=os.path.getsize(file) // 4, dtype=torch.float32)
+            self._cosine = cosine(gradient, first)
+        else:
+            torch.from_file(file, shared=True, size=gradient.numel(), dtype=torch.float32).copy_(gradient)
 
     def after_step(self) -> bool:
         """Counts a step; returns whether it was the last one needed."""

@@ -41,7 +41,6 @@ unknown.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import sys
@@ -60,7 +59,6 @@ from ..timing.loop import (
     described,
     has_sparse_gradients,
     holders_of,
-    implementations,
     is_compiled,
     is_in_backward,
     merged,
@@ -69,14 +67,13 @@ from ..timing.loop import (
     rows_of,
     sums_of,
     trained_beside,
+    training_facts,
     usual,
 )
 from ..timing.padding import Padding, padding_of
-from ..timing.traffic import traffic_of
 from ..torch_settings.compiled import compiled_graphs
 from ..torch_settings.in_force import read
-from ..torch_settings.naming import count_of, loader_key, model_key, shapes_hash, tensors_in
-from ..torch_settings.repeated_blocks import count_blocks
+from ..torch_settings.naming import count_of, loader_key, model_key, tensors_in
 from ..torch_settings.undo import in_reverse, nothing
 from . import hooks
 from .attributes import Growth
@@ -148,6 +145,7 @@ class Observer:
         self._passes = Passes()
         self._draws: list[tuple[int, int]] = []  # loader id and samples of each draw
         self._batches: list[list[tuple[int, ...]]] = []
+        self._batch_bytes = 0
         self._growth = Growth()
         self._padding: list[Padding] = []
         self._models: dict[int, Any] = {}
@@ -258,7 +256,7 @@ class Observer:
         begun.note(len(self._draws), samples)
         self._growth.note(begun.loader, samples)
         tensors = list(tensors_in(batch))
-        self._facts["batch_bytes"] = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        self._batch_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self._batches.append([tuple(tensor.shape) for tensor in tensors])
         self._draws.append((id(begun.loader), samples))
         if len(self._draws) > MOST_DRAWS and not self._marks and not self._is_thorough:
@@ -411,25 +409,28 @@ class Observer:
         in_compiled_code = calls_unseen and compiled_graphs() > 0
         sample_seconds, wait_fraction = reading(main) if self._is_thorough else self._passes.reading(main)
         device = torch.device(self._facts.get("device", "cpu"))
-        traffic = traffic_of(models, self._optimizers.values())
-        tokens = sum(padding.tokens for padding in self._padding)
+        optimizers = [first] if first is not None else []
+        optimizers += [one for one in self._optimizers.values() if one is not first]
         apart = self._threads["draw"] - self._threads["train"] if self._threads["train"] else set()
         return {
             "device": "cpu",
             "compiled": in_compiled_code or any(is_compiled(model) for model in models),
             "calls_unseen": calls_unseen and not in_compiled_code,
             "step_calls": [] if loaders else [after - before for before, after in pairwise(self._called)],
-            "small_operators_fraction": self._profile.small_operators,
-            "batch_bytes": 0,
+            "facts": {
+                **training_facts(models, optimizers, self._padding, is_sparse=self._has_sparse),
+                "batch_bytes": self._batch_bytes,
+                "sample_seconds": sample_seconds,
+                "sample_wait_fraction": wait_fraction,
+                "small_operators_fraction": self._profile.small_operators,
+                "has_attention": self._attention.was_called,
+                "fixed_shapes": len({str(self._batches[place]) for place in places[1:]}) <= 1,
+            },
             "step_samples": 1,
-            "pass_bytes": traffic.pass_bytes,
-            "update_bytes": traffic.update_bytes,
-            "padding_fraction": sum(one.padded for one in self._padding) / tokens if tokens else None,
             "opens_group": False,
-            "attention": self._attention.was_called,
             **self._facts,
             **({"step_samples": usual(self._row_counts)} if self._row_counts else {}),
-            "in_force": read(self._reads, models, [first] if first is not None else [], device),
+            "in_force": read(self._reads, models, optimizers[:1], device),
             "pid": os.getpid(),
             "argv": sys.argv,
             "first_argv": self._first_argv,
@@ -437,7 +438,6 @@ class Observer:
             "steps": len(self._marks),
             "optimizers": len(per_optimizer),
             "optimizer": type(first).__name__ if first is not None else None,
-            "optimizer_impls": [form for form in implementations(first) if form != "fused" or not self._has_sparse],
             "updates_itself": self._updates_itself and not self._steps,
             "accumulation": max(1, usual(draws) if main is not None else round(self._calls_between / rounds)),
             "draws_ahead": usual(draws) > 1 and usual([len(each) for each in self._drawn_when[1:-1]]) == 1,
@@ -453,15 +453,6 @@ class Observer:
             ],
             "models": [model_key(model) for model in models],
             "model_names": [type(model).__name__ for model in models],
-            "tensors": sum(1 for model in models for _ in model.parameters()),
-            "weights": sum(weight.numel() for model in models for weight in model.parameters()),
-            "images": any(weight.dim() == 4 for model in models for weight in model.parameters()),
-            "shapes": shapes_hash(*models),
-            "blocks": sum(count_blocks(model) for model in models),
-            "recomputable_blocks": sum(count_blocks(model, recomputable=True) for model in models),
-            "fixed_shapes": len({str(self._batches[place]) for place in places[1:]}) <= 1,
-            "sample_seconds": sample_seconds,
-            "sample_wait_fraction": wait_fraction,
             "ranks": count_ranks(),
             "gpus": [uuids()],
             "ddp": exchange_of(models),
@@ -471,8 +462,6 @@ class Observer:
             "default_threads": self._default_threads,
             "source": self._sites.described(loaders, [self._optimizers[one] for one in per_optimizer]),
             "frameworks": [name for name in ("lightning", "transformers", "accelerate") if name in sys.modules],
-            "triton": importlib.util.find_spec("triton") is not None,
-            "torchao": importlib.util.find_spec("torchao") is not None,
             "cuda_opened": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
         }
 

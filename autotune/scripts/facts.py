@@ -24,7 +24,6 @@ _OF_LOOP = (
 )  # fmt: skip
 _HALF = {"bfloat16": "bf16", "float16": "fp16"}
 _OF_SOURCE = ("may_change_data", "has_autotune")
-MOST_NAMED = 3
 BUILD = "write a build() for it, as the README shows"
 
 
@@ -33,38 +32,17 @@ def facts_of(seen: SeenScript, script: Script) -> WorkloadFacts:
     baseline = baseline_of(seen)
     main = seen.loaders[0] if seen.loaders else None
     samples = main.samples if main is not None else None
-    parts = [*seen.model_names, seen.shapes, str(samples), str(seen.optimizer), str(baseline.effective_batch)]
+    shapes = seen.facts["model"]["shapes"]
+    parts = [*seen.model_names, shapes, str(samples), str(seen.optimizer), str(baseline.effective_batch)]
     return WorkloadFacts.model_validate(
         {
+            **seen.facts,
             "target": script.text,
             "name": script.name,
             "fingerprint": hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16],
-            "model": {
-                "name": names_of(seen.model_names),
-                "tensors": seen.tensors,
-                "weights": seen.weights,
-                "shapes": seen.shapes,
-                "optimizer": seen.optimizer,
-            },
             "samples": samples,
             "baseline": baseline,
-            "parameters": seen.weights,
-            "batch_bytes": seen.batch_bytes,
-            "pass_bytes": seen.pass_bytes,
-            "update_bytes": seen.update_bytes,
-            "padding_fraction": seen.padding_fraction,
-            "sample_seconds": seen.sample_seconds,
-            "sample_wait_fraction": seen.sample_wait_fraction,
-            "has_images": seen.images,
-            "has_triton": seen.triton,
-            "has_torchao": seen.torchao,
-            "has_attention": seen.attention,
-            "repeated_blocks": seen.blocks,
-            "recomputable_blocks": seen.recomputable_blocks,
-            "small_operators_fraction": min(1.0, seen.small_operators_fraction),
-            "fixed_shapes": seen.fixed_shapes,
             "unplaceable_reason": "a script's loader is not looked into",
-            "optimizer_impls": seen.optimizer_impls,
             "notes": notes_on(seen),
             "fork_safe": True,
         }
@@ -109,12 +87,6 @@ def loop_of(seen: SeenScript) -> dict[str, Any]:
         **{name: getattr(seen, name) for name in _OF_LOOP},
         "place": seen.source.get("here", {}),
     }
-
-
-def names_of(models: list[str]) -> str:
-    """The models of a script; the first few are named."""
-    more = len(models) - MOST_NAMED
-    return " and ".join([*models[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])]) or "unknown"
 
 
 def notes_on(seen: SeenScript) -> tuple[str, ...]:

@@ -402,9 +402,9 @@ class ScriptIsolation(Isolation):
                 return ended
         reference, control, changed = traces
         value = {
-            "reference": _trace(reference),
-            "control": _trace(control),
-            "candidate": _trace(changed),
+            "reference": reference,
+            "control": control,
+            "candidate": changed,
             "cosine": changed["cosine"],
             "control_cosine": control["cosine"],
             "has_batch_norm": False,
@@ -416,10 +416,6 @@ class ScriptIsolation(Isolation):
 def _layer(job: Request | Live) -> str:
     """The name of a job's layer."""
     return f"job{job.number}"
-
-
-def _trace(result: dict[str, Any]) -> dict[str, Any]:
-    return {"losses": result["losses"], "gradient_norm": result["gradient_norm"]}
 
 
 def _config_of(request: Request) -> TrainConfig:

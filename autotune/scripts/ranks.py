@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune.bursts.hosts.endings import lost_another
+from autotune.bursts.hosts.endings import RankFailure, cause_among
 from autotune.bursts.jobs.rank_launcher import LOOPBACK
 from autotune.measuring import Outcome
 
@@ -22,8 +22,7 @@ _OF_TORCHRUN = "PET_MASTER_PORT"
 class Together:
     """Merges the events of several ranks into one job: each rank sends the same events in the same order.
 
-    A block takes as long as its slowest rank, and host memory adds up; other values come from the first rank. A rank
-    that fails takes the others with it, whose connections then fail: the cause is reported.
+    A block takes as long as its slowest rank, and host memory adds up; other values come from the first rank.
 
     Args:
         ranks: The number of each rank, by sender; grows as ranks connect.
@@ -38,14 +37,13 @@ class Together:
         self._ranks = ranks
         self._count = count
         self._events: dict[str, dict[int, dict[str, Any]]] = {}
-        self._failures: list[tuple[int, dict[str, Any]]] = []
-        self._silent: list[int] = []
+        self._failures: list[RankFailure] = []  # by sender
         self._has_ended, self._is_reported = False, False
 
     @property
     def has_failed(self) -> bool:
         """Whether a rank has failed, or has gone before it sent its result."""
-        return bool(self._failures or self._silent)
+        return bool(self._failures)
 
     def add_event(self, sender: int, event: dict[str, Any]) -> list[dict[str, Any]]:
         """Takes an event of a rank; returns the merged events, which are empty until all ranks have sent theirs.
@@ -58,7 +56,7 @@ class Together:
         if kind in {"joined", "started", "serves"}:
             self.pids.append(event["pid"])
         if kind == "failure":
-            self._failures.append((sender, event))
+            self._failures.append(RankFailure(sender, event, is_silent=False))
             return []
         if kind == "phase":  # ranks do not wait for each other there
             return [event] if self._ranks.get(sender) == 0 else []
@@ -77,23 +75,18 @@ class Together:
     def note_disconnect(self, sender: int) -> None:
         """Records that a rank has disconnected. Before its last event or a failure, it counts as lost."""
         has_ended = self._has_ended or any(sender in self._events.get(kind, ()) for kind in _LAST)
-        if not has_ended and all(failed != sender for failed, _ in self._failures):
-            self._silent.append(sender)
+        if not has_ended and all(failure.rank != sender for failure in self._failures):
+            reason = "the process ended without a report, as a killed one does"
+            event = {"event": "failure", "outcome": Outcome.CRASHED.value, "reason": reason}
+            self._failures.append(RankFailure(sender, event, is_silent=True))
 
     def outcome(self) -> list[dict[str, Any]]:
         """The cause of a failed job, as far as it can be known; empty without a failure, or after the first call."""
         if self._is_reported or not self.has_failed:
             return []
         self._is_reported = True
-        own = [(sender, event) for sender, event in self._failures if not lost_another(event)]
-        if own or not self._silent:
-            sender, event = (own or self._failures)[0]
-            return [{**event, "reason": f"{self._named(sender)}: {event['reason']}"}]
-        reason = f"{self._named(self._silent[0])}: the process ended without a report, as a killed one does"
-        return [{"event": "failure", "outcome": Outcome.CRASHED.value, "reason": reason}]
-
-    def _named(self, sender: int) -> str:
-        return f"on rank {self._ranks.get(sender, sender)} of {self._count}"
+        failures = [one._replace(rank=self._ranks.get(one.rank, one.rank)) for one in self._failures]
+        return [cause_among(failures, self._count)]
 
 
 def _first(events: Sequence[dict[str, Any]]) -> dict[str, Any]:

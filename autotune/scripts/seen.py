@@ -69,27 +69,13 @@ class SeenScript:
         default_threads: The same before the script began.
         loaders: The loaders that feed training, the most used first; empty: steps are counted.
         samples: The sizes of the first batches.
-        batch_bytes: Bytes of a batch.
-        pass_bytes: Bytes that a micro-batch moves at least, without its samples.
-        update_bytes: Bytes that an optimizer step moves at least.
-        padding_fraction: Share of padding in the tokens of the first batches; None if unknown.
-        sample_seconds: Time to read a sample.
-        sample_wait_fraction: Share of that time in which no processor computed.
-        images: Whether weights have four dimensions.
-        fixed_shapes: Whether all batches have one shape.
+        facts: What `knobs.WorkloadFacts` takes as it is.
         step_samples: The size of a batch, where there is no loader.
         accumulation: Micro-batches of a step.
         draws_ahead: Whether all micro-batches of a step are drawn before the first is trained on.
         opens_group: Whether the script opens its process group itself.
         models: The keys by which the recorder finds the models again.
         model_names: Their classes.
-        tensors: How many weight tensors they have.
-        weights: How many weights they have.
-        shapes: Hash of the weights' shapes.
-        blocks: How many identical blocks hold most of the weights.
-        recomputable_blocks: How many of them may run forward twice.
-        attention: Whether torch's attention was called.
-        small_operators_fraction: Share of a step's time in operators that take almost no time each.
         precision: The type that the script itself chooses to compute in; None: fp32.
         in_force: The values that torch has for knobs, as far as they can be read.
         compiled: Whether the script compiles.
@@ -98,11 +84,8 @@ class SeenScript:
         ddp: The arguments of its DistributedDataParallel; None without one.
         optimizers: How many optimizers step.
         optimizer: The class of the first one.
-        optimizer_impls: The implementations that it accepts.
         updates_itself: Whether no optimizer of torch steps: the script changes its weights itself.
         evaluation_bytes: Bytes of the largest chunk that evaluation frees.
-        triton: Whether the script's Python has Triton.
-        torchao: Whether the script's Python has torchao.
     """
 
     argv: list[str]
@@ -122,27 +105,13 @@ class SeenScript:
     default_threads: int
     loaders: tuple[SeenLoader, ...]
     samples: list[int]
-    batch_bytes: int
-    pass_bytes: int
-    update_bytes: int
-    padding_fraction: float | None
-    sample_seconds: float
-    sample_wait_fraction: float
-    images: bool
-    fixed_shapes: bool
+    facts: dict[str, Any]
     step_samples: int
     accumulation: int
     draws_ahead: bool
     opens_group: bool
     models: list[str]
     model_names: list[str]
-    tensors: int
-    weights: int
-    shapes: str
-    blocks: int
-    recomputable_blocks: int
-    attention: bool
-    small_operators_fraction: float
     precision: str | None
     in_force: dict[str, Any]
     compiled: bool
@@ -151,11 +120,8 @@ class SeenScript:
     ddp: dict[str, Any] | None
     optimizers: int
     optimizer: str | None
-    optimizer_impls: list[str]
     updates_itself: bool
     evaluation_bytes: int
-    triton: bool
-    torchao: bool
 
     @property
     def chosen(self) -> dict[str, Any]:

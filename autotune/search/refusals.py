@@ -47,7 +47,7 @@ def _for_memory(point: Point, earlier: Burst, *, on_cpu: bool) -> str | None:
         return "this machine could not pin a batch's memory"
     if earlier.outcome is Outcome.SHM_EXHAUSTED and _queued_samples(point) >= _queued_samples(earlier.point) > 0:
         return "a smaller queue of batches already filled the shared memory"
-    if _retried_allocation(earlier) and _at_least_as_large(point, earlier.point) and point.config.batch_size > size:
+    if earlier.retried_allocation and _at_least_as_large(point, earlier.point) and point.config.batch_size > size:
         return f"at batch {size} already, the allocator had to free its cache and ask again, which is slow"
     return None
 
@@ -55,12 +55,6 @@ def _for_memory(point: Point, earlier: Burst, *, on_cpu: bool) -> str | None:
 def _failed_to_pin(burst: Burst) -> bool:
     """Whether a burst ended because a batch could not be pinned."""
     return burst.outcome is Outcome.HOST_OOM and (burst.reason or "").startswith(PINNING)
-
-
-def _retried_allocation(burst: Burst) -> bool:
-    """Whether the allocator had to free its cache and retry while a burst was timed."""
-    telemetry = burst.measurement.telemetry if burst.measurement is not None else None
-    return telemetry is not None and bool(telemetry.allocator_retries)
 
 
 def _at_least_as_large(point: Point, failed: Point) -> bool:

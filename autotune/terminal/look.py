@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from autotune.knobs import Space, format_scalar
-from autotune.scripts.facts import baseline_of, names_of
+from autotune.scripts.facts import baseline_of
 from autotune.scripts.seen import SeenScript
 from autotune.units import format_seconds
 from autotune.wording import as_text, labelled
@@ -47,7 +47,7 @@ def look_data(seen: SeenScript | None, space: Space, protects: str | None) -> di
 
 def _found(seen: SeenScript, space: Space, protects: str) -> Iterator[RenderableType]:
     rows = {
-        "model": names_of(seen.model_names) + f", {seen.weights:,} weights",
+        "model": "{name}, {weights:,} weights".format(**seen.facts["model"]),
         "optimizer": _optimizer(seen),
         "loader": _loader(seen),
         "an optimizer step": f"{space.baseline.effective_batch} samples, in {seen.accumulation} micro-batches",

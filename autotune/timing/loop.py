@@ -1,11 +1,12 @@
-"""Describes what the observer has seen: loaders, optimizers, models, and processes that train in parallel."""
+"""Describes a training that a look has seen: loaders, optimizers, models, and processes that train in parallel."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
@@ -18,19 +19,85 @@ from ..torch_settings.naming import (
     is_own_batch_sampler,
     length_of,
     loader_key,
+    shapes_hash,
     tensors_in,
     weights_of,
 )
+from ..torch_settings.repeated_blocks import count_blocks
+from .traffic import traffic_of
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from torch.optim import Optimizer
+
+    from .padding import Padding
 
 SAMPLE_SECONDS, MOST_SAMPLES = 0.3, 16
 UNKNOWN_READING = (1e-4, 1.0)
 """What `reading` returns for a data set that it cannot or must not read."""
 SMALL_OPERATOR_MICROSECONDS = 20.0
 """Below this, most of an operator's time is call overhead."""
+MOST_NAMED = 3
+"""Models of a training that are named."""
+
+
+def training_facts(
+    models: Sequence[nn.Module],
+    optimizers: Sequence[Optimizer],
+    paddings: Sequence[Padding],
+    batch: Iterable[torch.Tensor] = (),
+    *,
+    is_sparse: bool,
+) -> dict[str, Any]:
+    """What a look at a build() and one at a script both learn, by the names of `knobs.WorkloadFacts`.
+
+    Args:
+        models: The trained models.
+        optimizers: Their optimizers, which have stepped; the first one is described.
+        paddings: The padding of some batches.
+        batch: The tensors of a batch, where their dimensions count.
+        is_sparse: Whether some gradients are sparse.
+    """
+    weights = [weight for model in models for weight in model.parameters()]
+    traffic = traffic_of(models, optimizers)
+    tokens = sum(padding.tokens for padding in paddings)
+    first = optimizers[0] if optimizers else None
+    return {
+        "model": model_facts(models, first),
+        "parameters": sum(weight.numel() for weight in weights),
+        "pass_bytes": traffic.pass_bytes,
+        "update_bytes": traffic.update_bytes,
+        "padding_fraction": sum(padding.padded for padding in paddings) / tokens if tokens else None,
+        "has_images": any(tensor.dim() == 4 for tensor in (*weights, *batch)),
+        "has_triton": importlib.util.find_spec("triton") is not None,
+        "has_torchao": importlib.util.find_spec("torchao") is not None,
+        "repeated_blocks": sum(count_blocks(model) for model in models),
+        "recomputable_blocks": sum(count_blocks(model, recomputable=True) for model in models),
+        "optimizer_impls": [form for form in implementations(first) if form != "fused" or not is_sparse],
+    }
+
+
+def model_facts(models: Sequence[nn.Module], optimizer: Optimizer | None) -> dict[str, Any]:
+    """What distinguishes models and an optimizer from others, by the names of `knobs.ModelFacts`.
+
+    They include only the shapes of weights, so a model has the same facts inside another one, such as a
+    LightningModule.
+    """
+    weights = [weight for model in models for weight in model.parameters()]
+    return {
+        "name": names_of([type(model).__name__ for model in models]),
+        "tensors": len(weights),
+        "weights": sum(weight.numel() for weight in weights),
+        "shapes": shapes_hash(*models),
+        "optimizer": type(optimizer).__name__ if optimizer is not None else None,
+    }
+
+
+def names_of(models: Sequence[str]) -> str:
+    """The names of models; only the first few are listed."""
+    more = len(models) - MOST_NAMED
+    return " and ".join([*models[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])]) or "unknown"
 
 
 def merged(draws: list[tuple[int, int]], keys: dict[int, str]) -> list[tuple[int, int]]:

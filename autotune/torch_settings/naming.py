@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import hashlib
 import inspect
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim import Optimizer
+
+DEEPEST = 8
+"""Nested containers of a batch that are searched for tensors: parts may refer back to each other."""
 
 
 def arguments_of(made: Any, by: type) -> dict[str, Any]:
@@ -146,7 +150,7 @@ def length_of(sized: Any) -> int | None:
 
 
 def tensors_in(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Yields all tensors in a batch of mappings, sequences, and objects with attributes."""
+    """Yields all tensors in a batch of mappings, sequences and dataclasses, or in one object's attributes, in order."""
     import torch
 
     if isinstance(batch, torch.Tensor):
@@ -157,9 +161,11 @@ def tensors_in(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
         parts = batch.values()
     elif isinstance(batch, (list, tuple)):
         parts = batch
+    elif dataclasses.is_dataclass(batch):
+        parts = (getattr(batch, field.name, None) for field in dataclasses.fields(batch))
     elif depth == 0 and isinstance(attributes := getattr(batch, "__dict__", None), dict):
         parts = attributes.values()
-    if depth < 4:
+    if depth < DEEPEST:
         for part in parts:
             yield from tensors_in(part, depth + 1)
 

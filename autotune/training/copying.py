@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from autotune.workload.batches import tensors_in
+from autotune.torch_settings.naming import tensors_in
 
 
 class SideStream:

@@ -23,9 +23,9 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 from autotune.errors import ConfigError
 from autotune.hardware.host import read_memory
 from autotune.recorder.order import random_numbers
-from autotune.torch_settings.naming import length_of
+from autotune.torch_settings.naming import length_of, tensors_in
 from autotune.units import format_bytes, format_seconds
-from autotune.workload.batches import tensors_in, with_tensors
+from autotune.workload.batches import with_tensors
 
 Collate = Callable[[Any], Any]
 CHUNK_SAMPLES, CHUNK_BYTES = 1024, 2**26

@@ -17,11 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from autotune.errors import ConfigError
-from autotune.knobs import DATALOADER_ARGUMENTS, TrainConfig, going_with, loader_arguments
+from autotune.knobs import DATALOADER_ARGUMENTS, ModelFacts, TrainConfig, going_with, loader_arguments
 from autotune.recorder.drawing import Own
 from autotune.recorder.realised import note_training
 from autotune.results.result import Result
 from autotune.results.trainings import order_of
+from autotune.timing.loop import model_facts
 from autotune.torch_settings.compiled import compile_loss
 from autotune.torch_settings.naming import length_of
 from autotune.torch_settings.precision import autocast
@@ -31,7 +32,7 @@ from autotune.training.placement import PlacedDataset, unfit, unpacked
 from autotune.training.ranks import Exchange, device_of_rank, join, on_all_ranks, shared_out, this_rank
 from autotune.training.switching import InForce
 from autotune.workload.batches import MicroBatches, move
-from autotune.workload.fingerprint import model_differences, model_facts
+from autotune.workload.fingerprint import model_differences
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -259,7 +260,7 @@ class Tuned:
         if self.result is None or measured is None or self._compared or not comparable(model, self.result):
             return
         self._compared = True
-        if differences := model_differences(measured, model_facts(model, optimizer)):
+        if differences := model_differences(measured, ModelFacts(**model_facts([model], optimizer))):
             message = (
                 f"{self.source} was measured with another workload ({'; '.join(differences)}): expect a different "
                 f"gain; run 'autotune check {self.source} --model TARGET' to measure it"

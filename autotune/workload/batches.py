@@ -33,22 +33,6 @@ def move(batch: Any, device: torch.device, *, non_blocking: bool = False, channe
     return _rebuild(batch, lambda part: move(part, device, non_blocking=non_blocking, channels_last=channels_last))
 
 
-def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
-    """All tensors in mappings, sequences and dataclasses, in order."""
-    if isinstance(batch, torch.Tensor):
-        yield batch
-        return
-    parts: Iterable[Any] = ()
-    if isinstance(batch, Mapping):
-        parts = batch.values()
-    elif isinstance(batch, (list, tuple)):
-        parts = batch
-    elif dataclasses.is_dataclass(batch):
-        parts = (getattr(batch, field.name, None) for field in dataclasses.fields(batch))
-    for part in parts:
-        yield from tensors_in(part)
-
-
 def with_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """A batch of the same structure with each tensor changed; None stays None.
 

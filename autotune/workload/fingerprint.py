@@ -6,11 +6,9 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from autotune.knobs import ModelFacts
-from autotune.torch_settings.naming import length_of, shapes_hash
-from autotune.workload.batches import tensors_in
+from autotune.torch_settings.naming import length_of, tensors_in
 
 if TYPE_CHECKING:
-    import torch
     from torch.optim import Optimizer
 
     from autotune.workload.workload import Workload
@@ -27,22 +25,6 @@ def fingerprint(workload: Workload, optimizer: Optimizer, sample: Any) -> str:
         str(workload.baseline_config.effective_batch),
     ]
     return _hash(parts)
-
-
-def model_facts(model: torch.nn.Module, optimizer: Optimizer | None) -> ModelFacts:
-    """Facts that identify a workload when only the model and its optimizer are available.
-
-    They include only the shapes of weights, so a model has the same facts inside another one, such as a
-    LightningModule.
-    """
-    weights = list(model.parameters())
-    return ModelFacts(
-        name=type(model).__name__,
-        tensors=len(weights),
-        weights=sum(weight.numel() for weight in weights),
-        shapes=shapes_hash(model),
-        optimizer=type(optimizer).__name__ if optimizer is not None else None,
-    )
 
 
 def model_differences(there: ModelFacts, here: ModelFacts) -> list[str]:

@@ -11,11 +11,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from autotune.bursts.hosts.protocol import BurstPlan
-from autotune.bursts.jobs.numerics_job import _train, cosine
+from autotune.bursts.jobs.numerics_job import _train
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Agreement, Numerics, judge_agreement
 from autotune.measuring.records import Outcome, Point
+from autotune.recorder.gradients import cosine, gradient_of
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.conftest import RunnerOf
@@ -149,9 +150,31 @@ def test_a_check_that_takes_too_long_says_so(runner_of: RunnerOf) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other", "expected"),
-    [([1.0, 0.0], [2.0, 0.0], 1.0), ([1.0, 0.0], [0.0, 1.0], 0.0), ([1.0], [-1.0], -1.0), ([0.0], [0.0], 1.0)],
+    [
+        ([1.0, 0.0], [2.0, 0.0], 1.0),
+        ([1.0, 0.0], [0.0, 1.0], 0.0),
+        ([1.0], [-1.0], -1.0),
+        ([0.0], [0.0], 1.0),
+        ([1.0], [1.0, 0.0], 0.0),
+        ([None, 1.0], [2.0, 1.0], 0.2**0.5),
+    ],
 )
-def test_cosines(one: list[float], other: list[float], expected: float) -> None:
-    """Of gradients with as many parts as there are parameters, some without a gradient."""
-    gradients = ([torch.tensor(part), None] for part in (one, other))
-    assert cosine(*gradients) == pytest.approx(expected)
+def test_cosines(one: list[float | None], other: list[float | None], expected: float) -> None:
+    """A weight without a gradient counts as zeros; gradients of different weights have nothing in common."""
+    gradients = []
+    for elements in (one, other):
+        weights = [torch.zeros(1, requires_grad=True) for _ in elements]
+        for weight, element in zip(weights, elements, strict=True):
+            weight.grad = None if element is None else torch.tensor([element])
+        gradients.append(gradient_of([torch.zeros(3), *weights], lambda part: part))
+    assert cosine(gradients[0][0], gradients[1][0]) == pytest.approx(expected)
+    assert gradients[1][1] == pytest.approx(sum(element**2 for element in other if element) ** 0.5)
+
+
+def test_a_large_gradient_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its norm is of all elements."""
+    monkeypatch.setattr("autotune.recorder.gradients.MOST_ELEMENTS", 10)
+    weight = torch.zeros(5, 20, requires_grad=True)
+    weight.grad = torch.ones(5, 20)
+    values, norm = gradient_of([weight], lambda part: part)
+    assert (values.shape, norm) == ((10,), 10.0)

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from autotune.recorder.drawing import Indices, Own
 from autotune.recorder.live import pools
-from autotune.recorder.live.pools import Order, Pool
+from autotune.recorder.live.pools import Pool
 
 
 class Numbers(Dataset[torch.Tensor]):
@@ -33,8 +34,13 @@ def opened(seconds: float, patience_seconds: float) -> Pool:
     loader = DataLoader(Numbers(seconds))
     arguments = {"dataset": loader.dataset, "num_workers": 1, "prefetch_factor": 1}
     pool = Pool(loader, (("num_workers", 1),), arguments, patience_seconds)
-    pool.open(Order(loader, begins=True))
+    pool.open(order(loader))
     return pool
+
+
+def order(loader: DataLoader[torch.Tensor]) -> Indices:
+    """Of a first pass."""
+    return Indices(loader, Own.of(loader), loader._index_sampler, begins=True)
 
 
 def test_a_killed_worker_is_noticed_long_before_patience_ends() -> None:
@@ -67,6 +73,6 @@ def test_a_pool_waits_as_patiently_for_its_workers_to_begin(monkeypatch: pytest.
     pool = opened(2.0, 60.0)
     assert pool.take() == 0
     pool.close()
-    pool.open(Order(DataLoader(Numbers(2.0)), begins=False))
+    pool.open(order(DataLoader(Numbers(2.0))))
     assert pool.take() == 0
     pool.end()

@@ -18,9 +18,8 @@ from autotune.measuring import Point
 from autotune.recorder import ending, hooks
 from autotune.recorder.importing import after_import
 from autotune.scripts import Script
-from autotune.scripts.facts import names_of
 from autotune.scripts.restarting import Course
-from autotune.timing.loop import holders_of, merged
+from autotune.timing.loop import holders_of, merged, names_of
 from autotune.timing.protocol import Command
 from autotune.torch_settings.naming import find_models, loader_kind, model_key
 

@@ -156,7 +156,7 @@ def test_samples_are_those_of_what_is_trained_on(tmp_path: Path, seen_in: SeenIn
 
 def test_fused_is_not_offered_for_sparse_gradients(tmp_path: Path, seen_in: SeenIn) -> None:
     """Torch's fused forms refuse them."""
-    assert seen_in(written(tmp_path, SPARSE)).optimizer_impls == ["foreach"]
+    assert seen_in(written(tmp_path, SPARSE)).facts["optimizer_impls"] == ["foreach"]
 
 
 def test_what_the_script_has_told_torch_is_its_baseline(tmp_path: Path, seen_in: SeenIn) -> None:

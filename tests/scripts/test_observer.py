@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -171,7 +170,7 @@ def test_a_real_training_shows_what_a_look_shows(name: str, folder: Path, printe
         isolation.start(START_SECONDS)
         looked = isolation.seen
     assert (loop_of(seen), baseline_of(seen)) == (loop_of(looked), baseline_of(looked))
-    assert 0 < seen.sample_seconds != UNKNOWN_READING[0]
-    names = [field.name for field in dataclasses.fields(SeenScript)]
-    differing = {name for name in names if getattr(seen, name) != getattr(looked, name)}
+    assert 0 < seen.facts["sample_seconds"] != UNKNOWN_READING[0]
+    shown, known = ({**vars(one), **one.facts, "facts": None} for one in (seen, looked))
+    differing = {name for name in shown if shown[name] != known[name]}
     assert differing <= MEASURED_OTHERWISE | OF_THE_PROCESS

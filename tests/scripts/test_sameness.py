@@ -140,3 +140,17 @@ def test_scripts_are_compared_bit_by_bit(
         verdict = guard.check(Point(config=baseline.config.replace(num_workers=2)), 8, 60.0)
     assert verdict.outcome == outcome, verdict.reason
     assert told in verdict.reason
+
+
+@pytest.mark.slow
+def test_a_script_in_half_precision_is_compared_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradients of its first step, computed in two processes, point almost the same way."""
+    monkeypatch.chdir(tmp_path)
+    with ScriptIsolation(script("plain")) as isolation:
+        isolation.start(START_SECONDS)
+        runner = ProcessRunner(isolation, "cpu")
+        half = runner.check(START_SECONDS).baseline.replace(precision="bf16")
+        agreement = runner.agreement(Point(config=half), 5, 60.0)
+    assert 0.99 < agreement.cosine < 1 - 1e-9
+    assert len(agreement.candidate.losses) == 5
+    assert agreement.candidate.gradient_norm == pytest.approx(agreement.reference.gradient_norm, rel=0.1)

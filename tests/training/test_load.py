@@ -15,11 +15,13 @@ import autotune
 from autotune.errors import ConfigError, ResultFileError, WorkloadError
 from autotune.hardware.host import read_cpu
 from autotune.knobs.config import TrainConfig
+from autotune.knobs.facts import ModelFacts
 from autotune.results.files import write_document
 from autotune.results.result import Result, Side
 from autotune.results.trainings import Note
+from autotune.timing.loop import model_facts
 from autotune.training.load_result import load
-from autotune.workload.fingerprint import fingerprint, model_facts
+from autotune.workload.fingerprint import fingerprint
 from tests.factories import make_gpu, make_hardware, make_measurement, make_result, make_software
 from tests.processes import run
 from tests.workloads import mistakes
@@ -88,7 +90,7 @@ def build_linear(features: int = 4) -> torch.nn.Module:
 def measured_with(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
     """The workload of a result that was measured with this model."""
     record = make_result().workload
-    return {"workload": record.model_copy(update={"model": model_facts(model, optimizer)})}
+    return {"workload": record.model_copy(update={"model": ModelFacts(**model_facts([model], optimizer))})}
 
 
 def test_the_measured_model_is_silent(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from autotune.knobs.config import TrainConfig
+from autotune.torch_settings.naming import tensors_in
 from autotune.training.tuned import Tuned
-from autotune.workload.batches import tensors_in
 
 META = torch.device("meta")
 

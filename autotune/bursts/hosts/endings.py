@@ -6,7 +6,7 @@ import math
 import re
 import signal
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -62,9 +62,26 @@ def burst_from(point: Point, ended: Ended) -> Burst:
     )
 
 
-def lost_another(failure: dict[str, Any]) -> bool:
-    """Whether a rank failed because another one ended: its error is about a connection."""
-    return failure.get("outcome") == Outcome.CRASHED.value and _LOST.search(failure["reason"]) is not None
+class RankFailure(NamedTuple):
+    """A rank's number, the event of its failure, and whether it ended without reporting one itself."""
+
+    rank: int
+    event: dict[str, Any]
+    is_silent: bool
+
+
+def cause_among(failures: Sequence[RankFailure], ranks: int) -> dict[str, Any]:
+    """The event of the failure that made the other ranks fail, with its rank named.
+
+    The others lose their connections, and may report that before a silent death is noticed.
+    """
+
+    def lost_another(event: dict[str, Any]) -> bool:
+        return event.get("outcome") == Outcome.CRASHED.value and _LOST.search(event["reason"]) is not None
+
+    rank, event, _ = min(failures, key=lambda one: 1 if one.is_silent else 2 * lost_another(one.event))
+    named = {"reason": f"on rank {rank} of {ranks}: {event['reason']}"} if event["event"] == "failure" else {}
+    return event | named
 
 
 def ran_out_of_memory(ended: Ended) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, default_collate
 
-from autotune.workload.batches import tensors_in
+from autotune.torch_settings.naming import tensors_in
 from autotune.workload.workload import Workload
 
 LARGEST_SAMPLES = 64

@@ -6,7 +6,6 @@ Every mistake ends in one sentence with the remedy, within seconds, before the s
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -24,15 +23,12 @@ from autotune.bursts.telemetry.kernel_launches import pace_of
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs import WorkloadFacts, with_what_is_in_force
 from autotune.timing.clock import Clock, clock_of
-from autotune.timing.loop import is_compiled, small_fraction
+from autotune.timing.loop import has_sparse_gradients, is_compiled, small_fraction, training_facts
 from autotune.timing.padding import padding_of
-from autotune.timing.traffic import traffic_of
-from autotune.torch_settings.naming import length_of, weights_of
-from autotune.torch_settings.repeated_blocks import count_blocks
+from autotune.torch_settings.naming import length_of, tensors_in, weights_of
 from autotune.training.placement import look_at
 from autotune.training.tuned import Tuned, torch_device
-from autotune.workload.batches import tensors_in
-from autotune.workload.fingerprint import fingerprint, model_facts
+from autotune.workload.fingerprint import fingerprint
 from autotune.workload.user_errors import described, wrap_user_error
 from autotune.workload.workload import Workload, draw_samples, indices_of
 
@@ -77,7 +73,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     loss, events, outside = _loss(workload, tuned, batch, target)
     quick = time.perf_counter() - began <= AGAIN_SECONDS
     _update(workload, optimizer, loss, target)
-    traffic, padding = traffic_of([workload.model], [optimizer]), padding_of(batch)
+    padding, is_sparse = padding_of(batch), has_sparse_gradients(optimizer)
     unused = sum(weight.requires_grad and weight.grad is None for weight in workload.model.parameters())
     at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all pending work of the device
     pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand, target), tuned.device)
@@ -91,32 +87,23 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     small_operators_fraction, outside_fraction = _shares(
         (events, outside), lambda: _loss(workload, tuned, batch, target)[1:]
     )
-    blocks, recomputable = (count_blocks(workload.model, recomputable=again) for again in (False, True))
+    paddings, tensors = [padding] if padding is not None else [], list(tensors_in(batch))
     placeable_bytes, unplaceable_reason = _placeable(workload, sample_seconds)
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
     return WorkloadFacts(
+        **training_facts([workload.model], [optimizer], paddings, tensors, is_sparse=is_sparse),
         target=target,
         name=workload.name or target,
         fingerprint=fingerprint(workload, optimizer, samples[0]),
-        model=model_facts(workload.model, optimizer),
         samples=length,
         evaluation_samples=length_of(evaluated(workload).dataset),
         baseline=config,
-        parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
-        batch_bytes=round(sum(t.nbytes for t in tensors_in(batch)) * full_batch / len(batch_samples)),
+        batch_bytes=round(sum(tensor.nbytes for tensor in tensors) * full_batch / len(batch_samples)),
         sample_seconds=sample_seconds,
         sample_wait_fraction=sample_wait_fraction,
         sample_file_bytes=sample_file_bytes,
         flops_per_sample=flops / len(batch_samples) if flops else None,
-        pass_bytes=traffic.pass_bytes,
-        update_bytes=traffic.update_bytes,
-        padding_fraction=padding.padded / padding.tokens if padding is not None else None,
-        has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
-        has_triton=importlib.util.find_spec("triton") is not None,
-        has_torchao=importlib.util.find_spec("torchao") is not None,
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
-        repeated_blocks=blocks,
-        recomputable_blocks=recomputable,
         small_operators_fraction=small_operators_fraction,
         outside_fraction=outside_fraction,
         step_seconds=pace.step_seconds if pace is not None else None,
@@ -127,7 +114,6 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         unplaceable_reason=unplaceable_reason,
         largest_samples=largest,
         notes=(*(f"bursts leave out {note}" for note in workload.notes), *_lost(held, workload, optimizer)),
-        optimizer_impls=tuple(name for name in ("foreach", "fused") if name in optimizer.defaults),
         fork_safe=True,
     )
 

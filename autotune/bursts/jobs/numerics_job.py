@@ -23,6 +23,7 @@ from autotune.bursts.jobs.prepared import cap_memory, end_over_limit
 from autotune.bursts.telemetry.sampling import Telemetry
 from autotune.knobs import TrainConfig
 from autotune.measuring import Agreement, Point, Trace
+from autotune.recorder.gradients import cosine, gradient_of
 from autotune.recorder.order import seed_all
 from autotune.timing.failing import causes_of, exhausted
 from autotune.torch_settings.precision import products_in
@@ -35,8 +36,6 @@ SMALLEST_SCALE = 1.0
 """A GradScaler below this scale will not find one that makes gradients finite."""
 MOST_PARTS = 2
 """Micro-batches of a step: a second one is where accumulation can go wrong."""
-
-Gradients = list[torch.Tensor | None]
 
 
 class _ReferenceTooLargeError(Exception):
@@ -79,7 +78,7 @@ def _agreement(request: Request, reporter: PipeReporter, point: Point) -> Agreem
     reporter.phase("eager fp32")
     try:
         with products_in("fp32"):
-            reference, gradients = _train(workload, exact, batches, parts, request.seed)
+            reference, gradient = _train(workload, exact, batches, parts, request.seed)
             model.load_state_dict(state)
             rest = random.Random(request.seed).sample(batches[parts:], k=len(batches) - parts)
             control, of_control = _train(workload, exact, [*batches[:parts], *rest], parts, request.seed + 1)
@@ -87,8 +86,7 @@ def _agreement(request: Request, reporter: PipeReporter, point: Point) -> Agreem
         if not any(exhausted(cause, device) == "oom" for cause in causes_of(error)):
             raise
         raise _ReferenceTooLargeError from error
-    control_cosine = cosine(of_control, gradients)
-    del of_control
+    control_cosine = cosine(of_control, gradient)
     model.load_state_dict(state)
     reporter.phase("config")
     candidate, of_candidate = _train(workload, Tuned(point.config, device=device), batches, parts, request.seed)
@@ -96,7 +94,7 @@ def _agreement(request: Request, reporter: PipeReporter, point: Point) -> Agreem
         reference=reference,
         control=control,
         candidate=candidate,
-        cosine=cosine(of_candidate, gradients),
+        cosine=cosine(of_candidate, gradient),
         control_cosine=control_cosine,
         has_batch_norm=any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()),
     )
@@ -107,8 +105,10 @@ def _batches(workload: Workload, tuned: Tuned, count: int) -> list[Any]:
     return [batch for _, batch in itertools.islice(Feed(workload, tuned), count)]
 
 
-def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int, seed: int) -> tuple[Trace, Gradients]:
-    """Takes a step for every `parts` batches; returns all losses, and the first step's gradients, on the CPU."""
+def _train(
+    workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int, seed: int
+) -> tuple[Trace, torch.Tensor]:
+    """Takes a step for every `parts` batches; returns all losses, and the first step's gradient."""
     seed_all(seed)
     workload.model.zero_grad(set_to_none=True)
     optimizer = workload.make_optimizer()
@@ -117,13 +117,13 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int,
     loss_of = tuned.compiled_loss(workload.loss)
     scaler = tuned.scaler()
     losses, skipped, norm = [], 0, math.inf
-    gradients: Gradients = []  # the first that are finite
+    gradient = torch.empty(0)  # the first that is finite
     for first in range(0, len(batches), parts):
         step = batches[first : first + parts]
         losses += _backward(loss_of, model, tuned, scaler, step)
         scaler.unscale_(optimizer)
         while not math.isfinite(norm):
-            gradients, norm = _gradients(model)
+            gradient, norm = gradient_of(model.parameters(), whole)
             if math.isfinite(norm) or scaler.get_scale() <= SMALLEST_SCALE:
                 break
             # The scaler starts too high on purpose: it steps down, on the first step, until the gradients are finite.
@@ -134,7 +134,7 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int,
         if workload.clip_grad_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), workload.clip_grad_norm)
         skipped += _step(scaler, optimizer)
-    return Trace(losses=tuple(losses), gradient_norm=norm, skipped_steps=skipped), gradients
+    return Trace(losses=tuple(losses), gradient_norm=norm, skipped_steps=skipped), gradient
 
 
 def _backward(
@@ -161,26 +161,6 @@ def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> boo
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
     return scaler.get_scale() < before
-
-
-def _gradients(model: nn.Module) -> tuple[Gradients, float]:
-    """Copies of the gradients, in the order of the model's parameters, and their norm."""
-    gradients = (p.grad for p in model.parameters())
-    copies = [None if grad is None else whole(grad.detach()).float().cpu().clone() for grad in gradients]
-    return copies, math.sqrt(_dot(copies, copies))
-
-
-def cosine(gradients: Gradients, others: Gradients) -> float:
-    """The cosine between two gradients of a model: 1 if they point the same way, or both are zero."""
-    mine, theirs = _dot(gradients, gradients), _dot(others, others)
-    if mine == theirs == 0.0:
-        return 1.0
-    return _dot(gradients, others) / math.sqrt(mine * theirs) if mine and theirs else 0.0
-
-
-def _dot(gradients: Gradients, others: Gradients) -> float:
-    pairs = ((a, b) for a, b in zip(gradients, others, strict=True) if a is not None and b is not None)
-    return sum(float(torch.dot(a.double().reshape(-1), b.double().reshape(-1))) for a, b in pairs)
 
 
 def _silence_dropout(model: nn.Module) -> None:

@@ -11,20 +11,21 @@ continued and killed like that of any other job, and the first failure is report
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from json import dumps, loads  # by name: the user's module may replace what `json` holds
 from typing import Any, BinaryIO
 
 import psutil
 
 from autotune.bursts.hosts import cleanup
-from autotune.bursts.hosts.endings import CAUSE_SECONDS, describe_end, lost_another
+from autotune.bursts.hosts.endings import CAUSE_SECONDS, RankFailure, cause_among, describe_end
 from autotune.bursts.hosts.protocol import Commands, PipeReporter, Request
 from autotune.bursts.hosts.running_job import Ended
 from autotune.measuring import Outcome
@@ -48,17 +49,10 @@ class _Rank:
     events: int
     commands: int | None
     buffer: bytes = b""
-    failure: dict[str, Any] | None = None
+    has_failed: bool = False
     result: bytes | None = None
     status: int | None = None
     stopped_looks: int = 0
-    is_silent: bool = True
-    failed_at: float = field(default=float("inf"))
-
-    @property
-    def lost_another(self) -> bool:
-        """Whether it failed because another rank ended: its error is about a connection."""
-        return not self.is_silent and lost_another(self.failure or {})
 
 
 def run_ranks(request: Request, reporter: PipeReporter, commands: BinaryIO | None, run_rank: RunRank) -> None:
@@ -155,6 +149,8 @@ class _Launcher:
         self._reporter = reporter
         self._commands = commands.fileno() if commands is not None else None
         self._ranks = ranks
+        self._failures: list[RankFailure] = []
+        self._failed_at = math.inf
         self._looked = 0.0
 
     def attend(self) -> None:
@@ -177,8 +173,7 @@ class _Launcher:
         """Whether there is nothing more to wait for."""
         if all(rank.result is not None for rank in self._ranks):
             return True
-        failed = min(rank.failed_at for rank in self._ranks)
-        return time.monotonic() - failed >= CAUSE_SECONDS
+        return time.monotonic() - self._failed_at >= CAUSE_SECONDS
 
     def _pass_on_commands(self) -> None:
         """Passes commands on to all ranks; when there are no more, closes their pipes, so that they end."""
@@ -209,8 +204,7 @@ class _Launcher:
         event = loads(line)
         kind = event["event"]
         if kind in {"failure", "error"}:
-            rank.is_silent = False
-            self._failed(rank, event)
+            self._failed(rank, event, is_silent=False)
         elif kind == "result":
             rank.result = line
         elif rank.number == 0:
@@ -227,38 +221,34 @@ class _Launcher:
                     rank.status = os.waitstatus_to_exitcode(status)
                     if rank.events >= 0:
                         self._drain(rank)
-                    if rank.result is None and rank.failure is None:
-                        self._failed(rank, self._failure(Outcome.CRASHED, describe_end(Ended(status=rank.status))))
+                    if rank.result is None and not rank.has_failed:
+                        self._ended(rank, Outcome.CRASHED, describe_end(Ended(status=rank.status)))
                     continue
             with contextlib.suppress(psutil.Error):
                 stopped = psutil.Process(rank.pid).status() == psutil.STATUS_STOPPED
                 rank.stopped_looks = rank.stopped_looks + 1 if stopped else 0
-                if rank.stopped_looks >= STOPPED_LOOKS and rank.failure is None:
-                    reason = "the process was stopped by a signal, and not continued"
-                    self._failed(rank, self._failure(Outcome.TIMEOUT, reason))
+                if rank.stopped_looks >= STOPPED_LOOKS and not rank.has_failed:
+                    self._ended(rank, Outcome.TIMEOUT, "the process was stopped by a signal, and not continued")
 
     def _drain(self, rank: _Rank) -> None:
         """Reads a rank's last events; its loader's workers may hold its pipe open."""
         while rank.events >= 0 and select.select([rank.events], [], [], 0)[0]:
             self._read(rank)
 
-    def _failure(self, outcome: Outcome, reason: str) -> dict[str, Any]:
-        return {"event": "failure", "number": self._request.number, "outcome": outcome.value, "reason": reason}
+    def _ended(self, rank: _Rank, outcome: Outcome, reason: str) -> None:
+        """Notes that a rank has ended, or hangs, without a report."""
+        number = self._request.number
+        event = {"event": "failure", "number": number, "outcome": outcome.value, "reason": reason}
+        self._failed(rank, event, is_silent=True)
 
-    def _failed(self, rank: _Rank, event: dict[str, Any]) -> None:
-        rank.failure = event
-        rank.failed_at = time.monotonic()
+    def _failed(self, rank: _Rank, event: dict[str, Any], *, is_silent: bool) -> None:
+        rank.has_failed = True
+        self._failures.append(RankFailure(rank.number, event, is_silent))
+        self._failed_at = min(self._failed_at, time.monotonic())
 
     def _report(self) -> None:
-        """Reports the first rank's result, or the first failure, which made the others fail."""
-        failed = [rank for rank in self._ranks if rank.failure is not None]
-        if not failed:
+        """Reports the first rank's result, or the failure that made the others fail."""
+        if self._failures:
+            self._reporter.pass_on(dumps(cause_among(self._failures, len(self._ranks))).encode())
+        else:
             self._reporter.pass_on(self._ranks[0].result or b"")
-            return
-        # Other ranks may report their lost connections before a silent death is noticed.
-        causes = [rank for rank in failed if not rank.lost_another]
-        cause = min(causes or failed, key=lambda rank: (rank.is_silent, rank.failed_at))
-        event = dict(cause.failure or {})
-        if event["event"] == "failure":
-            event["reason"] = f"on rank {cause.number} of {len(self._ranks)}: {event['reason']}"
-        self._reporter.pass_on(dumps(event).encode())

@@ -2,7 +2,7 @@
 
 All pools of a pass draw from one iterator over the script's own sampler, and each hands out all that it has drawn
 before the next one does. So every index comes once, in the order of the untuned run. Pools draw random numbers from a
-generator of their own; what torch's iterator draws from the script's is drawn once a pass, as the script would.
+generator of their own; what the script's own loader would draw is drawn once a pass, when it would (`drawing.Indices`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from torch.utils.data._utils import signal_handling
 from ...sandbox.system import KILL
 from ...torch_settings.naming import length_of, queue_of
 from ..batches import Batches
-from ..drawing import begun, copied
+from ..drawing import Indices, copied
 from ..stream import ITERATE
 
 if TYPE_CHECKING:
@@ -35,52 +35,11 @@ Changed = tuple[tuple[str, Any], ...]
 """Arguments of `DataLoader` that a setting changes, sorted; none: it is the script's own."""
 
 
-class Order:
-    """The indices of one pass, batch by batch, in the script's order.
-
-    Args:
-        loader: The script's.
-        begins: Whether torch would make a new iterator, rather than reuse one whose workers persist.
-    """
-
-    def __init__(self, loader: DataLoader[Any], *, begins: bool) -> None:
-        starts = begins and loader.num_workers > 0
-        self._indices = begun(loader._index_sampler, loader.generator, draws=int(begins), starts_workers=starts)
-        self._returned: deque[Any] = deque()
-        self.error: BaseException | None = None
-        """That the script's own sampler has raised."""
-
-    def draw(self) -> Any:
-        """The next batch of indices.
-
-        Raises:
-            StopIteration: There is none.
-        """
-        if self._returned:
-            return self._returned.popleft()
-        try:
-            return next(self._indices)
-        except StopIteration:
-            raise
-        except BaseException as error:
-            self.error = error
-            raise
-
-    def draw_first(self) -> None:
-        """Draws the first batch of indices now, as workers that start would."""
-        with contextlib.suppress(StopIteration):
-            self._returned.append(self.draw())
-
-    def take_back(self, batches: Iterator[Any]) -> None:
-        """Batches of indices that were drawn, and came to nothing; they are drawn again, first."""
-        self._returned.extendleft(reversed(list(batches)))
-
-
 class _Feed(Sampler[Any]):
     """What a pool's loader draws from: the order of the pass, as long as the pool is open."""
 
     def __init__(self) -> None:
-        self.order: Order | None = None
+        self.order: Indices | None = None
         self.drawn: deque[Any] = deque()  # and not handed out yet
 
     def __iter__(self) -> Iterator[Any]:
@@ -89,7 +48,7 @@ class _Feed(Sampler[Any]):
     def __next__(self) -> Any:
         if self.order is None:
             raise StopIteration
-        self.drawn.append(self.order.draw())
+        self.drawn.append(next(self.order))
         return self.drawn[-1]
 
     def __len__(self) -> int:
@@ -167,7 +126,7 @@ class Pool:
             self._leave_to_us()
             self.start_seconds = perf_counter() - began
 
-    def open(self, order: Order) -> None:
+    def open(self, order: Indices) -> None:
         """From here on it draws from a pass."""
         self._feed.order = order
         self._feed.drawn.clear()  # of a pass that was left early
@@ -209,7 +168,7 @@ class Pool:
         self.delivered += 1
         return batch
 
-    def give_up(self) -> Iterator[Any]:
+    def give_up(self) -> Iterable[Any]:
         """Kills its workers; returns the indices that it has drawn and not handed out."""
         self.close()
         for worker in getattr(self._batches, "_workers", ()):
@@ -220,7 +179,7 @@ class Pool:
             if (done := getattr(batches, "_pin_memory_thread_done_event", None)) is not None:
                 done.set()
         drawn, self._feed.drawn = self._feed.drawn, deque()
-        return iter(drawn)
+        return drawn
 
     def end(self) -> None:
         """Ends its workers, which have nothing left to do."""
@@ -276,7 +235,7 @@ class Pass(Batches):
     def __init__(
         self,
         loader: DataLoader[Any],
-        order: Order,
+        order: Indices,
         pools: Pools,
         pool: Pool,
         *,
@@ -326,6 +285,7 @@ class Pass(Batches):
             raise StopIteration
         self._draws()
         began = perf_counter()
+        self.order.ask()
         try:
             batch = self._taken()
         except StopIteration:

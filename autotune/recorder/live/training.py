@@ -38,6 +38,7 @@ from ...torch_settings.undo import Undo
 from .. import hooks
 from ..attributes import held_by
 from ..changes import Changes
+from ..drawing import Indices, Own
 from ..effects import compiling
 from ..harmless import harmless
 from ..observer import Observer
@@ -47,7 +48,7 @@ from .evidence import Evidence, Spread
 from .ledger import WORST, Ledger
 from .models import Models, with_fallback
 from .own_reading import OwnReading
-from .pools import Changed, Order, Pass, Pool, Pools
+from .pools import Changed, Pass, Pool, Pools
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -278,10 +279,8 @@ class LiveTraining:
             pools.end()
         begins = not pools
         pool = self._pool_for(self._in_force if self._key == key else OWN, loader, pools)
-        order = Order(loader, begins=begins)
+        order = Indices(loader, Own.of(loader), loader._index_sampler, begins=begins)  # it draws: after the pool's copy
         lazily = not loader.num_workers
-        if not lazily and not pool.loader.num_workers:
-            order.draw_first()
         began = perf_counter()
         passing = Pass(
             loader,
