@@ -71,7 +71,7 @@ from ..timing.loop import (
     trained_beside,
     usual,
 )
-from ..timing.padding import Padding, padding_of
+from ..timing.padding import Padding, padded_fractions, padding_of
 from ..timing.traffic import traffic_of
 from ..torch_settings.compiled import compiled_graphs
 from ..torch_settings.in_force import read
@@ -80,6 +80,7 @@ from ..torch_settings.repeated_blocks import count_blocks
 from ..torch_settings.undo import in_reverse, nothing
 from . import hooks
 from .attributes import Growth
+from .functions import Functions
 from .loader_passes import Pass, Passes
 from .malloc_state import Activations
 from .ranks import count_ranks, exchange_of
@@ -100,17 +101,6 @@ MOST_DRAWS = 5_000
 """Draws without a step after which an observer of a real training ends. Not tuned."""
 PADDING_BATCHES = 2
 """Batches whose padding is counted in a real training. Not tuned."""
-
-
-class Attention:
-    """Whether torch's attention was called. Compiled code notes it too, even after the observer has ended."""
-
-    def __init__(self) -> None:
-        self.was_called = False
-
-    def note(self) -> None:
-        """Notes a call."""
-        self.was_called = True
 
 
 class Observer:
@@ -170,7 +160,7 @@ class Observer:
         self._profile = StepProfile()
         self._sites = Sites()
         self._forwards = 0
-        self._attention = Attention()
+        self._functions = Functions()
         self._activations = Activations()
         self._is_over = False
         safely = self._safely
@@ -187,7 +177,7 @@ class Observer:
                     safely(self._on_forward), safely(self._on_inner_forward), self._activations.note
                 ),
                 # torch.jit cannot compile our replacement of torch's function, and pickle cannot find it.
-                hooks.on_attention(self._attention.note) if is_thorough else nothing,
+                self._functions.watch() if is_thorough else nothing,
                 hooks.on_autocast(safely(self._on_autocast)),
             ]
         )
@@ -412,7 +402,7 @@ class Observer:
         sample_seconds, wait_fraction = reading(main) if self._is_thorough else self._passes.reading(main)
         device = torch.device(self._facts.get("device", "cpu"))
         traffic = traffic_of(models, self._optimizers.values())
-        tokens = sum(padding.tokens for padding in self._padding)
+        padding, padding_in_order = padded_fractions(self._padding)
         apart = self._threads["draw"] - self._threads["train"] if self._threads["train"] else set()
         return {
             "device": "cpu",
@@ -424,9 +414,12 @@ class Observer:
             "step_samples": 1,
             "pass_bytes": traffic.pass_bytes,
             "update_bytes": traffic.update_bytes,
-            "padding_fraction": sum(one.padded for one in self._padding) / tokens if tokens else None,
+            "padding_fraction": padding,
+            "sorted_padding_fraction": padding_in_order,
             "opens_group": False,
-            "attention": self._attention.was_called,
+            "attention": self._functions.attends,
+            "classes": self._functions.classes,
+            "score_bytes": self._functions.score_bytes,
             **self._facts,
             **({"step_samples": usual(self._row_counts)} if self._row_counts else {}),
             "in_force": read(self._reads, models, [first] if first is not None else [], device),

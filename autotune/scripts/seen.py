@@ -73,6 +73,7 @@ class SeenScript:
         pass_bytes: Bytes that a micro-batch moves at least, without its samples.
         update_bytes: Bytes that an optimizer step moves at least.
         padding_fraction: Share of padding in the tokens of the first batches; None if unknown.
+        sorted_padding_fraction: The same, if their samples were batched by length.
         sample_seconds: Time to read a sample.
         sample_wait_fraction: Share of that time in which no processor computed.
         images: Whether weights have four dimensions.
@@ -89,6 +90,8 @@ class SeenScript:
         blocks: How many identical blocks hold most of the weights.
         recomputable_blocks: How many of them may run forward twice.
         attention: Whether torch's attention was called.
+        classes: Classes of the largest scores that a cross-entropy was computed from.
+        score_bytes: Bytes of these scores.
         small_operators_fraction: Share of a step's time in operators that take almost no time each.
         precision: The type that the script itself chooses to compute in; None: fp32.
         in_force: The values that torch has for knobs, as far as they can be read.
@@ -126,6 +129,7 @@ class SeenScript:
     pass_bytes: int
     update_bytes: int
     padding_fraction: float | None
+    sorted_padding_fraction: float | None
     sample_seconds: float
     sample_wait_fraction: float
     images: bool
@@ -142,6 +146,8 @@ class SeenScript:
     blocks: int
     recomputable_blocks: int
     attention: bool
+    classes: int
+    score_bytes: int
     small_operators_fraction: float
     precision: str | None
     in_force: dict[str, Any]

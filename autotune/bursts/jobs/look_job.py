@@ -23,9 +23,10 @@ from autotune.bursts.jobs.longest_samples import find_largest
 from autotune.bursts.telemetry.kernel_launches import pace_of
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs import WorkloadFacts, with_what_is_in_force
+from autotune.recorder.functions import Functions
 from autotune.timing.clock import Clock, clock_of
 from autotune.timing.loop import is_compiled, small_fraction
-from autotune.timing.padding import padding_of
+from autotune.timing.padding import Padding, padded_fractions, padding_of
 from autotune.timing.traffic import traffic_of
 from autotune.torch_settings.naming import length_of, weights_of
 from autotune.torch_settings.repeated_blocks import count_blocks
@@ -43,6 +44,8 @@ FETCH_SECONDS = 4.0
 """If fetching a batch takes longer, only part of it is used."""
 DRAWN_INDICES = 8
 """Indices to draw from the sampler."""
+PADDING_BATCHES, PADDING_SECONDS = 8, 1.0
+"""Most batches whose padding is counted, and most seconds to read them. Not tuned."""
 AGAIN_SECONDS = 2.0
 """A loss that takes longer is not computed a second time, to time its operators warm."""
 
@@ -66,7 +69,8 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         Feed(workload, tuned)  # for example, a sampler for an iterable dataset
     read_before = _bytes_read()
     looked_at = max(1, config.batch_size >> halvings)
-    samples, sample_seconds, sample_wait_fraction = _fetch_samples(workload, max(2, looked_at), target)
+    drawn = draw_samples(workload)
+    samples, sample_seconds, sample_wait_fraction = _fetch_samples(drawn, max(2, looked_at), target)
     sample_file_bytes = (_bytes_read() - read_before) // len(samples)
     batch_samples = samples[:looked_at]
     batch = _collate(workload, batch_samples, target)
@@ -74,10 +78,13 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     held = _held(workload, optimizer)
     tuned.prepare(workload.model, optimizer)
     began = time.perf_counter()
+    functions = Functions()
+    end = functions.watch()
     loss, events, outside = _loss(workload, tuned, batch, target)
+    end()
     quick = time.perf_counter() - began <= AGAIN_SECONDS
     _update(workload, optimizer, loss, target)
-    traffic, padding = traffic_of([workload.model], [optimizer]), padding_of(batch)
+    traffic = traffic_of([workload.model], [optimizer])
     unused = sum(weight.requires_grad and weight.grad is None for weight in workload.model.parameters())
     at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all pending work of the device
     pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand, target), tuned.device)
@@ -92,6 +99,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         (events, outside), lambda: _loss(workload, tuned, batch, target)[1:]
     )
     blocks, recomputable = (count_blocks(workload.model, recomputable=again) for again in (False, True))
+    padding, padding_in_order = padded_fractions(_padding(workload, batch, looked_at, drawn, target))
     placeable_bytes, unplaceable_reason = _placeable(workload, sample_seconds)
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
     return WorkloadFacts(
@@ -110,7 +118,10 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         flops_per_sample=flops / len(batch_samples) if flops else None,
         pass_bytes=traffic.pass_bytes,
         update_bytes=traffic.update_bytes,
-        padding_fraction=padding.padded / padding.tokens if padding is not None else None,
+        padding_fraction=padding,
+        sorted_padding_fraction=padding_in_order,
+        classes=functions.classes,
+        score_bytes=functions.score_bytes // len(batch_samples),
         has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
         has_triton=importlib.util.find_spec("triton") is not None,
         has_torchao=importlib.util.find_spec("torchao") is not None,
@@ -141,7 +152,7 @@ def _blaming(what: str, remedy: Callable[[Exception], str] = lambda _: "fix it a
         raise wrap_user_error(error, what, remedy(error)) from error
 
 
-def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[Any], float, float]:
+def _fetch_samples(drawn: Iterator[Any], count: int, target: str) -> tuple[list[Any], float, float]:
     """Samples as the loader would draw them, the seconds of each, and the share of these spent waiting.
 
     Returns fewer samples when they take long.
@@ -149,7 +160,7 @@ def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[An
     samples: list[Any] = []
     started, computed = time.perf_counter(), time.process_time()
     with _blaming(f"{target}: reading a sample of the dataset raised"):
-        for sample in itertools.islice(draw_samples(workload), count):
+        for sample in itertools.islice(drawn, count):
             samples.append(sample)
             if len(samples) > 1 and time.perf_counter() - started > FETCH_SECONDS:
                 break
@@ -192,6 +203,22 @@ def _collate(workload: Workload, samples: list[Any], target: str) -> Any:
             f"{target}: {len(samples)} samples of type {type(samples[0]).__name__} cannot be collated into a batch "
             f"({summary}); return tensors of one shape, or give a collate_fn"
         ) from error
+
+
+def _padding(workload: Workload, batch: Any, size: int, drawn: Iterator[Any], target: str) -> list[Padding]:
+    """The padding of the first batch, and of some that are drawn after it; none if the first does not show any."""
+    found: list[Padding] = []
+    deadline = time.monotonic() + PADDING_SECONDS
+    while (padding := padding_of(batch)) is not None:
+        found.append(padding)
+        more = PADDING_BATCHES - len(found)
+        with _blaming(f"{target}: reading a sample of the dataset raised"):
+            in_time = itertools.takewhile(lambda _: time.monotonic() < deadline, itertools.islice(drawn, more and size))
+            samples = list(in_time)
+        if len(samples) < size:
+            break
+        batch = _collate(workload, samples, target)
+    return found
 
 
 def _make_optimizer(workload: Workload, target: str) -> torch.optim.Optimizer:
