@@ -48,8 +48,13 @@ class WorkloadFacts(BaseModel):
     pass_bytes: int = Field(default=0, ge=0, description="bytes that a micro-batch moves at least, without its samples")
     update_bytes: int = Field(default=0, ge=0, description="bytes that an optimizer step moves at least")
     padding_fraction: float | None = Field(
-        default=None, ge=0, le=1, description="share of a batch's tokens that is padding; None: unknown"
+        default=None, ge=0, le=1, description="share of tokens that is padding in the batches seen; None: unknown"
     )
+    sorted_padding_fraction: float | None = Field(
+        default=None, ge=0, le=1, description="the same, if those samples were batched by length; None: unknown"
+    )
+    classes: int = Field(default=0, ge=0, description="classes of the largest cross-entropy; 0: none was seen")
+    score_bytes: int = Field(default=0, ge=0, description="a sample's scores over these classes, as it computes them")
     has_images: bool = Field(description="4-D tensors occur, so channels_last may matter")
     has_torchao: bool = Field(default=False, description="torchao is installed beside torch")
     has_triton: bool = Field(default=True, description="Triton is installed, by which torch compiles for GPUs")

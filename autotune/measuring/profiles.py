@@ -59,6 +59,9 @@ class Profile(Stored):
     operator_calls: Figure = Field(default=0, description="all operators, a step")
     busy_fraction: Figure | None = Field(default=None, description="share of a step in which a GPU's kernels ran")
     synchronisations: tuple[Synchronisation, ...] = ()
+    batch_gain: Figure | None = Field(
+        default=None, description="samples a second of a step, over those of a step with half of its samples"
+    )
     sample: SampleCost | None = None
     empty_cache_seconds: Seconds | None = Field(
         default=None, description="of one torch.cuda.empty_cache() and its refill"

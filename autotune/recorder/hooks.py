@@ -100,14 +100,14 @@ def on_group(then: Callable[[], None]) -> Undo:
     return _around(torch.distributed, "init_process_group", lambda *_, **__: then())
 
 
-def on_attention(then: Callable[[], None]) -> Undo:
-    """Calls ``then()`` before each call of torch's attention.
+def on_function(name: str, then: Callable[..., None]) -> Undo:
+    """Calls ``then`` with the arguments before each call of a function of `torch.nn.functional`.
 
-    Compiled code calls it too, as part of its graph, so it must only set an attribute.
+    Compiled code calls it too, as part of its graph, so there it must only set an attribute.
     """
     import torch
 
-    return _unless_compiled(_around(torch.nn.functional, "scaled_dot_product_attention", lambda *_, **__: then()))
+    return _unless_compiled(_around(torch.nn.functional, name, then))
 
 
 def replace(owner: Any, name: str, function: Any) -> Undo:

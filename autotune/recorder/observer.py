@@ -77,6 +77,7 @@ from ..torch_settings.naming import count_of, loader_key, model_key, tensors_in
 from ..torch_settings.undo import in_reverse, nothing
 from . import hooks
 from .attributes import Growth
+from .functions import Functions
 from .loader_passes import Pass, Passes
 from .malloc_state import Activations
 from .ranks import count_ranks, exchange_of
@@ -97,17 +98,6 @@ MOST_DRAWS = 5_000
 """Draws without a step after which an observer of a real training ends. Not tuned."""
 PADDING_BATCHES = 2
 """Batches whose padding is counted in a real training. Not tuned."""
-
-
-class Attention:
-    """Whether torch's attention was called. Compiled code notes it too, even after the observer has ended."""
-
-    def __init__(self) -> None:
-        self.was_called = False
-
-    def note(self) -> None:
-        """Notes a call."""
-        self.was_called = True
 
 
 class Observer:
@@ -168,7 +158,7 @@ class Observer:
         self._profile = StepProfile()
         self._sites = Sites()
         self._forwards = 0
-        self._attention = Attention()
+        self._functions = Functions()
         self._activations = Activations()
         self._is_over = False
         safely = self._safely
@@ -185,7 +175,7 @@ class Observer:
                     safely(self._on_forward), safely(self._on_inner_forward), self._activations.note
                 ),
                 # torch.jit cannot compile our replacement of torch's function, and pickle cannot find it.
-                hooks.on_attention(self._attention.note) if is_thorough else nothing,
+                self._functions.watch() if is_thorough else nothing,
                 hooks.on_autocast(safely(self._on_autocast)),
             ]
         )
@@ -423,7 +413,9 @@ class Observer:
                 "sample_seconds": sample_seconds,
                 "sample_wait_fraction": wait_fraction,
                 "small_operators_fraction": self._profile.small_operators,
-                "has_attention": self._attention.was_called,
+                "has_attention": self._functions.attends,
+                "classes": self._functions.classes,
+                "score_bytes": self._functions.score_bytes,
                 "fixed_shapes": len({str(self._batches[place]) for place in places[1:]}) <= 1,
             },
             "step_samples": 1,

@@ -42,6 +42,7 @@ def facts_of(seen: SeenScript, script: Script) -> WorkloadFacts:
             "fingerprint": hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16],
             "samples": samples,
             "baseline": baseline,
+            "score_bytes": seen.facts["score_bytes"] // baseline.batch_size,
             "unplaceable_reason": "a script's loader is not looked into",
             "notes": notes_on(seen),
             "fork_safe": True,

@@ -6,7 +6,7 @@ Each advice states its gain, measured or bounded. Advice without evidence is lef
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.hardware import Hardware
 from autotune.knobs import TrainConfig, WorkloadFacts
@@ -14,12 +14,14 @@ from autotune.measuring import (
     SLOWDOWNS,
     Growth,
     Headroom,
+    Line,
     Measurement,
     Profile,
     SampleCost,
     TelemetrySummary,
     compiler_text,
 )
+from autotune.measuring.memory_model import MAX_MARGIN
 from autotune.results.result import Diagnosis, PeakShare
 from autotune.search.ceilings import boundary_fraction
 from autotune.units import format_bytes, format_seconds
@@ -27,10 +29,17 @@ from autotune.wording import percent, ratio_text
 
 NOTABLE_GAIN = 1.05
 """Advice that could gain less gets no line."""
-NOTABLE_WAIT, NOTABLE_BOUNDARY, NOTABLE_PADDING = 0.1, 0.05, 0.1
+NOTABLE_WAIT, NOTABLE_BOUNDARY, NOTABLE_PADDING, NOTABLE_MEMORY = 0.1, 0.05, 0.1, 0.1
+NOTABLE_FIXED = 0.2
 CPUS_FULL, CPUS_TAKEN, MEMORY_FULL, GPU_BUSY = 0.95, 0.1, 0.95, 0.8
 POWER_SWINGS = 1.5
 """Least values that are worth a line. None of them is tuned."""
+SCORE_COPIES = 3
+"""Scores that are alive at once in an eager step: their logarithms, and two gradients of that size. Counted by torch's
+profiler on a CPU, in fp32 and under autocast alike; code that is compiled with the loss keeps one or less."""
+SCORE_CHUNK = 256
+"""Tokens of a chunk. With 1024 tokens over 8192 classes on a CPU, a step took 0.7 to 1.3 times as long as without
+chunks, and 6 to 10 times with torch's own choice of chunk."""
 CACHE_INTERVAL = 50
 """Micro-steps between two calls of ``torch.cuda.empty_cache()``, as one guide advises."""
 
@@ -44,7 +53,9 @@ class Evidence:
         ceilings: Samples per second of each part alone: ``compute``, ``loader``, ``copy``; None if not known.
         cpus: The number of CPUs that may be used.
         memory_limit_bytes: The memory target.
-        padding_fraction: The share of padding among a batch's tokens.
+        facts: What the look at the workload has shown.
+        memory: How memory grows with the batch; None if unknown.
+        batch_is_free: Whether the search tries other effective batches.
         throttled: A sentence if the card held its clocks down while it was proved.
     """
 
@@ -54,7 +65,9 @@ class Evidence:
     device: str = "cpu"
     cpus: int = 1
     memory_limit_bytes: int | None = None
-    padding_fraction: float | None = None
+    facts: WorkloadFacts | None = None
+    memory: Line | None = None
+    batch_is_free: bool = False
     profile: Profile | None = None
     throttled: str | None = None
 
@@ -67,6 +80,11 @@ class Evidence:
     def telemetry(self) -> TelemetrySummary:
         """The machine's telemetry meanwhile; empty if nothing was read."""
         return self.measured.telemetry or TelemetrySummary(seconds=0)
+
+    def gain(self, of_computing: float) -> float:
+        """What a gain of computing alone is worth, where training also waits for data."""
+        waits = self.measured.data_wait_fraction
+        return 1 / (waits + (1 - waits) / of_computing)
 
 
 def diagnose(
@@ -206,12 +224,75 @@ def _device(evidence: Evidence) -> Iterator[str]:
 
 def _padding(evidence: Evidence) -> Iterator[str]:
     """Batches whose rows have many different lengths."""
-    share = evidence.padding_fraction or 0.0
-    if share >= NOTABLE_PADDING:
+    facts = evidence.facts
+    share = (facts.padding_fraction if facts is not None else None) or 0.0
+    if facts is None or share < NOTABLE_PADDING:
+        return
+    line = f"{percent(share)} of the tokens are padding"
+    if (in_order := facts.sorted_padding_fraction) is not None:
+        gain = evidence.gain((1 - in_order) / (1 - share))
+        if gain >= NOTABLE_GAIN:
+            yield (
+                f"{line}, and {percent(in_order)} if the same samples were batched by length: with that many fewer "
+                f"tokens to compute, training could gain {ratio_text(gain)}; it changes the order of the samples"
+            )
+        return
+    yield (
+        f"{line}: batches of samples of like length, or several in one row, could gain up to "
+        f"{ratio_text(evidence.gain(1 / max(1 - share, 0.01)))} where computing is the limit; they change the order of "
+        "the samples"
+    )
+
+
+def saved_by_chunks(facts: WorkloadFacts, batch_size: int) -> int:
+    """Bytes that an eager step saves at its peak if its loss is computed from a chunk of tokens at a time."""
+    return SCORE_COPIES * batch_size * facts.score_bytes - _chunk_bytes(facts)
+
+
+def _chunk_bytes(facts: WorkloadFacts) -> int:
+    """Two copies of a chunk's scores in fp32: the profiler counted 1.3."""
+    return 2 * 4 * SCORE_CHUNK * facts.classes
+
+
+def _scores(evidence: Evidence) -> Iterator[str]:
+    """Scores over many classes, as of a language model's vocabulary, that need not be held all at once."""
+    facts, config, used = evidence.facts, evidence.config, evidence.measured.device_memory_bytes
+    if facts is None or not used or not facts.classes or config.is_compiled or config.ranks > 1:
+        return
+    size, held = config.batch_size, SCORE_COPIES * facts.score_bytes
+    saved = saved_by_chunks(facts, size)
+    if saved < NOTABLE_MEMORY * used:
+        return
+    line = (
+        f"the loss holds {format_bytes(size * held)} at its peak, {SCORE_COPIES} times its scores over "
+        f"{facts.classes:,} classes: torch.nn.LinearCrossEntropyLoss with options=LinearCrossEntropyOptions("
+        f"chunking_method=None, batch_chunk_size={SCORE_CHUNK}) (torch 2.13), or Liger's loss on a GPU, would save "
+        f"about {format_bytes(saved)} of {format_bytes(used)}"
+    )
+    if (limit := evidence.memory_limit_bytes) is not None:
+        own = evidence.memory or Line(0.0, used / size, MAX_MARGIN)  # at most as steep: a part does not grow
+        # What is left of the slope is no better known than the line itself.
+        slope = max(own.sample_bytes - held, MAX_MARGIN * own.sample_bytes)
+        base = own.base_bytes + _chunk_bytes(facts)
+        before = own.largest_batch(limit)
+        after = replace(own, base_bytes=base, sample_bytes=slope, most=None).largest_batch(limit)
+        if before is not None and after is not None and after > before:
+            line += f", and the target would hold micro-batches of about {after} samples rather than {before}"
+    yield f"{line}; measure its speed"
+
+
+def _effective_batch(evidence: Evidence) -> Iterator[str]:
+    """A device that takes nearly as long for half of the samples."""
+    ratio = evidence.profile.batch_gain if evidence.profile is not None else None
+    fixed = min(ratio - 1, 0.99) if ratio is not None else 0.0
+    if fixed < NOTABLE_FIXED or evidence.batch_is_free:
+        return
+    twice, most = (evidence.gain(gain) for gain in (2 / (2 - fixed), 1 / (1 - fixed)))
+    if twice >= NOTABLE_GAIN:
         yield (
-            f"{percent(share)} of the tokens are padding: batches of samples of like length, or several in one row, "
-            f"could gain up to {ratio_text(1 / max(1 - share, 0.01))} where computing is the limit; they change the "
-            "order of the samples"
+            f"{percent(fixed)} of a step's time does not shrink with its samples: an effective batch twice as large "
+            f"as {evidence.config.effective_batch} could gain {ratio_text(twice)}, ever larger ones up to "
+            f"{ratio_text(most)}; they change what is learned, and --effective-batch free tries them"
         )
 
 
@@ -228,7 +309,7 @@ def _clocks(evidence: Evidence) -> Iterator[str]:
         yield f"the GPU's clock was held down to {telemetry.sm_clock_mhz:.0f} MHz{hot} ({limits}): check its cooling"
 
 
-_TREES = (_loader, _cpus, _epochs, _memory, _padding, _compiling, _device, _clocks)
+_TREES = (_loader, _cpus, _epochs, _memory, _scores, _padding, _compiling, _device, _effective_batch, _clocks)
 
 
 def copy_ceiling(hardware: Hardware, device: str, facts: WorkloadFacts) -> float | None:

@@ -14,7 +14,7 @@ import optuna
 from autotune.bursts.runner import Runner
 from autotune.hardware import DeviceKind
 from autotune.knobs import Space, buying_memory
-from autotune.measuring import Headroom, NumericsGuard, Point
+from autotune.measuring import Headroom, Line, NumericsGuard, Point
 from autotune.results.summary import headroom_text
 from autotune.search.ablation import simpler
 from autotune.search.bursts import Bursts
@@ -332,10 +332,14 @@ class Search:
                 why = f"memory allows no more than {largest}, and {knob}={bought} may leave room for twice that"
                 yield Point(config=changed, parameters=point.parameters), why
 
+    def memory_line(self, point: Point) -> Line | None:
+        """How memory grows with the batch, with a point's other knobs; None if not known."""
+        memory = self._bursts.costs.memory
+        return memory.line(point) if memory is not None else None
+
     def _largest_batch(self, point: Point) -> int | None:
         """The largest batch that memory allows with a point's other knobs; None if not known."""
-        memory = self._bursts.costs.memory
-        line = memory.line(point) if memory is not None else None
+        memory, line = self._bursts.costs.memory, self.memory_line(point)
         if memory is None or line is None or line.sample_bytes > 0:
             return memory.largest_batch(point) if memory is not None else None
         # Memory that does not grow with the batch sets no limit; the search space does.

@@ -263,7 +263,9 @@ def _evidence(search: Search, best: Side, setting: Setting, profile: Profile | N
         device=setting.device,
         cpus=setting.hardware.cpu.budget,
         memory_limit_bytes=setting.memory_limit_bytes,
-        padding_fraction=setting.facts.padding_fraction,
+        facts=setting.facts,
+        memory=search.memory_line(best.point),
+        batch_is_free=setting.effective_batch is None,
         profile=profile,
         throttled=search.confirmation.throttled(best.point),
     )

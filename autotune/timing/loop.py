@@ -24,14 +24,13 @@ from ..torch_settings.naming import (
     weights_of,
 )
 from ..torch_settings.repeated_blocks import count_blocks
+from .padding import Padding, padded_fractions
 from .traffic import traffic_of
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim import Optimizer
-
-    from .padding import Padding
 
 SAMPLE_SECONDS, MOST_SAMPLES = 0.3, 16
 UNKNOWN_READING = (1e-4, 1.0)
@@ -61,14 +60,15 @@ def training_facts(
     """
     weights = [weight for model in models for weight in model.parameters()]
     traffic = traffic_of(models, optimizers)
-    tokens = sum(padding.tokens for padding in paddings)
+    padding_fraction, sorted_padding_fraction = padded_fractions(paddings)
     first = optimizers[0] if optimizers else None
     return {
         "model": model_facts(models, first),
         "parameters": sum(weight.numel() for weight in weights),
         "pass_bytes": traffic.pass_bytes,
         "update_bytes": traffic.update_bytes,
-        "padding_fraction": sum(padding.padded for padding in paddings) / tokens if tokens else None,
+        "padding_fraction": padding_fraction,
+        "sorted_padding_fraction": sorted_padding_fraction,
         "has_images": any(tensor.dim() == 4 for tensor in (*weights, *batch)),
         "has_triton": importlib.util.find_spec("triton") is not None,
         "has_torchao": importlib.util.find_spec("torchao") is not None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..torch_settings.naming import tensors_in
@@ -19,15 +19,27 @@ MOST_ELEMENTS = 2**24
 
 
 class Padding(NamedTuple):
-    """Token counts of some batches.
+    """The rows of one batch.
 
     Attributes:
-        padded: Padding tokens.
-        tokens: All tokens.
+        lengths: Tokens of each row, without padding.
+        width: Tokens of each row, with padding.
     """
 
-    padded: int
-    tokens: int
+    lengths: tuple[int, ...]
+    width: int
+
+
+def padded_fractions(batches: Sequence[Padding]) -> tuple[float | None, float | None]:
+    """The share of padding in some batches, and in batches of the same rows sorted by length; None if unknown."""
+    lengths = sorted(length for batch in batches for length in batch.lengths)
+    size = max((len(batch.lengths) for batch in batches), default=0)
+    in_order = sum(
+        len(rows) * rows[-1] for start in range(0, len(lengths), size or 1) if (rows := lengths[start:][:size])
+    )
+    tokens = sum(len(batch.lengths) * batch.width for batch in batches)
+    fraction = 1 - sum(lengths) / tokens if tokens else None
+    return fraction, 1 - sum(lengths) / in_order if len(batches) > 1 and in_order else None
 
 
 def padding_of(batch: Any) -> Padding | None:
@@ -71,19 +83,18 @@ def _of_mask(mask: torch.Tensor) -> Padding | None:
     """Counts padding in a mask: each row has one run of tokens, in all rows at the left or in all at the right."""
     values = mask.unique()  # type: ignore[no-untyped-call]
     if len(values) == 1:
-        return Padding(0, mask.numel())
+        return Padding((mask.shape[1],) * len(mask), mask.shape[1])
     turns = (mask[:, 1:] != mask[:, :-1]).sum(1)
     if len(values) > 2 or int(turns.max()) > 1:
         return None
     for edge, other in ((mask[:, 0], mask[:, -1]), (mask[:, -1], mask[:, 0])):
         if bool((edge == edge[0]).all()) and bool((other != edge[0]).any()):
-            return Padding(int((mask != edge[0]).sum()), mask.numel())
+            return Padding(tuple((mask == edge[0]).sum(1).tolist()), mask.shape[1])
     return None
 
 
 def _of_tokens(rows: torch.Tensor) -> Padding | None:
     """Counts padding at the right."""
-    tokens = rows.shape[1]
     ends = rows[:, -1:]
     runs = (rows == ends).flip(1).cummin(1).values.sum(1)
     padding = ends[int(runs.argmax()), 0]
@@ -97,4 +108,4 @@ def _of_tokens(rows: torch.Tensor) -> Padding | None:
     if len(rows[~is_padding].unique()) < LEAST_KINDS:  # type: ignore[no-untyped-call]
         return None
     ended_by_it = int(runs.min()) > 0  # if the end-of-text id is the same, one token of each row is no padding
-    return Padding(padded - ended_by_it * len(runs), tokens * len(runs))
+    return Padding(tuple((rows.shape[1] - runs + ended_by_it).tolist()), rows.shape[1])

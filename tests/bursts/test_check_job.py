@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from autotune.bursts.jobs import look_job as check
 from autotune.bursts.jobs.look_job import check_workload
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs.facts import WorkloadFacts
+from autotune.search.diagnosis import SCORE_CHUNK, saved_by_chunks
 from autotune.workload.target import load_workload
 from tests.knobs.models import stack
 from tests.workloads import mistakes
@@ -363,7 +366,7 @@ def test_what_goes_past_the_model_is_known(seconds: float, calls: bool, low: flo
 
 
 def test_the_padding_of_a_batch_of_texts_is_seen() -> None:
-    """Of one batch, as it is collated; of numbers nothing is said."""
+    """As batches are collated, and as they would be by length; of numbers nothing is said."""
 
     def collate(samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
         torch.manual_seed(0)
@@ -373,4 +376,50 @@ def test_the_padding_of_a_batch_of_texts_is_seen() -> None:
     model = nn.EmbeddingBag(100, 3)
     facts = facts_of(model=model, collate_fn=collate, batch_size=8)
     assert facts.padding_fraction == pytest.approx(1 - sum(range(4, 36, 4)) / (8 * 32))
+    assert facts.sorted_padding_fraction is not None
+    assert facts.sorted_padding_fraction < facts.padding_fraction
     assert facts_of().padding_fraction is None
+
+
+VOCABULARY, TOKENS, FEATURES = 4096, 128, 16
+
+
+def of_language(kept: nn.Module) -> WorkloadFacts:
+    """The facts of a small language model: eight texts a batch."""
+    texts = [torch.randint(0, VOCABULARY, (TOKENS,)) for _ in range(16)]
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(model(batch).flatten(0, 1), batch.flatten())
+
+    return facts_of(model=kept, dataset=texts, loss=loss, batch_size=8)
+
+
+def peak_bytes(step: Callable[[], object]) -> int:
+    """The most that a step allocates at once, as torch's profiler counts it."""
+    step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    events: Any = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    return max(itertools.accumulate(change for _, change in changes))
+
+
+@pytest.mark.skipif(not hasattr(nn, "LinearCrossEntropyLoss"), reason="torch 2.13 has the first fused loss")
+def test_a_fused_loss_saves_what_the_advice_says() -> None:
+    """Counted while a small language model really trains: three times the scores, but for those of a chunk."""
+    model = nn.Sequential(nn.Embedding(VOCABULARY, FEATURES), nn.Linear(FEATURES, VOCABULARY, bias=False))
+    facts = of_language(model)
+    assert (facts.classes, facts.score_bytes) == (VOCABULARY, TOKENS * VOCABULARY * 4)
+    body, head = model
+    options = nn.LinearCrossEntropyOptions(chunking_method=None, batch_chunk_size=SCORE_CHUNK)
+    batch = torch.randint(0, VOCABULARY, (8 * TOKENS,))
+
+    def train(loss: Callable[[], torch.Tensor]) -> None:
+        loss().backward()  # type: ignore[no-untyped-call]
+        model.zero_grad()
+
+    plain = peak_bytes(lambda: train(lambda: functional.cross_entropy(model(batch), batch)))
+    fused = peak_bytes(
+        lambda: train(lambda: functional.linear_cross_entropy(body(batch), head.weight, batch, options=options))
+    )
+    assert saved_by_chunks(facts, 8) == pytest.approx(plain - fused, rel=0.1)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 from autotune.bursts.jobs.feed import DeviceFeed
-from autotune.bursts.jobs.profile_job import operators_of, sample_cost, synchronisations
+from autotune.bursts.jobs.profile_job import batch_gain, operators_of, sample_cost, synchronisations
 from autotune.bursts.jobs.trainer import Trainer
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point
@@ -107,6 +107,19 @@ def test_a_loss_that_does_not_wait_has_nothing_to_report() -> None:
     assert synchronisations(trainer_of(make_workload(Slow()))) == ()
 
 
+@pytest.mark.parametrize(("sample_seconds", "low", "high"), [(0.0, 1.6, 2.1), (0.005, 0.9, 1.3)])
+def test_what_a_step_takes_for_few_samples_too_is_measured(sample_seconds: float, low: float, high: float) -> None:
+    """A loss that takes 20 ms in any case leaves half of the rate unused; one that takes its time a sample does not."""
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        time.sleep(sample_seconds * len(batch) or 0.02)
+        return model(batch).square().mean()
+
+    gain = batch_gain(trainer_of(make_workload(torch.ones(64, 8), loss)))
+    assert gain is not None
+    assert low < gain < high
+
+
 @pytest.mark.parametrize("compile_mode", [None, pytest.param("default", marks=pytest.mark.slow)])
 def test_a_profile_comes_from_a_process_of_its_own(compile_mode: Any, runner_of: RunnerOf) -> None:
     """Compiled or not."""
@@ -114,3 +127,4 @@ def test_a_profile_comes_from_a_process_of_its_own(compile_mode: Any, runner_of:
     profile = runner.profile(Point(config=TrainConfig(compile_mode=compile_mode)), 120.0)
     assert profile.operators
     assert profile.sample is not None
+    assert (profile.batch_gain is None) == (compile_mode is not None)

@@ -41,6 +41,7 @@ def test_loader_model_and_optimizer_of_a_plain_loop_are_found() -> None:
     assert (facts.model.weights, facts.model.optimizer) == (1669, "SGD")
     assert (facts.pass_bytes, facts.update_bytes) == (3 * 4 * 1669, 5 * 4 * 1669)  # with a momentum
     assert facts.padding_fraction is None
+    assert (facts.classes, facts.score_bytes) == (5, 4 * 5)
     assert facts.baseline.effective_batch == 32
 
 
@@ -230,7 +231,10 @@ for _ in range(500):
 
 
 def test_the_padding_of_a_scripts_batches_is_seen(tmp_path: Path, seen_in: SeenIn) -> None:
-    """Half of the texts are half as long as the others: a quarter of the tokens."""
+    """Half of the texts are half as long as the others: a quarter of the tokens, and none by length."""
     (tmp_path / "train.py").write_text(PADDED)
     padded = Script((sys.executable, "train.py"))
-    assert facts_of(seen_in(padded), padded).padding_fraction == pytest.approx(0.25)
+    facts = facts_of(seen_in(padded), padded)
+    assert facts.padding_fraction == pytest.approx(0.25)
+    assert facts.sorted_padding_fraction is not None
+    assert facts.sorted_padding_fraction < 0.1

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from autotune.timing.padding import padding_of
+from autotune.timing.padding import Padding, padded_fractions, padding_of
 from autotune.timing.traffic import traffic_of
 
 LENGTHS = (3, 10, 7, 12)
@@ -59,7 +59,17 @@ WITH_ENDS = torch.cat([texts(200), torch.full((4, 1), 200)], 1)
 )  # fmt: skip
 def test_only_what_is_certainly_padding_is_counted(batch: Any, expected: tuple[int, int] | None) -> None:
     """By a mask of padding, or one id that ends or begins rows and stands nowhere else; None where neither is there."""
-    assert padding_of(batch) == expected
+    found = padding_of(batch)
+    tokens = found.width * len(found.lengths) if found is not None else 0
+    assert (found and (tokens - sum(found.lengths), tokens)) == expected
+
+
+def test_rows_in_order_of_length_hold_less_padding() -> None:
+    """Two batches of a short and a long row each, of rows that fit together."""
+    batches = [Padding((2, 10), 10), Padding((10, 2), 10)]
+    assert padded_fractions(batches) == (0.4, 0.0)
+    assert padded_fractions(batches[:1]) == (0.4, None)
+    assert padded_fractions([]) == (None, None)
 
 
 def test_tables_of_numbers_are_no_padded_texts() -> None:

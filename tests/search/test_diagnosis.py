@@ -8,6 +8,8 @@ import pytest
 
 from autotune.hardware.model import Peaks
 from autotune.knobs.config import TrainConfig
+from autotune.knobs.facts import WorkloadFacts
+from autotune.measuring.memory_model import Line
 from autotune.measuring.profiles import Profile, SampleCost, SamplePart, Synchronisation
 from autotune.measuring.records import Block, Measurement
 from autotune.measuring.telemetry_summary import TelemetrySummary
@@ -37,7 +39,7 @@ def advice(wait: float = 0.0, *, ceilings: dict[str, float | None] | None = None
     """What is advised to a training of 1,000 samples/s, in one text."""
     fields = {
         name: changes.pop(name)
-        for name in ("device", "memory_limit_bytes", "padding_fraction", "profile")
+        for name in ("device", "memory_limit_bytes", "facts", "memory", "batch_is_free", "profile")
         if name in changes
     }
     evidence = Evidence(
@@ -51,11 +53,65 @@ def test_without_evidence_nothing_is_advised() -> None:
     assert advice(0.01, ceilings={"compute": 1020.0}, profile=Profile(), device="cuda") == ""
 
 
+def padded(share: float | None, in_order: float | None = None) -> WorkloadFacts:
+    """Facts of texts with a share of padding, and with less if batched by length."""
+    return make_facts(padding_fraction=share, sorted_padding_fraction=in_order)
+
+
 def test_padding_is_told_where_there_is_much() -> None:
     """With what computing it could cost at most; a tenth is the least."""
-    assert "41 % of the tokens are padding" in advice(padding_fraction=0.41)
-    assert "up to 1.69×" in advice(padding_fraction=0.41)
-    assert advice(padding_fraction=0.05) == advice(padding_fraction=None) == ""
+    assert "41 % of the tokens are padding" in advice(facts=padded(0.41))
+    assert "up to 1.69×" in advice(facts=padded(0.41))
+    assert advice(facts=padded(0.05)) == advice(facts=padded(None)) == ""
+
+
+@pytest.mark.parametrize(
+    ("in_order", "waits", "words"),
+    [(0.2, 0.0, "could gain 1.33×"), (0.2, 0.5, "could gain 1.14×"), (0.39, 0.0, "")],
+    ids=["computing", "half waits", "lengths alike"],
+)
+def test_sorting_by_length_gains_what_the_lengths_say(in_order: float, waits: float, words: str) -> None:
+    """40 % of padding rather than 20 %; only of the time in which training computes."""
+    text = advice(waits, facts=padded(0.4, in_order), ceilings={"compute": 1000.0})
+    assert words in text
+    assert bool(words) == ("and 20 % if" in text)
+
+
+MIB = 2**20
+LANGUAGE = make_facts(classes=2**15, score_bytes=64 * MIB)  # 512 tokens, or two chunks, in fp32
+
+
+def test_a_fused_loss_is_advised_with_what_it_saves() -> None:
+    """Three copies of ten samples' scores, without those of a chunk; the line of memory says what then fits."""
+    text = advice(
+        facts=LANGUAGE, device_memory_bytes=3000 * MIB, memory_limit_bytes=4200 * MIB,
+        memory=Line(1000 * MIB, 200 * MIB, 0.0),
+    )  # fmt: skip
+    assert "1.88 GiB at its peak, 3 times its scores over 32,768 classes" in text
+    assert "would save about 1.81 GiB of 2.93 GiB" in text
+    assert "micro-batches of about 78 samples rather than 16" in text  # (4200 - 1000 - 64) / (0.2 * 200)
+
+
+@pytest.mark.parametrize(
+    ("facts", "changes"),
+    [(LANGUAGE, {"compile_mode": "default"}), (make_facts(), {}), (make_facts(classes=10, score_bytes=40), {})],
+    ids=["compiled with the loss", "no cross-entropy", "few classes"],
+)
+def test_no_fused_loss_where_it_saves_little(facts: WorkloadFacts, changes: dict[str, Any]) -> None:
+    """Compiled code holds one copy or less."""
+    config = TrainConfig(batch_size=10, **changes)
+    assert diagnose(Evidence(config, measured(1000, device_memory_bytes=3000 * MIB), facts=facts)).advice == ()
+
+
+@pytest.mark.parametrize(
+    ("gain", "words"), [(1.5, "could gain 1.33×, ever larger ones up to 2.00×"), (1.1, ""), (None, "")]
+)
+def test_an_effective_batch_that_leaves_the_device_unused_is_named(gain: float | None, words: str) -> None:
+    """By the rates of a whole step and of one with half of its samples; not where the search tries larger ones."""
+    text = advice(profile=Profile(batch_gain=gain))
+    assert words in text
+    assert bool(words) == ("--effective-batch free" in text)
+    assert advice(profile=Profile(batch_gain=gain), batch_is_free=True) == ""
 
 
 def test_a_slow_sample_is_named_with_its_parts_and_the_gain() -> None:

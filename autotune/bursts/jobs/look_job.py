@@ -22,9 +22,10 @@ from autotune.bursts.jobs.longest_samples import find_largest
 from autotune.bursts.telemetry.kernel_launches import pace_of
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs import WorkloadFacts, with_what_is_in_force
+from autotune.recorder.functions import Functions
 from autotune.timing.clock import Clock, clock_of
 from autotune.timing.loop import has_sparse_gradients, is_compiled, small_fraction, training_facts
-from autotune.timing.padding import padding_of
+from autotune.timing.padding import Padding, padding_of
 from autotune.torch_settings.naming import length_of, tensors_in, weights_of
 from autotune.training.placement import look_at
 from autotune.training.tuned import Tuned, torch_device
@@ -39,6 +40,8 @@ FETCH_SECONDS = 4.0
 """If fetching a batch takes longer, only part of it is used."""
 DRAWN_INDICES = 8
 """Indices to draw from the sampler."""
+PADDING_BATCHES, PADDING_SECONDS = 8, 1.0
+"""Most batches whose padding is counted, and most seconds to read them. Not tuned."""
 AGAIN_SECONDS = 2.0
 """A loss that takes longer is not computed a second time, to time its operators warm."""
 
@@ -62,7 +65,8 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         Feed(workload, tuned)  # for example, a sampler for an iterable dataset
     read_before = _bytes_read()
     looked_at = max(1, config.batch_size >> halvings)
-    samples, sample_seconds, sample_wait_fraction = _fetch_samples(workload, max(2, looked_at), target)
+    drawn = draw_samples(workload)
+    samples, sample_seconds, sample_wait_fraction = _fetch_samples(drawn, max(2, looked_at), target)
     sample_file_bytes = (_bytes_read() - read_before) // len(samples)
     batch_samples = samples[:looked_at]
     batch = _collate(workload, batch_samples, target)
@@ -70,10 +74,13 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     held = _held(workload, optimizer)
     tuned.prepare(workload.model, optimizer)
     began = time.perf_counter()
+    functions = Functions()
+    end = functions.watch()
     loss, events, outside = _loss(workload, tuned, batch, target)
+    end()
     quick = time.perf_counter() - began <= AGAIN_SECONDS
     _update(workload, optimizer, loss, target)
-    padding, is_sparse = padding_of(batch), has_sparse_gradients(optimizer)
+    is_sparse = has_sparse_gradients(optimizer)
     unused = sum(weight.requires_grad and weight.grad is None for weight in workload.model.parameters())
     at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all pending work of the device
     pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand, target), tuned.device)
@@ -87,7 +94,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     small_operators_fraction, outside_fraction = _shares(
         (events, outside), lambda: _loss(workload, tuned, batch, target)[1:]
     )
-    paddings, tensors = [padding] if padding is not None else [], list(tensors_in(batch))
+    paddings, tensors = _paddings(workload, batch, looked_at, drawn, target), list(tensors_in(batch))
     placeable_bytes, unplaceable_reason = _placeable(workload, sample_seconds)
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
     return WorkloadFacts(
@@ -103,6 +110,8 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         sample_wait_fraction=sample_wait_fraction,
         sample_file_bytes=sample_file_bytes,
         flops_per_sample=flops / len(batch_samples) if flops else None,
+        classes=functions.classes,
+        score_bytes=functions.score_bytes // len(batch_samples),
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
         small_operators_fraction=small_operators_fraction,
         outside_fraction=outside_fraction,
@@ -127,7 +136,7 @@ def _blaming(what: str, remedy: Callable[[Exception], str] = lambda _: "fix it a
         raise wrap_user_error(error, what, remedy(error)) from error
 
 
-def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[Any], float, float]:
+def _fetch_samples(drawn: Iterator[Any], count: int, target: str) -> tuple[list[Any], float, float]:
     """Samples as the loader would draw them, the seconds of each, and the share of these spent waiting.
 
     Returns fewer samples when they take long.
@@ -135,7 +144,7 @@ def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[An
     samples: list[Any] = []
     started, computed = time.perf_counter(), time.process_time()
     with _blaming(f"{target}: reading a sample of the dataset raised"):
-        for sample in itertools.islice(draw_samples(workload), count):
+        for sample in itertools.islice(drawn, count):
             samples.append(sample)
             if len(samples) > 1 and time.perf_counter() - started > FETCH_SECONDS:
                 break
@@ -178,6 +187,22 @@ def _collate(workload: Workload, samples: list[Any], target: str) -> Any:
             f"{target}: {len(samples)} samples of type {type(samples[0]).__name__} cannot be collated into a batch "
             f"({summary}); return tensors of one shape, or give a collate_fn"
         ) from error
+
+
+def _paddings(workload: Workload, batch: Any, size: int, drawn: Iterator[Any], target: str) -> list[Padding]:
+    """The padding of the first batch, and of some that are drawn after it; none if the first does not show any."""
+    found: list[Padding] = []
+    deadline = time.monotonic() + PADDING_SECONDS
+    while (padding := padding_of(batch)) is not None:
+        found.append(padding)
+        more = PADDING_BATCHES - len(found)
+        with _blaming(f"{target}: reading a sample of the dataset raised"):
+            in_time = itertools.takewhile(lambda _: time.monotonic() < deadline, itertools.islice(drawn, more and size))
+            samples = list(in_time)
+        if len(samples) < size:
+            break
+        batch = _collate(workload, samples, target)
+    return found
 
 
 def _make_optimizer(workload: Workload, target: str) -> torch.optim.Optimizer:

@@ -35,6 +35,8 @@ TOP_OPERATORS = 10
 WARMUP_STEPS, MOST_STEPS, STEPS_SECONDS = 3, 20, 1.0
 MOST_SAMPLES, SAMPLES_SECONDS = 200, 0.8
 NOTABLE_SHARE = 0.05
+LEAST_HALVED = 4
+"""The smallest micro-batch whose half is trained as well: BatchNorm takes two samples or more."""
 ATTRIBUTED_SHARE = 0.5
 """Least share of the device's work that must be attributed to operators; else its kernels are listed."""
 WHOLE_SHARE = 0.9
@@ -55,10 +57,27 @@ def run_profile(request: Request, reporter: PipeReporter) -> Profile:
         sample = sample_cost(setup.workload)
         reporter.phase("operators")
         trainer = Trainer(setup.workload, tuned, DeviceFeed(setup.workload, tuned))
+        found: dict[str, Any] = {"sample": sample}
         profile = operators_of(trainer)
-        # Last: compiled code cannot be watched, but what eager code shows of the user's lines holds for it too.
-        waits = synchronisations(trainer) if not config.is_compiled else ()
-    return profile.model_copy(update={"sample": sample, "synchronisations": waits})
+        if not config.is_compiled:  # compiled code cannot be watched, and another shape would be compiled anew
+            found |= {"batch_gain": batch_gain(trainer), "synchronisations": synchronisations(trainer)}
+    return profile.model_copy(update=found)
+
+
+def batch_gain(trainer: Trainer) -> float | None:
+    """The rate of a step over that of a step with half of its samples; None if these would be less than two."""
+    config = trainer.tuned.config
+    if config.batch_size < LEAST_HALVED:
+        return None
+    tuned = Tuned(config.replace(batch_size=config.batch_size // 2), device=trainer.tuned.device)
+    half = Trainer(trainer.workload, tuned, DeviceFeed(trainer.workload, tuned), trainer.learner)
+    seconds: dict[Trainer, list[float]] = {half: [], trainer: []}
+    began = perf_counter()
+    while len(seconds[half]) < MOST_STEPS and perf_counter() - began < STEPS_SECONDS:
+        for side, taken in seconds.items():
+            _timed(side, 1)  # the other one's batch is in the caches
+            taken.append(_timed(side, 1) / side.tuned.config.effective_batch)
+    return min(seconds[half]) / min(seconds[trainer])
 
 
 def operators_of(trainer: Trainer) -> Profile:

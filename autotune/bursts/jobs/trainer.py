@@ -81,8 +81,8 @@ class Trainer(Drain):
     def __init__(self, workload: Workload, tuned: Tuned, feed: Feed, learner: Learner | None = None) -> None:
         super().__init__(tuned, feed)
         self.workload = workload
-        learner = learner or Learner(workload, tuned)
-        self.optimizer, self.model = learner.optimizer, learner.model
+        self.learner = learner or Learner(workload, tuned)
+        self.optimizer, self.model = self.learner.optimizer, self.learner.model
         self.model.train()
         self._loss_of = tuned.compiled_loss(workload.loss)
         self.scaler = tuned.scaler()
