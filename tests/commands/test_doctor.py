@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from autotune.cli import app
 from autotune.doctor import examination, memory
-from autotune.doctor.findings import Drop, Finding
+from autotune.doctor.findings import Drop, Finding, examination_path
 from autotune.hardware import probe_host
 from tests.processes import budget, run
 
@@ -68,7 +68,7 @@ def test_tuning_leaves_out_what_the_doctor_found(tmp_path: Path) -> None:
     )  # fmt: skip
     examined = examination.examine_quickly(probe_host(), "cpu").model_copy(update={"findings": (lost,)})
     (tmp_path / "results" / probe_host().slug).mkdir(parents=True)
-    examined.write(tmp_path / "results" / probe_host().slug)
+    examined.write(examination_path(tmp_path / "results" / probe_host().slug, "cpu"))
     done = run(
         ["--model", "tests.workloads.tiny:build", "--budget", budget(16), "--only", "optimizer_impl", "--quiet",
          "--pin", "num_threads=1", "--out", "out.json"],

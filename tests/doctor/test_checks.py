@@ -225,6 +225,6 @@ def test_a_file_that_is_none_is_not_believed(tmp_path: Path) -> None:
 def test_only_what_is_decisive_costs_trust() -> None:
     """A knob that does not work is left out, and the rest can be believed."""
     lost = Finding(name="precision", status="does not hold", found="fp16", remedy="left out")
-    fields: dict[str, Any] = {"device": "cpu", "driver": None, "torch": None, "seconds": 1}
+    fields: dict[str, Any] = examine_quickly(cpu_machine(), "cpu").model_dump(exclude={"findings"})
     assert Examination(findings=(lost,), **fields).trusted
     assert not Examination(findings=(lost.model_copy(update={"decisive": True}),), **fields).trusted
