@@ -57,7 +57,7 @@ def _with(base: Point, **knobs: object) -> Point:
 def _decided(
     name: str, runner: ProcessRunner, baseline: Point, candidates: Sequence[Point], pace_seconds: float
 ) -> tuple[list[tuple[Burst, Pair | None]], Finding]:
-    """Plays candidates against a baseline that lives already, and finds how many are decided in what time."""
+    """Plays candidates against a baseline that lives already, and counts those that are decided in time."""
     plan = BurstPlan(measure_seconds=SECONDS)
     runner.challenge(None, [baseline], plan, DEADLINE_SECONDS, lambda *_: None)
     began = time.monotonic()

@@ -32,6 +32,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "sample": sample_result.text,
     "schema": schema_reference.text,
     "verified": verified.text,
+    "verified-cards": verified.cards,
     "verified-half-hours": verified.half_hours,
     **{f"benchmarks-{name}": maker for name, maker in benchmark_tables.TABLES.items()},
 }

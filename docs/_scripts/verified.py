@@ -1,4 +1,4 @@
-"""Makes the tables of what was verified on which machine, from the files in ``results/``."""
+"""Makes the tables of what was verified where, from the files in ``results/``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).parents[2] / "results"
 SIGNS = {"ok": "✓", "does not hold": "**no**", "not here": "–"}
 KINDS = {"doctor": "`autotune doctor`", "half-hour": "`python -m benchmarks.gpu_half_hour`"}
+
+TUNINGS = (7, 8, 9)
+"""The points that tune."""
 
 
 def text() -> str:
@@ -36,15 +39,28 @@ def text() -> str:
 
 
 def half_hours() -> str:
-    """The half hours that were measured on GPUs, or a sentence where there is none."""
+    """All points of each half hour, or a sentence where there is none."""
     from benchmarks.gpu_half_hour import table
 
     parts = [
-        f"{one.machine}, torch {one.torch}, {one.created:%Y-%m-%d}:\n\n{table(one.findings)}"
+        f"{one.machine}, {one.device}, torch {one.torch}, {one.created:%Y-%m-%d}:\n\n{table(one.findings)}"
         for name, one in _examinations()
-        if name == "half-hour" and one.device != "cpu"
+        if name == "half-hour"
     ]
-    return "\n\n".join(parts) or f"*The ten points that verify a card never ran on one: {KINDS['half-hour']}.*"
+    return "\n\n".join(parts) or "*No half hour was measured yet.*"
+
+
+def cards() -> str:
+    """A row for each half hour on a GPU, with the figures of its tunings; a sentence where there is none."""
+    rows = []
+    for name, one in _examinations():
+        if name == "half-hour" and one.device != "cpu":
+            figures = [next((f.found for f in one.findings if f.point == number), "–") for number in TUNINGS]
+            rows.append(f"| {one.machine}, torch {one.torch} | {_hold(one)} | {' | '.join(figures)} |")
+    if not rows:
+        return f"*The [ten points](verified.md) never ran on a card: {KINDS['half-hour']}.*"
+    head = "| card | points | transformer | language model | nanoGPT |\n|---|---|---|---|---|"
+    return "\n".join([head, *rows])
 
 
 def _examinations() -> Iterator[tuple[str, Examination]]:
