@@ -33,7 +33,7 @@ from autotune.doctor import features, memory, timing
 from autotune.doctor.context import Clinic
 from autotune.doctor.findings import TEN, Examination, Finding, examination_of, examination_path
 from autotune.errors import AutotuneError
-from autotune.hardware import DeviceKind, pin_gpu
+from autotune.hardware import DeviceKind, Hardware, pin_gpu
 from autotune.results.result import Result, Side, read_result
 from autotune.search.proposal import CONFIRM, UNINTERRUPTED
 
@@ -231,6 +231,14 @@ def table(findings: Sequence[Finding]) -> str:
     return "\n".join(rows)
 
 
+def look() -> Hardware:
+    """The machine, as host and torch see it, with one GPU."""
+    pin_gpu()
+    with Isolation() as isolation:
+        isolation.start(LOOK_SECONDS)
+        return look_at_machine(isolation, LOOK_SECONDS)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry; returns 1 where a goal is missed, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(description="The ten points that verify a GPU.")
@@ -246,10 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     only = {int(number) for number in filter(None, options.only.split(","))}
     if not only <= {*numbers}:
         parser.error(f"--only: expected numbers from 1 to {len(TEN)}, got {options.only}")
-    pin_gpu()
-    with Isolation() as isolation:
-        isolation.start(LOOK_SECONDS)
-        hardware = look_at_machine(isolation, LOOK_SECONDS)
+    hardware = look()
     device = cast("DeviceKind", options.device or hardware.default_device)
     if device not in hardware.devices:
         parser.error(f"--device: expected one of {', '.join(hardware.devices)}, got {device}")
