@@ -57,7 +57,7 @@ class Clinic:
 
     def runner(self, **caps: Any) -> ProcessRunner:
         """A runner of the workload that a `point` names; its forkserver stays until `close`."""
-        return ProcessRunner(self._forkserver(), self.device, device_uuid=self.gpu and self.gpu.uuid, **caps)
+        return ProcessRunner(self._forkserver(), self.device, device_uuid=self._uuid, **caps)
 
     def script_runner(self, case: Case) -> ProcessRunner:
         """A runner of the plain loop as a script that knows nothing of autotune; it stays until `close`."""
@@ -65,9 +65,11 @@ class Clinic:
             folder = Path(self._ends.enter_context(tempfile.TemporaryDirectory(prefix="autotune-doctor-")))
             request = json.dumps({"device": self.torch_device, "seconds": ENDLESS_SECONDS, "cases": [case]})
             command = (sys.executable, "-m", "autotune.doctor.workloads", request)
-            self._script = self._ends.enter_context(ScriptIsolation(Script(command, writable=(folder,))))
-            self._script.start(START_SECONDS)
-        return ProcessRunner(self._script, self.device, device_uuid=self.gpu and self.gpu.uuid)
+            script = ScriptIsolation(Script(command, writable=(folder,)))
+            self._ends.enter_context(script)
+            script.start(START_SECONDS)
+            self._script = script
+        return ProcessRunner(self._script, self.device, device_uuid=self._uuid)
 
     def peak_rates(self) -> dict[str, float | None]:
         """The device's measured rate of matrix products in each precision, in FLOP/s."""
@@ -75,10 +77,15 @@ class Clinic:
         peaks = look_at_machine(self._forkserver(), START_SECONDS, device=self.device, peak_seconds=seconds).peaks
         return dict(peaks.matmul_flops_per_second) if peaks is not None else {}
 
+    @property
+    def _uuid(self) -> str | None:
+        return self.gpu.uuid if self.gpu is not None else None
+
     def _forkserver(self) -> Isolation:
         if self._isolation is None:
-            self._isolation = self._ends.enter_context(Isolation("autotune.doctor.workloads:any_of"))
-            self._isolation.start(START_SECONDS)
+            isolation = self._ends.enter_context(Isolation("autotune.doctor.workloads:any_of"))
+            isolation.start(START_SECONDS)
+            self._isolation = isolation
         return self._isolation
 
     def close(self) -> None:

@@ -87,7 +87,7 @@ def _row(machine: str, device: str, examinations: Sequence[Examination]) -> str:
     ratios = sorted(result.speedup.ratio for result in results if result.speedup is not None)
     proven = f"{len(results)}, {len(ratios)}" + (f" ({ratios[0]:.2f}× – {ratios[-1]:.2f}×)" if ratios else "")
     torches = sorted({str(one.torch) for one in ours} | {str(result.software.torch) for result in results})
-    days = sorted(f"{one.created:%Y-%m-%d}" for one in [*ours, *results])
+    days = sorted(f"{created:%Y-%m-%d}" for created in [one.created for one in ours] + [one.created for one in results])
     dates = days[0] if days[0] == days[-1] else f"{days[0]} – {days[-1]}"
     checks = "; ".join(map(_hold, ours)) or "not examined"
     return f"| {machine} | {device} | {', '.join(torches)} | {checks} | {proven if results else 'none'} | {dates} |"
