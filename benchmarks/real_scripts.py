@@ -193,6 +193,9 @@ def told(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             out, errors = process.communicate()
+    except KeyboardInterrupt:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     return process.returncode, out, errors, time.perf_counter() - began
 
 

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 
-from autotune.doctor import features, limits, memory, timing
+from autotune.doctor import features, limits, memory, searching, timing
 from autotune.doctor.context import Clinic
 from autotune.doctor.findings import Examination, Finding, examination_of
 from autotune.errors import AutotuneError
@@ -16,10 +16,13 @@ from autotune.hardware import DeviceKind, Hardware
 Check = Callable[[Clinic], Iterator[Finding]]
 QUICK: tuple[Check, ...] = (limits.open_files, limits.shared_memory, limits.host_memory, limits.processes)
 """The checks that take no time; the first tuning on an unexamined machine runs them."""
-CHECKS: tuple[Check, ...] = (
-    *QUICK, limits.files_of_scripts, memory.running_out, memory.cap, memory.nothing_left, timing.truth, timing.pairs,
-    timing.busy_fraction, features.arithmetic, features.compiling, limits.telemetry,
-)  # fmt: skip
+POINTS: dict[Check, int] = {
+    features.peak: 1, memory.running_out: 2, memory.cap: 2, memory.nothing_left: 2, timing.busy_fraction: 2,
+    features.arithmetic: 2, limits.telemetry: 3, memory.itself: 4, timing.truth: 5, timing.scripts: 5,
+    features.beside: 6, searching.launches: 7, features.compiling: 8, searching.scripts: 9, timing.pairs: 10,
+}  # fmt: skip
+"""The checks of the `TEN` points, in their order."""
+CHECKS: tuple[Check, ...] = (*QUICK, limits.files_of_scripts, *POINTS)
 
 
 def examine(
@@ -51,7 +54,7 @@ def _examine(
     def add(finding: Finding) -> None:
         nonlocal last
         now = time.monotonic()
-        findings.append(finding.model_copy(update={"seconds": now - last}))
+        findings.append(finding.model_copy(update={"seconds": now - last, "point": POINTS.get(check, 0)}))
         last = now
         report(findings[-1])
 

@@ -2,17 +2,91 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-from autotune.doctor.context import DEADLINE_SECONDS, Clinic, point
+from autotune.bursts.hosts.protocol import BurstPlan
+from autotune.doctor.context import DEADLINE_SECONDS, SHORT, SURE, Clinic, point
 from autotune.doctor.findings import Drop, Finding
 from autotune.errors import AutotuneError
+from autotune.hardware import UNUSABLE
 from autotune.knobs import HALF, KNOBS, Scalar, TrainConfig
-from autotune.measuring import judge_agreement
+from autotune.measuring import block_error, judge_agreement
 
 STEPS, BATCH = 8, 16
+PEAKS_ALIKE, BESIDE_ALIKE = 0.1, 0.01
+"""The most that the peaks of the half precisions may differ, and the rates of one model that was compiled twice."""
+BESIDE_SECONDS = 1.0
 COMPILING_SECONDS = 100.0
 Case = Mapping[str, Scalar]
+
+
+def peak(clinic: Clinic) -> Iterator[Finding]:
+    """This torch has kernels for the GPU, and bf16 is as fast as fp16."""
+    name = "peak arithmetic"
+    if (why := clinic.hardware.unread.get(UNUSABLE)) is not None:
+        remedy = "install a build of torch for it, as https://pytorch.org/get-started shows"
+        yield Finding.of(name, holds=False, found=why, remedy=remedy)
+        return
+    if clinic.gpu is None or not {*HALF} <= {*clinic.gpu.precisions}:
+        yield Finding.none(name, "only a GPU with both half precisions is checked")
+        return
+    rates = clinic.peak_rates()
+    bf16, fp16 = rates.get("bf16") or 0.0, rates.get("fp16") or 0.0
+    yield Finding.of(
+        name,
+        holds=bool(bf16) and abs(bf16 - fp16) <= PEAKS_ALIKE * fp16,
+        found=f"{bf16 / 1e12:.0f} TFLOP/s in bf16, {fp16 / 1e12:.0f} in fp16",
+        remedy="do not trust shares of the peak in reports; rates do not depend on them",
+    )
+
+
+def beside(clinic: Clinic) -> Iterator[Finding]:
+    """Code that is compiled beside other training is the same."""
+    name, modes = "compiling beside other training", _trials(clinic, "compile_mode")
+    if not modes:
+        yield Finding.none(name, "torch.compile is experimental on MPS")
+        return
+    with tempfile.TemporaryDirectory(prefix="autotune-doctor-") as alone, tempfile.TemporaryDirectory() as crowded:
+        folders = (Path(alone).resolve(), Path(crowded).resolve())
+        plan = BurstPlan(measure_seconds=BESIDE_SECONDS * clinic.length, fastest_wins=False)
+        first, second = (  # one thread: on a busy CPU, several wait for the slowest
+            point("compiled_into", {"folder": str(folder)}, batch_size=BATCH, compile_mode=modes[0], num_threads=1)
+            for folder in folders
+        )
+        other = second.model_copy(update={"config": second.config.replace(compile_mode=None)})
+        with contextlib.closing(clinic.runner()) as runner:
+            runner.run(first, SHORT, COMPILING_SECONDS)
+            runner.challenge(None, [other], SHORT, DEADLINE_SECONDS, lambda *_: None)
+            runner.challenge(other, [second], SHORT, COMPILING_SECONDS, lambda *_: None)
+            code = [_generated(folder) for folder in folders]
+            played = runner.play([first, second], plan, DEADLINE_SECONDS)
+    before, after = (burst.measurement for burst in played)
+    if before is None or after is None:
+        reasons = "; ".join(burst.reason or "" for burst in played)
+        yield Finding.of(name, holds=False, found=reasons, remedy="see the compile modes below")
+        return
+    off = after.samples_per_second / before.samples_per_second - 1
+    noise = SURE * (block_error(before, after) or 0.0)
+    same = "the same" if code[0] == code[1] else "other"
+    yield Finding.of(
+        name,
+        holds=code[0] == code[1] and abs(off) <= BESIDE_ALIKE + noise,
+        found=f"{same} code ({len(code[1])} files), {off:+.1%} in rate, ± {noise:.1%} by chance",
+        remedy="do not trust gains of compiled candidates here; leave them out: --pin compile_mode=none",
+    )
+
+
+def _generated(folder: Path) -> set[tuple[str, str]]:
+    """What torch.compile chose: the code for a CPU, and for a GPU each kernel's fastest launch configuration."""
+    found = {(path.name, "") for path in folder.rglob("*.cpp")}
+    for path in folder.rglob("*.best_config"):
+        chosen = json.loads(path.read_text(encoding="utf-8"))
+        found.add((path.name, json.dumps({key: chosen[key] for key in sorted(chosen) if "time" not in key})))
+    return found
 
 
 def arithmetic(clinic: Clinic) -> Iterator[Finding]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, ConfigDict, Field, ValidationError
 
 from autotune.files import write_whole
 from autotune.hardware import DeviceKind, Gpu, Hardware
@@ -14,6 +15,19 @@ from autotune.knobs import Scalar
 from autotune.stored import Seconds, Stored
 
 Status = Literal["ok", "does not hold", "not here"]
+TEN = (
+    "torch is built for the card, and bf16 is as fast as fp16",
+    "knobs work, and memory that runs out is reported as such",
+    "other programs on the GPU are seen",
+    "a config equals itself at 30, 48 and 90 % of memory",
+    "rates are those of a plain loop, as `build()` and as a script",
+    "code that is compiled beside other training is the same",
+    "a model that waits for launches: candidates are decided, one micro-batch among the first",
+    "a model that computes: compiled candidates work",
+    "a script: candidates are decided",
+    "turns keep the rate and the clock of training without interruption",
+)
+"""The points that verify a device: the doctor checks them in short, `benchmarks.gpu_half_hour` at length."""
 
 
 class Drop(Stored):
@@ -41,6 +55,8 @@ class Finding(Stored):
         decisive: Whether a failure makes figures untrustworthy; otherwise something is only left out, or slower.
         drops: Values to leave out of the search.
         seconds: How long the check took.
+        point: Its number among `TEN`, from 1 on; 0 for none of them.
+        goal: What it was compared with, where `found` does not say so.
     """
 
     name: str
@@ -50,6 +66,8 @@ class Finding(Stored):
     decisive: bool = False
     drops: tuple[Drop, ...] = ()
     seconds: Seconds = 0.0
+    point: int = Field(default=0, ge=0, le=len(TEN))
+    goal: str = ""
 
     @classmethod
     def of(cls, name: str, *, holds: bool, found: str, remedy: str, decisive: bool = False) -> Finding:
@@ -68,6 +86,8 @@ class Examination(Stored):
 
     Attributes:
         schema_: Marks the file as an examination, so that collections of results skip it.
+        created: When it was examined.
+        machine: What was examined, as `Hardware.machine` names it.
         device: The device that was examined.
         driver: The GPU's driver; None on a CPU.
         torch: The version of torch.
@@ -79,6 +99,8 @@ class Examination(Stored):
 
     # "schema" itself would shadow a method of pydantic's BaseModel.
     schema_: Literal["autotune.doctor/1"] = Field(default="autotune.doctor/1", alias="schema")
+    created: AwareDatetime
+    machine: str
     device: DeviceKind
     driver: str | None
     torch: str | None
@@ -94,6 +116,13 @@ class Examination(Stored):
     def drops(self) -> tuple[Drop, ...]:
         """All values to leave out of the search."""
         return tuple(drop for finding in self.findings for drop in finding.drops)
+
+    @property
+    def ten(self) -> tuple[Status, ...]:
+        """The status of each of the `TEN` points, by all findings about it."""
+        statuses = [{finding.status for finding in self.findings if finding.point == n + 1} for n in range(len(TEN))]
+        order: tuple[Status, ...] = ("does not hold", "ok")
+        return tuple(next((status for status in order if status in found), "not here") for found in statuses)
 
     def to_json(self) -> str:
         """The examination as JSON."""
@@ -111,8 +140,8 @@ class Examination(Stored):
 def examination_of(hardware: Hardware, device: DeviceKind, findings: Sequence[Finding], seconds: float) -> Examination:
     """An examination of these findings, with the versions that they hold for."""
     return Examination(
-        device=device, driver=_driver(hardware, device), torch=hardware.software.torch, seconds=seconds,
-        findings=tuple(findings),
+        created=datetime.now(timezone.utc), machine=hardware.machine(device), device=device,
+        driver=_driver(hardware, device), torch=hardware.software.torch, seconds=seconds, findings=tuple(findings),
     )  # fmt: skip
 
 

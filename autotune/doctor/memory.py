@@ -1,11 +1,14 @@
-"""Checks memory: running out is reported as such, the cap holds, and a burst frees what it took."""
+"""Checks memory: what runs out, what a cap and a burst leave free, and whether pairs stay fair where it is full."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Iterator
 
-from autotune.doctor.context import DEADLINE_SECONDS, SHORT, Clinic, point
+from autotune.bursts.hosts.protocol import BurstPlan
+from autotune.doctor.context import DEADLINE_SECONDS, SHORT, SURE, Clinic, point
 from autotune.doctor.findings import Finding
 from autotune.hardware import probe_host
 from autotune.measuring import Outcome
@@ -14,6 +17,51 @@ from autotune.units import format_bytes
 CAP_BYTES = 400 * 2**20
 """Less than the 512 MiB that the workload takes; on a CPU, the process's own memory adds to that."""
 KEPT_BYTES, PATIENCE_SECONDS = 32 * 2**20, 5.0
+
+
+FILLED = (0.3, 0.48, 0.9)
+"""Shares of memory that a step takes: two sides fit together, barely fit, and do not."""
+FILLED_MIB, OVERHEAD_BYTES = 128, 2**30
+"""What a step takes on a CPU; and what a GPU keeps beside the step: a context, and the allocator's rounding. Not
+tuned."""
+ITSELF_SECONDS, ALIKE = 2.0, 0.02
+
+
+def itself(clinic: Clinic) -> Iterator[Finding]:
+    """A config equals itself, however full memory is."""
+    gpu = clinic.gpu
+    free = gpu.free_bytes if gpu is not None else None
+    plan = BurstPlan(measure_seconds=ITSELF_SECONDS * clinic.length, fastest_wins=False)
+    taken = None if free is not None else _taken_bytes(clinic, plan)
+    texts, holds = [], True
+    for share in FILLED:
+        if free is not None:
+            runner = clinic.runner(device_bytes=free)
+            filled = point("filling", {"mib": max(1, round((share * free - OVERHEAD_BYTES) / 2**20))})
+        else:  # a smaller limit instead of a larger step
+            runner = clinic.runner(memory_limit_bytes=round(taken / share) if taken else None)
+            filled = point("filling", {"mib": FILLED_MIB})
+        with contextlib.closing(runner):
+            runner.challenge(None, [filled], plan, DEADLINE_SECONDS, lambda *_: None)
+            ((burst, pair),) = runner.challenge(filled, [filled], plan, DEADLINE_SECONDS, lambda *_: None)
+        if pair is None or not pair.blocks:
+            holds = False
+            texts.append(f"not block by block at {share:.0%} ({burst.reason or burst.outcome.value})")
+            continue
+        holds &= abs(math.log(pair.ratio)) <= ALIKE + SURE * pair.error
+        texts.append(f"{pair.ratio:.3f} ({pair.ci95.low:.3f}–{pair.ci95.high:.3f}) at {share:.0%}")
+    yield Finding.of(
+        "a config against itself", holds=holds, found="; ".join(texts), decisive=True,
+        remedy="end other programs on this machine; tune with --memory-target 0.4, where two sides fit",
+    )  # fmt: skip
+
+
+def _taken_bytes(clinic: Clinic, plan: BurstPlan) -> int | None:
+    """The memory that the filling step takes with its process."""
+    filled = point("filling", {"mib": FILLED_MIB})
+    with contextlib.closing(clinic.runner()) as runner:
+        ((burst, _),) = runner.challenge(None, [filled], plan, DEADLINE_SECONDS, lambda *_: None)
+    return burst.measurement.device_memory_bytes if burst.measurement is not None else None
 
 
 def running_out(clinic: Clinic) -> Iterator[Finding]:

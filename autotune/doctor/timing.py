@@ -8,27 +8,33 @@ import math
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from autotune.bursts.hosts.protocol import BurstPlan
-from autotune.doctor.context import DEADLINE_SECONDS, Clinic, point
+from autotune.bursts.runner import ProcessRunner
+from autotune.doctor.context import DEADLINE_SECONDS, SURE, Case, Clinic, point
 from autotune.doctor.findings import Finding
 from autotune.errors import WorkloadError
 from autotune.measuring import Measurement, Point, block_error
+from autotune.sandbox.system import WINDOWS
+
+Pair = tuple[Measurement, Measurement]
 
 STEPS_MS, FETCH_SHARES = (5.0, 50.0, 150.0), (0.0, 0.4, 1.5)
 """Short and long steps, in ms; and batches that cost nothing, less than a step, or more, as shares of a step."""
 TOLERANCE, ALIKE = 0.03, 0.03
 """The most that bursts may differ from a plain loop, and two runners of one config from each other. Not tuned; results
 state gains to the per cent."""
-SURE = 2.0
-"""Standard errors that two runners may differ by in addition, since other load makes blocks scatter."""
 WAITING_LIMIT = 0.05
 """The largest share of time that a device which is always busy may appear to wait for data. Not tuned."""
 SECONDS = 0.6
 """Time for each case, in the plain loop and in the burst."""
 PAIR, PAIR_SECONDS = (5.0, 2.0), 2.0
-"""The step and the batch, in ms, of two runners to compare; and how long each of them trains."""
+"""The step and the batch, in ms, of two runners to compare on a CPU; and how long each of them trains."""
+SCRIPT = (100.0, 40.0)
+"""The step and the batch, in ms, of the loop that runs as a script."""
+UNINTERRUPTED = 0.01
+"""The most that turns may change a rate or a clock."""
 PLAIN_SECONDS = 120.0
 BUSY, NOT_BUSY = (0.9, 1.05), 0.7
 
@@ -36,12 +42,16 @@ BUSY, NOT_BUSY = (0.9, 1.05), 0.7
 def truth(clinic: Clinic) -> Iterator[Finding]:
     """Rates agree with a plain loop."""
     cases = [(step, step * share) for step, share in itertools.product(STEPS_MS, FETCH_SHARES)]
-    measured = [_measured(clinic, case) for case in cases]
+    plan = BurstPlan(measure_seconds=SECONDS)
+    measured = [_measured(clinic.runner(), _case(*case), plan) for case in cases]
     plain = _plain_rates(clinic, cases)
     apart = [side.samples_per_second / rate - 1 for side, rate in zip(measured, plain, strict=True)]
     for number, case in enumerate(cases):
         if abs(apart[number]) > TOLERANCE:  # other load, perhaps: takes the median of three
-            again = [_measured(clinic, case).samples_per_second / _plain_rates(clinic, [case])[0] - 1 for _ in range(2)]
+            again = [
+                _measured(clinic.runner(), _case(*case), plan).samples_per_second / _plain_rates(clinic, [case])[0] - 1
+                for _ in range(2)
+            ]
             apart[number] = statistics.median([apart[number], *again])
     worst = max(range(len(cases)), key=lambda number: abs(apart[number]))
     step, fetch = cases[worst]
@@ -57,10 +67,31 @@ def truth(clinic: Clinic) -> Iterator[Finding]:
         )
 
 
+def scripts(clinic: Clinic) -> Iterator[Finding]:
+    """Rates of a script agree with a plain loop."""
+    name = "rates of scripts"
+    if WINDOWS:
+        yield Finding.none(name, "scripts are refused on Windows")
+        return
+    runner = clinic.script_runner(SCRIPT)
+    plan = BurstPlan(measure_seconds=PAIR_SECONDS * clinic.length)
+    measured = _measured(runner, Point(config=runner.check(DEADLINE_SECONDS).baseline), plan)
+    (plain,) = _plain_rates(clinic, [SCRIPT], PAIR_SECONDS * clinic.length)
+    apart, waits = measured.samples_per_second / plain - 1, measured.data_wait_fraction
+    fed = clinic.device == "cpu" or waits <= WAITING_LIMIT
+    step, fetch = SCRIPT
+    text = (
+        f"{apart:+.1%} beside a plain loop, {waits:.0%} waiting, with steps of {step:g} ms and batches of {fetch:g} ms"
+    )
+    yield _rates_finding(name, text, holds=abs(apart) <= TOLERANCE and fed)
+
+
 def pairs(clinic: Clinic) -> Iterator[Finding]:
-    """Two runners of one config agree."""
-    plan = BurstPlan(measure_seconds=PAIR_SECONDS, fastest_wins=False)
-    played = clinic.runner().play([_case(*PAIR)] * 2, plan, DEADLINE_SECONDS)
+    """Two runners of one config agree, with each other and with training without interruption."""
+    plan = BurstPlan(measure_seconds=PAIR_SECONDS * clinic.length, fastest_wins=False)
+    config = _case(*PAIR) if clinic.gpu is None else point("saturating")
+    before = _measured(clinic.runner(), config, plan)
+    played = clinic.runner().play([config] * 2, plan, DEADLINE_SECONDS)
     first, second = (burst.measurement for burst in played)
     if first is None or second is None:
         reasons = "; ".join(burst.reason or "" for burst in played)
@@ -70,6 +101,33 @@ def pairs(clinic: Clinic) -> Iterator[Finding]:
     noise = SURE * (block_error(first, second) or 0.0)
     text = f"differ by {math.expm1(off):.1%}, ± {noise:.1%} by chance"
     yield _rates_finding("two runners of one config", text, holds=off <= ALIKE + noise)
+    alone = (before, _measured(clinic.runner(), config, plan))  # before and after: a drift cancels
+    yield _uninterrupted(alone, (first, second), noise)
+
+
+def _uninterrupted(alone: Pair, turns: Pair, noise: float) -> Finding:
+    """Compares training without interruption with training in turns."""
+    rates, clocks = ([_mean(side, read) for side in (alone, turns)] for read in (_rate, _clock))
+    off = (rates[1] or 0.0) / (rates[0] or 1.0) - 1
+    text = f"{off:+.1%} beside training without interruption, ± {noise:.1%} by chance"
+    holds = abs(off) <= UNINTERRUPTED + noise
+    if clocks[0] is not None and clocks[1] is not None:
+        text += f"; {clocks[1]:.0f} MHz beside {clocks[0]:.0f}"
+        holds &= abs(clocks[1] / clocks[0] - 1) <= UNINTERRUPTED
+    return _rates_finding("rates of turns", text, holds=holds)
+
+
+def _mean(measured: Pair, read: Callable[[Measurement], float | None]) -> float | None:
+    values = [value for value in map(read, measured) if value is not None]
+    return statistics.fmean(values) if values else None
+
+
+def _rate(measured: Measurement) -> float:
+    return measured.samples_per_second
+
+
+def _clock(measured: Measurement) -> float | None:
+    return measured.telemetry.sm_clock_mhz if measured.telemetry is not None else None
 
 
 def busy_fraction(clinic: Clinic) -> Iterator[Finding]:
@@ -87,14 +145,13 @@ def busy_fraction(clinic: Clinic) -> Iterator[Finding]:
     )
 
 
-def _measured(clinic: Clinic, case: tuple[float, float]) -> Measurement:
-    """A burst's measurement of a case.
+def _measured(runner: ProcessRunner, config: Point, plan: BurstPlan) -> Measurement:
+    """A burst's measurement of a config.
 
     Raises:
         WorkloadError: The burst did not end well.
     """
-    plan = BurstPlan(measure_seconds=SECONDS)
-    burst = clinic.runner().run(_case(*case), plan, DEADLINE_SECONDS)
+    burst = runner.run(config, plan, DEADLINE_SECONDS)
     if burst.measurement is None:
         raise WorkloadError(f"a burst {burst.ending}")
     return burst.measurement
@@ -104,11 +161,9 @@ def _case(step_ms: float, fetch_ms: float) -> Point:
     return point("timed", {"step_ms": step_ms, "fetch_ms": fetch_ms})
 
 
-def _plain_rates(clinic: Clinic, cases: list[tuple[float, float]]) -> list[float]:
+def _plain_rates(clinic: Clinic, cases: list[Case], seconds: float = SECONDS) -> list[float]:
     """The rates of the same cases in a plain loop without bursts, in a process of its own."""
-    request = json.dumps(
-        {"device": "cuda" if clinic.device == "rocm" else clinic.device, "seconds": SECONDS, "cases": cases}
-    )
+    request = json.dumps({"device": clinic.torch_device, "seconds": seconds, "cases": cases})
     command = [sys.executable, "-m", "autotune.doctor.workloads", request]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=PLAIN_SECONDS, check=True)
     rates: list[float] = json.loads(finished.stdout.splitlines()[-1])

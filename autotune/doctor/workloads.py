@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -108,13 +109,25 @@ def out_of_memory(part: str = "forward") -> Workload:
     return Workload(model, Numbers(), _squares, optimizer=_hungry if part == "optimizer" else _sgd, batch_size=BATCH)
 
 
+def filling(mib: int) -> Workload:
+    """A step that takes memory and frees it again, as activations do."""
+    return Workload(_Filling(mib * 2**20), Numbers(), _squares, optimizer=_sgd, batch_size=BATCH)
+
+
+def compiled_into(folder: str) -> Workload:
+    """The small workload, whose compiled code goes to a folder."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    return small()
+
+
 def growing() -> Workload:
     """A step that takes 512 MiB, piece by piece."""
     return Workload(_Growing(), Numbers(), _squares, optimizer=_sgd, batch_size=BATCH)
 
 
 _WORKLOADS: dict[str, Callable[..., Workload]] = {
-    build.__name__: build for build in (timed, small, saturating, launching, out_of_memory, growing)
+    build.__name__: build
+    for build in (timed, small, saturating, launching, out_of_memory, growing, filling, compiled_into)
 }
 
 
@@ -203,6 +216,19 @@ def _hungry(parameters: Any) -> torch.optim.Optimizer:
     optimizer = _sgd(parameters)
     optimizer.register_step_pre_hook(lambda stepped, *_: _take(stepped.param_groups[0]["params"][0]))
     return optimizer
+
+
+class _Filling(nn.Module):
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self._size_bytes = size_bytes
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        # A CPU's memory counts only once it has been written to.
+        make = torch.empty if rows.device.type == "cuda" else torch.ones
+        filled = make(self._size_bytes, dtype=torch.uint8, device=rows.device)
+        return rows * self.weight + 0 * filled[-1:].float().nan_to_num()
 
 
 class _Growing(nn.Module):

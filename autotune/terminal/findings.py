@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from autotune.doctor.findings import Examination, Finding
+from autotune.doctor.findings import TEN, Examination, Finding
 from autotune.units import format_seconds
 from autotune.wording import as_text
 
@@ -29,7 +29,7 @@ def finding_line(finding: Finding) -> RenderableType:
 
 
 def examination_lines(examination: Examination, machine: str, path: Path) -> RenderableType:
-    """The verdict, the knobs that the search leaves out here, and the number of checks."""
+    """The ten points, the verdict, the knobs that the search leaves out here, and the number of checks."""
     failed = [finding for finding in examination.findings if finding.status == "does not hold"]
     if not examination.trusted:
         verdict = as_text(f"\n{machine}: measurements here cannot be trusted", "bold red")
@@ -41,7 +41,11 @@ def examination_lines(examination: Examination, machine: str, path: Path) -> Ren
         verdict = as_text(f"\n{machine}: tuning can be trusted", "bold green")
     left_out = ", ".join(f"{drop.knob}={drop.value}" for drop in examination.drops)
     checks = f"{len(examination.findings)} checks in {format_seconds(examination.seconds)}"
-    parts = [verdict, as_text(f"{checks}; kept in {path}")]
+    ten = Text("\n").join(
+        Text.assemble((status.ljust(_WIDTH), _STYLES[status]), as_text(f"{number:2}  {name}"))
+        for number, (name, status) in enumerate(zip(TEN, examination.ten, strict=True), 1)
+    )
+    parts = [as_text("\nthe ten points that verify a device:"), ten, verdict, as_text(f"{checks}; kept in {path}")]
     if left_out:
-        parts.insert(1, as_text(f"left out of the search here: {left_out}"))
+        parts.insert(-1, as_text(f"left out of the search here: {left_out}"))
     return Group(*parts)

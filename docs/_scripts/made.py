@@ -20,6 +20,7 @@ import knob_table
 import rooms_picture
 import sample_result
 import schema_reference
+import verified
 
 DOCS = Path(__file__).parents[1]
 _PART = re.compile(r"(<!-- made: (?!end)([\w-]+) -->\n)(.*?)(<!-- made: end -->)", flags=re.DOTALL)
@@ -30,6 +31,9 @@ MAKERS: dict[str, Callable[[], str]] = {
     "notes": schema_reference.notes,
     "sample": sample_result.text,
     "schema": schema_reference.text,
+    "verified": verified.text,
+    "verified-cards": verified.cards,
+    "verified-half-hours": verified.half_hours,
     **{f"benchmarks-{name}": maker for name, maker in benchmark_tables.TABLES.items()},
 }
 

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autotune.doctor import features, limits, memory, timing
+from autotune.doctor import features, limits, memory, searching, timing
 from autotune.doctor.context import Clinic, point
 from autotune.doctor.examination import examine_quickly
-from autotune.doctor.findings import Examination, Finding, examination_path, known_examination
+from autotune.doctor.findings import Examination, Finding, Status, examination_path, known_examination
 from autotune.errors import WorkloadError
-from autotune.hardware import DeviceKind, Hardware, probe_host
+from autotune.hardware import UNUSABLE, DeviceKind, Hardware, probe_host
 from autotune.knobs import KNOBS
 from autotune.measuring.numerics import Agreement
-from autotune.measuring.records import Burst, Outcome
+from autotune.measuring.pairs import Pair
+from autotune.measuring.records import Burst, Outcome, Point
+from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary
 from tests.factories import make_measurement
 from tests.hardware.readings import I5_9400F, MIB, hardware_of
 from tests.processes import ROOT
-from tests.spaces import cpu_machine, docker_machine, gpu_machine
+from tests.spaces import cpu_machine, docker_machine, gpu_machine, make_facts
 
 Check = Callable[[Clinic], Iterator[Finding]]
 
@@ -112,14 +116,31 @@ def test_a_driver_that_is_silent_or_lies_is_named(
 class FakeRunner:
     """Ends as it is told; what the checks make of it is looked at."""
 
-    def __init__(self, burst: Burst | None = None, refused: str = "") -> None:
+    def __init__(self, burst: Burst | None = None, refused: str = "", pairs: Sequence[Pair] = ()) -> None:
         self.burst = burst
         self.refused = refused
+        self.pairs = pairs
 
     def run(self, *_: object) -> Burst:
         """The same each time."""
         assert self.burst is not None
         return self.burst
+
+    def challenge(self, _: object, candidates: Sequence[Point], *__: object) -> list[tuple[Any, Any]]:
+        """A pair for each candidate, as far as there are any."""
+        pairs = iter(self.pairs)
+        return [(self.burst, next(pairs, None)) for _ in candidates]
+
+    def play(self, points: Sequence[Point], *_: object) -> list[Any]:
+        """The same for all."""
+        return [self.burst] * len(points)
+
+    def check(self, _: float) -> Any:
+        """A workload whose baseline is the default."""
+        return make_facts()
+
+    def close(self) -> None:
+        """Nothing lives."""
 
     def agreement(self, candidate: Any, *_: object) -> Any:
         """Crashes where a knob has the refused value, else agrees with itself."""
@@ -135,6 +156,116 @@ class FakeRunner:
 def with_runner(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner) -> None:
     """All checks get this one."""
     monkeypatch.setattr(Clinic, "runner", lambda *_, **__: runner)
+
+
+@pytest.mark.parametrize(
+    ("rates", "unread", "words"),
+    [
+        ({"bf16": 122e12, "fp16": 660e12}, {}, "122 TFLOP/s in bf16, 660 in fp16"),
+        ({}, {}, "0 TFLOP/s"),
+        ({}, {UNUSABLE: "torch is not built for it"}, "torch is not built for it"),
+    ],
+)
+def test_a_peak_that_is_off_is_named(
+    monkeypatch: pytest.MonkeyPatch, rates: dict[str, float], unread: dict[str, str], words: str
+) -> None:
+    """The first one is what an H100 once read."""
+    monkeypatch.setattr(Clinic, "peak_rates", lambda _: rates)
+    (finding,) = failures(features.peak, gpu_machine().model_copy(update={"unread": unread}), "cuda")
+    assert words in finding.found
+
+
+def pair(ratio: float, blocks: int = 20) -> Pair:
+    """Of a candidate, known to a per cent."""
+    interval = Interval(ratio * 0.99, ratio * 1.01)
+    return Pair(partner=point("small"), ratio=ratio, ci95=interval, blocks=blocks)
+
+
+GOOD = Burst(point=point("small"), outcome=Outcome.OK, measurement=make_measurement(10), seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [(pair(0.95), "0.950 (0.941–0.959) at 90%"), (pair(1.0, blocks=0), "not block by block at 90%"), (None, "at 48%")],
+)
+def test_a_config_that_does_not_equal_itself_where_memory_is_full_is_named(
+    monkeypatch: pytest.MonkeyPatch, found: Pair | None, words: str
+) -> None:
+    """Or that could not be compared block by block."""
+    with_runner(monkeypatch, FakeRunner(GOOD, pairs=[] if found is None else [found]))
+    (finding,) = failures(memory.itself, gpu_machine(), "cuda")
+    assert words in finding.found
+
+
+@pytest.mark.parametrize(
+    ("pairs", "step_seconds", "words"),
+    [
+        ([pair(3.9), pair(1.1)], 0.0, "2 of 3 decided"),
+        ([pair(1.0), pair(1.1), pair(1.1)], 0.0, "one micro-batch instead of 4: 1.00×"),
+        ([pair(3.9), pair(1.1), pair(1.1)], 20.0, "3 of 3 decided in 40.0 s"),
+    ],
+)
+def test_a_search_that_decides_too_little_is_named(
+    monkeypatch: pytest.MonkeyPatch, pairs: list[Pair], step_seconds: float, words: str
+) -> None:
+    """Too few, not the one that must be faster, or too late, by a clock that the challenge moves."""
+    clock = itertools.count(0.0, 2 * step_seconds)
+    monkeypatch.setattr(searching.time, "monotonic", lambda: next(clock))
+    with_runner(monkeypatch, FakeRunner(GOOD, pairs=pairs))
+    (finding,) = failures(searching.launches, gpu_machine(), "cuda")
+    assert words in finding.found
+
+
+@pytest.mark.parametrize(("rate", "clock", "holds"), [(10.0, 1980, True), (10.5, 1980, False), (10.0, 1700, False)])
+def test_turns_that_change_rate_or_clock_are_named(rate: float, clock: float, holds: bool) -> None:
+    """By more than a per cent."""
+
+    def side(rate: float, clock: float) -> Any:
+        watched = TelemetrySummary(seconds=1, sm_clock_mhz=clock)
+        return make_measurement(rate, spread=0.0, telemetry=watched)
+
+    alone, turns = (side(10.0, 1980),) * 2, (side(rate, clock),) * 2
+    assert (timing._uninterrupted(alone, turns, noise=0.0).status == "ok") is holds
+
+
+def test_kernels_that_were_chosen_otherwise_are_other_code(tmp_path: Path) -> None:
+    """How long choosing them took does not count."""
+    for name, warps, nanoseconds in (("a", 4, 10), ("b", 4, 99), ("c", 8, 10)):
+        (tmp_path / name / "xy").mkdir(parents=True)
+        chosen = {"num_warps": warps, "time_taken_ms": nanoseconds}
+        (tmp_path / name / "xy" / "kernel.best_config").write_text(json.dumps(chosen))
+    first, same, other = (features._generated(tmp_path / name) for name in "abc")
+    assert first == same != other
+
+
+def test_a_point_holds_where_all_that_was_checked_for_it_does() -> None:
+    """What is not here does not count, and a point without a finding is not here."""
+    examined = examine_quickly(cpu_machine(), "cpu")
+    told: dict[int, tuple[Status, ...]] = {1: ("ok", "not here"), 2: ("ok", "does not hold"), 3: ("not here",)}
+    findings = [Finding(name="", status=one, found="", point=n) for n, statuses in told.items() for one in statuses]
+    ten = examined.model_copy(update={"findings": tuple(findings)}).ten
+    assert ten[:4] == ("ok", "does not hold", "not here", "not here")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        (memory.itself, "at 90%"),
+        (timing.scripts, "beside a plain loop"),
+        (features.beside, "the same code"),
+        (searching.launches, "3 of 3 decided"),
+        (searching.scripts, "2 of 2 decided"),
+        (timing.pairs, "differ by"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_points_are_checked_for_real_on_a_cpu(check: Check, words: str) -> None:
+    """To a figure; other load may make it one that does not hold."""
+    with contextlib.closing(Clinic(probe_host(), "cpu")) as clinic:
+        first, *_ = check(clinic)
+    assert words in first.found
+    assert "not block by block" not in first.found
 
 
 def test_memory_that_runs_out_otherwise_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +356,6 @@ def test_a_file_that_is_none_is_not_believed(tmp_path: Path) -> None:
 def test_only_what_is_decisive_costs_trust() -> None:
     """A knob that does not work is left out, and the rest can be believed."""
     lost = Finding(name="precision", status="does not hold", found="fp16", remedy="left out")
-    fields: dict[str, Any] = {"device": "cpu", "driver": None, "torch": None, "seconds": 1}
+    fields: dict[str, Any] = examine_quickly(cpu_machine(), "cpu").model_dump(exclude={"findings"})
     assert Examination(findings=(lost,), **fields).trusted
     assert not Examination(findings=(lost.model_copy(update={"decisive": True}),), **fields).trusted

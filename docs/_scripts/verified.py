@@ -1,0 +1,99 @@
+"""Makes the tables of what was verified where, from the files in ``results/``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.doctor.findings import Examination
+    from autotune.results.result import Result
+
+RESULTS = Path(__file__).parents[2] / "results"
+SIGNS = {"ok": "✓", "does not hold": "**no**", "not here": "–"}
+KINDS = {"doctor": "`autotune doctor`", "half-hour": "`python -m benchmarks.gpu_half_hour`"}
+
+TUNINGS = (7, 8, 9)
+"""The points that tune."""
+
+
+def text() -> str:
+    """A row for each machine and device, and a column for each examination with the ten points."""
+    from autotune.doctor.findings import TEN
+
+    examined = [(name, one) for name, one in _examinations()]
+    machines = dict.fromkeys([*_claims(), *((one.machine, one.device) for _, one in examined)])
+    head = "| machine | device | torch | checks | tuned, proven faster | dates |\n|---|---|---|---|---|---|"
+    rows = [head, *(_row(machine, device, [one for _, one in examined]) for machine, device in sorted(machines))]
+    unseen = sorted({one for one, device in machines if device != "cpu"} - {one.machine for _, one in examined})
+    parts = ["\n".join(rows)]
+    if unseen:
+        parts.append(f"The ten points never ran on {', '.join(unseen)}: {' or '.join(KINDS.values())}.")
+    titles = [f"{KINDS[name]}: {one.machine}, {one.device}" for name, one in examined]
+    points = [f"|  | {' | '.join(titles)} |", f"|---|{':---:|' * len(titles)}"]
+    for number, title in enumerate(TEN):
+        signs = (SIGNS[one.ten[number]] for _, one in examined)
+        points.append(f"| {number + 1}. {title} | {' | '.join(signs)} |")
+    return "\n\n".join([*parts, *(["\n".join(points)] if examined else [])])
+
+
+def half_hours() -> str:
+    """All points of each half hour, or a sentence where there is none."""
+    from benchmarks.gpu_half_hour import table
+
+    parts = [
+        f"{one.machine}, {one.device}, torch {one.torch}, {one.created:%Y-%m-%d}:\n\n{table(one.findings)}"
+        for name, one in _examinations()
+        if name == "half-hour"
+    ]
+    return "\n\n".join(parts) or "*No half hour was measured yet.*"
+
+
+def cards() -> str:
+    """A row for each half hour on a GPU, with the figures of its tunings; a sentence where there is none."""
+    rows = []
+    for name, one in _examinations():
+        if name == "half-hour" and one.device != "cpu":
+            figures = [next((f.found for f in one.findings if f.point == number), "–") for number in TUNINGS]
+            rows.append(f"| {one.machine}, torch {one.torch} | {_hold(one)} | {' | '.join(figures)} |")
+    if not rows:
+        return f"*The [ten points](verified.md) never ran on a card: {KINDS['half-hour']}.*"
+    head = "| card | points | transformer | language model | nanoGPT |\n|---|---|---|---|---|"
+    return "\n".join([head, *rows])
+
+
+def _examinations() -> Iterator[tuple[str, Examination]]:
+    from autotune.doctor.findings import Examination
+
+    for name in KINDS:
+        for path in sorted(RESULTS.glob(f"*/{name}-*.json")):
+            yield name, Examination.model_validate_json(path.read_bytes())
+
+
+def _claims() -> dict[tuple[str, str], list[Result]]:
+    """The results by machine and device."""
+    from autotune.results.gather import gather
+
+    found: dict[tuple[str, str], list[Result]] = {}
+    for _, result in gather([RESULTS]).results:
+        found.setdefault((result.machine, result.constraints.device), []).append(result)
+    return found
+
+
+def _row(machine: str, device: str, examinations: Sequence[Examination]) -> str:
+    results = _claims().get((machine, device), [])
+    ours = [one for one in examinations if (one.machine, one.device) == (machine, device)]
+    ratios = sorted(result.speedup.ratio for result in results if result.speedup is not None)
+    proven = f"{len(results)}, {len(ratios)}" + (f" ({ratios[0]:.2f}× – {ratios[-1]:.2f}×)" if ratios else "")
+    torches = sorted({str(one.torch) for one in ours} | {str(result.software.torch) for result in results})
+    days = sorted(f"{created:%Y-%m-%d}" for created in [one.created for one in ours] + [one.created for one in results])
+    dates = days[0] if days[0] == days[-1] else f"{days[0]} – {days[-1]}"
+    checks = "; ".join(map(_hold, ours)) or "not examined"
+    return f"| {machine} | {device} | {', '.join(torches)} | {checks} | {proven if results else 'none'} | {dates} |"
+
+
+def _hold(examination: Examination) -> str:
+    """How many of an examination's checks hold, of those that there is something to check for."""
+    checked = [finding for finding in examination.findings if finding.status != "not here"]
+    return f"{sum(finding.status == 'ok' for finding in checked)} of {len(checked)} hold"
