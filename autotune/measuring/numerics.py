@@ -42,11 +42,13 @@ class Trace(BaseModel):
         losses: Loss of each step, NaN and infinity included.
         gradient_norm: Norm of the first step's gradient, before clipping.
         skipped_steps: Steps that the GradScaler skipped after it had found its scale.
+        cosine: Cosine between the first step's gradient and that of the reference.
     """
 
     losses: tuple[float, ...]
     gradient_norm: float
     skipped_steps: int = 0
+    cosine: float = 1.0
 
 
 class Agreement(BaseModel):
@@ -56,16 +58,12 @@ class Agreement(BaseModel):
         reference: Eager fp32.
         control: Eager fp32 again, with other random numbers; batches after the first come in another order.
         candidate: The config.
-        cosine: Cosine between the first gradients of candidate and reference.
-        control_cosine: The same for the control.
         has_batch_norm: Whether the model normalises over the micro-batch.
     """
 
     reference: Trace
     control: Trace
     candidate: Trace
-    cosine: float
-    control_cosine: float
     has_batch_norm: bool
 
 
@@ -123,13 +121,13 @@ def judge_agreement(measured: Agreement, config: TrainConfig, baseline: TrainCon
     mean_limit = max(MEAN_LOSS_TOLERANCE, SPREAD * _apart(control, reference))
     norm_limit = max(NORM_TOLERANCE, SPREAD * _relative(control.gradient_norm, reference.gradient_norm))
     norm_apart = _relative(candidate.gradient_norm, reference.gradient_norm)
-    cosine_limit = min(HALF_LEAST_COSINE if half else LEAST_COSINE, 1 - SPREAD * (1 - measured.control_cosine))
+    cosine_limit = min(HALF_LEAST_COSINE if half else LEAST_COSINE, 1 - SPREAD * (1 - control.cosine))
     not_finite = sum(not math.isfinite(loss) for loss in candidate.losses)
     gates = [
         _at_most("steps with a loss that is not finite", not_finite, 0),
         _at_most("loss of the first step, relative difference", _apart(candidate, reference, first=True), loss_limit),
         _at_most("gradient norm of the first step, relative difference", norm_apart, norm_limit),
-        _gate("cosine of the first step's gradients", measured.cosine, cosine_limit, measured.cosine >= cosine_limit),
+        _gate("cosine of the first step's gradients", candidate.cosine, cosine_limit, candidate.cosine >= cosine_limit),
         _at_most("mean loss of all steps, relative difference", _apart(candidate, reference), mean_limit),
     ]
     if config.precision == "fp16":

@@ -72,7 +72,7 @@ def give_up(wire: Wire, error: BaseException) -> NoReturn:
     """
     traceback.print_exc()
     message = f"autotune's recorder failed, and not the script: {sentence_of(error)}"
-    wire.send("ended", error=message, steps=0, forwards=0, draws=0, loaders=0, seen=None)
+    wire.send("ended", error=message, steps=0, forwards=0, loaders=0, seen=None)
     sys.stderr.flush()
     os._exit(1)
 

@@ -182,11 +182,10 @@ class Observer:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The numbers of steps, model calls, draws of batches, and loaders so far."""
+        """The numbers of steps, model calls, and loaders so far."""
         return {
             "steps": len(self._steps) or len(self._marks),
             "forwards": self._forwards,
-            "draws": len(self._draws),
             "loaders": len(self._loaders),
         }
 
@@ -427,7 +426,6 @@ class Observer:
             "argv": sys.argv,
             "first_argv": self._first_argv,
             "seconds_to_loop": time() - self._began,
-            "steps": len(self._marks),
             "optimizers": len(per_optimizer),
             "optimizer": type(first).__name__ if first is not None else None,
             "updates_itself": self._updates_itself and not self._steps,

@@ -400,16 +400,8 @@ class ScriptIsolation(Isolation):
                 traces.append(result_of(ended, "the numerics check"))
             except AutotuneError:
                 return ended
-        reference, control, changed = traces
-        value = {
-            "reference": reference,
-            "control": control,
-            "candidate": changed,
-            "cosine": changed["cosine"],
-            "control_cosine": control["cosine"],
-            "has_batch_norm": False,
-        }
         file.unlink(missing_ok=True)
+        value = {**dict(zip(("reference", "control", "candidate"), traces, strict=True)), "has_batch_norm": False}
         return Ended(message={"event": "result", "value": value}, status=0, seconds=time.monotonic() - began)
 
 

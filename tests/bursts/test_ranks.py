@@ -139,7 +139,7 @@ def test_memory_is_that_of_all_ranks(runner_of: RunnerOf) -> None:
 def test_what_ranks_round_is_compared_with_exact_ranks(runner_of: RunnerOf, knobs: dict[str, object]) -> None:
     """The numerics check trains on both: one alone exchanges nothing, and would call the coarsest exchange exact."""
     agreement = runner_of(SHARED).agreement(Point(config=pair(8, **knobs)), 4, SECONDS)
-    assert 0.99 < agreement.cosine < 1 - 1e-9
+    assert 0.99 < agreement.candidate.cosine < 1 - 1e-9
     assert agreement.candidate.losses == pytest.approx(agreement.reference.losses, rel=0.05)
 
 

@@ -21,12 +21,13 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from autotune.bursts.hosts.protocol import BurstPlan
-from autotune.bursts.jobs.host_job import stepper_of
+from autotune.bursts.hosts.protocol import BurstPlan, Seat
+from autotune.bursts.jobs.host_job import HostPlayer, stepper_of
 from autotune.bursts.jobs.learner import Learner
 from autotune.knobs.config import TrainConfig
-from autotune.measuring.records import Measurement, Outcome
+from autotune.measuring.records import Measurement, Outcome, Point
 from autotune.timing.clock import Clock
+from autotune.timing.protocol import FIRST
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.bursts import solo
@@ -194,6 +195,22 @@ def test_accumulation_goes_on_over_the_end_of_an_epoch() -> None:
 
 
 # What counts
+
+
+def test_the_start_of_a_loader_that_is_made_anew_is_reported() -> None:
+    """A player continues with a new loader where another player's worker has died: its start counts too."""
+    workload = sleepy.build(samples=64, batch_size=4, num_workers=1, persistent_workers=True)
+    tuned = Tuned(workload.baseline_config)
+    learner, seat = Learner(workload, tuned), Seat(point=Point(config=tuned.config))
+    make = partial(stepper_of, workload, tuned, "all", learner)
+    player = HostPlayer(FIRST, make, seat, solo.ready(workload, tuned), shared=False)
+    starts = []
+    for _ in range(2):
+        player.trainer.micro_step()
+        starts.append(len(player.new_starts))
+        player.begin_anew()
+    player.close()
+    assert starts == [1, 1]
 
 
 def test_incomplete_batches_count_for_what_they_hold() -> None:

@@ -148,9 +148,8 @@ class FakeRunner:
             raise WorkloadError(f"the numerics check failed: no kernel image for {self.refused}")
         trace = {"losses": (1.0, 0.9), "gradient_norm": 1.0}
         return Agreement.model_validate(
-            {"reference": trace, "control": trace, "candidate": trace, "cosine": 1, "control_cosine": 1,
-             "has_batch_norm": False}
-        )  # fmt: skip
+            {"reference": trace, "control": trace, "candidate": trace, "has_batch_norm": False}
+        )
 
 
 def with_runner(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner) -> None:

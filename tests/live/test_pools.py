@@ -39,7 +39,7 @@ def opened(seconds: float, patience_seconds: float) -> Pool:
 
 
 def order(loader: DataLoader[torch.Tensor]) -> Indices:
-    """Of a first pass."""
+    """The indices of a first pass."""
     return Indices(loader, Own.of(loader), loader._index_sampler, begins=True)
 
 

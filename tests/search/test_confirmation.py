@@ -139,9 +139,7 @@ def test_a_finalist_with_wrong_numerics_is_replaced_by_the_next() -> None:
         right = Trace(losses=(1.0,) * steps, gradient_norm=1.0)
         wrong = Trace(losses=(3.0,) * steps, gradient_norm=1.0)
         candidate = wrong if point.config.precision == "bf16" else right
-        return Agreement(
-            reference=right, control=right, candidate=candidate, cosine=1.0, control_cosine=1.0, has_batch_norm=False
-        )
+        return Agreement(reference=right, control=right, candidate=candidate, has_batch_norm=False)
 
     space = make_space()
     guard = NumericsGuard(measure, Point(config=space.baseline), notes.append)

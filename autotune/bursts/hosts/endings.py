@@ -79,7 +79,7 @@ def cause_among(failures: Sequence[RankFailure], ranks: int) -> dict[str, Any]:
     def lost_another(event: dict[str, Any]) -> bool:
         return event.get("outcome") == Outcome.CRASHED.value and _LOST.search(event["reason"]) is not None
 
-    rank, event, _ = min(failures, key=lambda one: 1 if one.is_silent else 2 * lost_another(one.event))
+    rank, event, _ = min(failures, key=lambda failure: 1 if failure.is_silent else 2 * lost_another(failure.event))
     named = {"reason": f"on rank {rank} of {ranks}: {event['reason']}"} if event["event"] == "failure" else {}
     return event | named
 

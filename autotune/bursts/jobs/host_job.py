@@ -107,7 +107,7 @@ class HostPlayer(Player):
         self.streams = {None: trainer.feed}
         self.clock, self.updates = trainer.feed.clock, trainer.updates
         self._scale, self._steps = trainer.scaler.get_scale(), trainer.steps
-        self._told_starts = 0
+        self._reported_starts = 0
         self.queue_filled()
 
     @property

@@ -81,21 +81,18 @@ def _agreement(request: Request, reporter: PipeReporter, point: Point) -> Agreem
             reference, gradient = _train(workload, exact, batches, parts, request.seed)
             model.load_state_dict(state)
             rest = random.Random(request.seed).sample(batches[parts:], k=len(batches) - parts)
-            control, of_control = _train(workload, exact, [*batches[:parts], *rest], parts, request.seed + 1)
+            control, _ = _train(workload, exact, [*batches[:parts], *rest], parts, request.seed + 1, gradient)
     except Exception as error:
         if not any(exhausted(cause, device) == "oom" for cause in causes_of(error)):
             raise
         raise _ReferenceTooLargeError from error
-    control_cosine = cosine(of_control, gradient)
     model.load_state_dict(state)
     reporter.phase("config")
-    candidate, of_candidate = _train(workload, Tuned(point.config, device=device), batches, parts, request.seed)
+    candidate, _ = _train(workload, Tuned(point.config, device=device), batches, parts, request.seed, gradient)
     return Agreement(
         reference=reference,
         control=control,
         candidate=candidate,
-        cosine=cosine(of_candidate, gradient),
-        control_cosine=control_cosine,
         has_batch_norm=any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()),
     )
 
@@ -106,9 +103,14 @@ def _batches(workload: Workload, tuned: Tuned, count: int) -> list[Any]:
 
 
 def _train(
-    workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int, seed: int
+    workload: Workload,
+    tuned: Tuned,
+    batches: Sequence[Any],
+    parts: int,
+    seed: int,
+    reference: torch.Tensor | None = None,
 ) -> tuple[Trace, torch.Tensor]:
-    """Takes a step for every `parts` batches; returns all losses, and the first step's gradient."""
+    """Takes a step for every `parts` batches; compares the first step's gradient with a reference, and returns it."""
     seed_all(seed)
     workload.model.zero_grad(set_to_none=True)
     optimizer = workload.make_optimizer()
@@ -134,7 +136,8 @@ def _train(
         if workload.clip_grad_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), workload.clip_grad_norm)
         skipped += _step(scaler, optimizer)
-    return Trace(losses=tuple(losses), gradient_norm=norm, skipped_steps=skipped), gradient
+    likeness = 1.0 if reference is None else cosine(gradient, reference)
+    return Trace(losses=tuple(losses), gradient_norm=norm, skipped_steps=skipped, cosine=likeness), gradient
 
 
 def _backward(

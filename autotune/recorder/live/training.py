@@ -218,7 +218,8 @@ class LiveTraining:
         self._draws, self._step_draws = 0, 1.0
         self._draw_thread = 0
         self._reading = OwnReading()
-        self._called, self._models = Models(watches=bool(allowed)), list[weakref.ref[nn.Module]]()
+        self._called = Models(watches=bool(allowed))
+        self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._guards: list[Undo] = []
         self._known_optimizer: weakref.ref[Optimizer] | None = None
         self._unfused: str | None = None
@@ -467,11 +468,7 @@ class LiveTraining:
             reason = f"{type(error).__name__}: {error}"
         if reason is not None:
             self.left["precision"] = reason
-        self._models = [weakref.ref(model) for model in models]
-
-    @property
-    def _alive(self) -> list[nn.Module]:
-        return [model for reference in self._models if (model := reference()) is not None]
+        self._models = weakref.WeakSet(models)
 
     def _facts(self) -> dict[str, Any]:
         optimizer, loader = self._optimizer, self._pass.loader if self._pass is not None and self._key else None
@@ -482,7 +479,6 @@ class LiveTraining:
             "threads": torch.get_num_threads(),
             "loader": described(loader) if loader is not None else None,
             "moves_augmentation": self._reading.draws_random_numbers,
-            "optimizer": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
             "forms": self._forms_of(optimizer),
             "form": form_of(None, optimizer),
             "step_seconds": self._usual,
@@ -744,8 +740,8 @@ class LiveTraining:
                 changes = self._changes[id(setting)] = setting.changes()
                 changes.on_process(self._device)
                 if setting.model:
-                    changes.on_models(self._alive)
-                    self._guards = [with_fallback(model, self._on_forward_failed) for model in self._alive]
+                    changes.on_models(list(self._models))
+                    self._guards = [with_fallback(model, self._on_forward_failed) for model in changes.models]
                 if optimizer is not None:
                     changes.on_optimizer(optimizer)
                 if changes.refused_form is not None and self._race is not None:
