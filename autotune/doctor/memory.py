@@ -17,8 +17,6 @@ from autotune.units import format_bytes
 CAP_BYTES = 400 * 2**20
 """Less than the 512 MiB that the workload takes; on a CPU, the process's own memory adds to that."""
 KEPT_BYTES, PATIENCE_SECONDS = 32 * 2**20, 5.0
-
-
 FILLED = (0.3, 0.48, 0.9)
 """Shares of memory that a step takes: two sides fit together, barely fit, and do not."""
 FILLED_MIB, OVERHEAD_BYTES = 256, 2**30
