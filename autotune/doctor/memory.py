@@ -17,11 +17,9 @@ from autotune.units import format_bytes
 CAP_BYTES = 400 * 2**20
 """Less than the 512 MiB that the workload takes; on a CPU, the process's own memory adds to that."""
 KEPT_BYTES, PATIENCE_SECONDS = 32 * 2**20, 5.0
-
-
 FILLED = (0.3, 0.48, 0.9)
 """Shares of memory that a step takes: two sides fit together, barely fit, and do not."""
-FILLED_MIB, OVERHEAD_BYTES = 128, 2**30
+FILLED_MIB, OVERHEAD_BYTES = 256, 2**30
 """What a step takes on a CPU; and what a GPU keeps beside the step: a context, and the allocator's rounding. Not
 tuned."""
 ITSELF_SECONDS, ALIKE = 2.0, 0.02

@@ -25,7 +25,7 @@ from autotune.workload.workload import Workload
 
 BATCH = 4
 HUGE_BYTES = 2**50
-WARMUP_SECONDS = 0.3
+WARMUP_SECONDS, FILLING_SECONDS = 0.3, 0.01
 _MEASURED_CYCLES = 20_000_000
 
 
@@ -110,7 +110,7 @@ def out_of_memory(part: str = "forward") -> Workload:
 
 
 def filling(mib: int) -> Workload:
-    """A step that takes memory and frees it again, as activations do."""
+    """A step that takes a known time, and memory that it frees again, as activations do."""
     return Workload(_Filling(mib * 2**20), Numbers(), _squares, optimizer=_sgd, batch_size=BATCH)
 
 
@@ -218,17 +218,23 @@ def _hungry(parameters: Any) -> torch.optim.Optimizer:
     return optimizer
 
 
-class _Filling(nn.Module):
+class _Filling(Timed):
     def __init__(self, size_bytes: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(8))
+        super().__init__(FILLING_SECONDS)
         self._size_bytes = size_bytes
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        # A CPU's memory counts only once it has been written to.
-        make = torch.empty if rows.device.type == "cuda" else torch.ones
-        filled = make(self._size_bytes, dtype=torch.uint8, device=rows.device)
-        return rows * self.weight + 0 * filled[-1:].float().nan_to_num()
+        on_gpu = rows.device.type == "cuda"
+        filled = (
+            torch.empty(self._size_bytes, dtype=torch.uint8, device=rows.device) if on_gpu else _kept(self._size_bytes)
+        )
+        return super().forward(rows) + 0 * filled[-1:]
+
+
+@functools.cache
+def _kept(size_bytes: int) -> torch.Tensor:
+    """Memory of a CPU: it counts once it is written to, and players of one process find it again."""
+    return torch.ones(size_bytes, dtype=torch.uint8)
 
 
 class _Growing(nn.Module):
