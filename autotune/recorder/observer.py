@@ -41,7 +41,6 @@ unknown.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import sys
@@ -76,6 +75,7 @@ from ..timing.traffic import traffic_of
 from ..torch_settings.compiled import compiled_graphs
 from ..torch_settings.in_force import read
 from ..torch_settings.naming import count_of, loader_key, model_key, shapes_hash, tensors_in
+from ..torch_settings.packages import installed
 from ..torch_settings.repeated_blocks import count_blocks
 from ..torch_settings.undo import in_reverse, nothing
 from . import hooks
@@ -464,8 +464,7 @@ class Observer:
             "default_threads": self._default_threads,
             "source": self._sites.described(loaders, [self._optimizers[one] for one in per_optimizer]),
             "frameworks": [name for name in ("lightning", "transformers", "accelerate") if name in sys.modules],
-            "triton": importlib.util.find_spec("triton") is not None,
-            "torchao": importlib.util.find_spec("torchao") is not None,
+            "packages": installed(),
             "cuda_opened": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
         }
 

@@ -104,8 +104,7 @@ class SeenScript:
         optimizer_impls: The implementations that it accepts.
         updates_itself: Whether no optimizer of torch steps: the script changes its weights itself.
         evaluation_bytes: Bytes of the largest chunk that evaluation frees.
-        triton: Whether the script's Python has Triton.
-        torchao: Whether the script's Python has torchao.
+        packages: What the script's Python has of the packages that some knobs need.
     """
 
     argv: list[str]
@@ -160,8 +159,7 @@ class SeenScript:
     optimizer_impls: list[str]
     updates_itself: bool
     evaluation_bytes: int
-    triton: bool
-    torchao: bool
+    packages: list[str]
 
     @property
     def chosen(self) -> dict[str, Any]:

@@ -38,8 +38,8 @@ SCORE_COPIES = 3
 """Scores that are alive at once in an eager step: their logarithms, and two gradients of that size. Counted by torch's
 profiler on a CPU, in fp32 and under autocast alike; code that is compiled with the loss keeps one or less."""
 SCORE_CHUNK = 256
-"""Tokens of a chunk. With 1024 tokens over 8192 classes on a CPU, a step took 0.7 to 1.3 times as long as without chunks,
-and 6 to 10 times with torch's own choice of chunk."""
+"""Tokens of a chunk. With 1024 tokens over 8192 classes on a CPU, a step took 0.7 to 1.3 times as long as without
+chunks, and 6 to 10 times with torch's own choice of chunk."""
 CACHE_INTERVAL = 50
 """Micro-steps between two calls of ``torch.cuda.empty_cache()``, as one guide advises."""
 
@@ -233,8 +233,8 @@ def _padding(evidence: Evidence) -> Iterator[str]:
         gain = evidence.gain((1 - in_order) / (1 - share))
         if gain >= NOTABLE_GAIN:
             yield (
-                f"{line}, and {percent(in_order)} if the same samples were batched by length: with as many fewer tokens "
-                f"to compute, training could gain {ratio_text(gain)}; it changes the order of the samples"
+                f"{line}, and {percent(in_order)} if the same samples were batched by length: with that many fewer "
+                f"tokens to compute, training could gain {ratio_text(gain)}; it changes the order of the samples"
             )
         return
     yield (

@@ -6,7 +6,6 @@ Every mistake ends in one sentence with the remedy, within seconds, before the s
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from autotune.timing.loop import is_compiled, small_fraction
 from autotune.timing.padding import Padding, padded_fractions, padding_of
 from autotune.timing.traffic import traffic_of
 from autotune.torch_settings.naming import length_of, weights_of
+from autotune.torch_settings.packages import installed
 from autotune.torch_settings.repeated_blocks import count_blocks
 from autotune.training.placement import look_at
 from autotune.training.tuned import Tuned, torch_device
@@ -123,8 +123,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         classes=functions.classes,
         score_bytes=functions.score_bytes // len(batch_samples),
         has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
-        has_triton=importlib.util.find_spec("triton") is not None,
-        has_torchao=importlib.util.find_spec("torchao") is not None,
+        packages=tuple(installed()),
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
         repeated_blocks=blocks,
         recomputable_blocks=recomputable,
