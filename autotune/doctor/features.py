@@ -140,8 +140,16 @@ def _together(values: Mapping[str, Sequence[Scalar]]) -> list[Case]:
     for knob, tried in others.items():
         for case, value in zip(cases, tried, strict=False):
             case[knob] = value
-    kernels = enumerate((knob, value) for knob in alone for value in values[knob])
-    return [*cases, *({"precision": halves[n % len(halves)], knob: value} for n, (knob, value) in kernels)]
+    kernels = [(knob, value) for knob in alone for value in values[knob]]
+    return [*cases, *({"precision": _half_for(*kernel, halves), kernel[0]: kernel[1]} for kernel in kernels)]
+
+
+def _half_for(knob: str, value: Scalar, halves: Sequence[str]) -> str:
+    """A precision in which a value can be used."""
+    goes = (
+        half for half in halves if KNOBS[knob].conflict(TrainConfig().replace(precision=half, **{knob: value})) is None
+    )
+    return next(goes, "fp32")
 
 
 def _apart(values: Mapping[str, Sequence[Scalar]]) -> list[tuple[str, Scalar]]:
@@ -158,7 +166,7 @@ def _wrong(clinic: Clinic, single: tuple[str, Scalar]) -> str | None:
     case: dict[str, Scalar] = {knob: value}
     if _needs_half(knob, value):
         precisions = clinic.hardware.device(clinic.device).precisions
-        case["precision"] = next((half for half in HALF if half in precisions), "fp32")
+        case["precision"] = _half_for(knob, value, [half for half in HALF if half in precisions])
     return _reason(clinic, case)
 
 

@@ -10,7 +10,9 @@ from autotune.torch_settings import in_force
 from autotune.torch_settings.precision import HALF
 from autotune.torch_settings.process_settings import restrict_attention
 
-_HALF_ONLY = ("flash_attention", "cudnn_attention")
+_LATER = {"flash_attention_3": ("flash_attn_interface", (9,)), "flash_attention_4": ("flash_attn.cute", (9, 10))}
+"""The package of each later FlashAttention, and the major compute capabilities that torch uses it for."""
+_HALF_ONLY = ("flash_attention", "cudnn_attention", *_LATER)
 
 
 def _candidates(context: SearchContext) -> Choices | str:
@@ -25,6 +27,10 @@ def _candidates(context: SearchContext) -> Choices | str:
         values.append("flash_attention")
         if context.device == "cuda":
             values.append("cudnn_attention")
+            major = (context.capability or (0, 0))[0]
+            values += [
+                value for value, (package, on) in _LATER.items() if major in on and package in context.facts.packages
+            ]
     return offer(values, "which kernel of attention is fastest depends on its shapes", own=context.start.sdpa_backend)
 
 
@@ -43,6 +49,7 @@ KNOBS = (
         affects={"memory", "arithmetic", "compiled code"}, on_process=restrict_attention,
         reads=in_force.attention, shows=Effects.attends_with,
         trials={kernel: {"cuda", "rocm"} for kernel in ("flash_attention", "cudnn_attention", "efficient_attention")},
+        devices_of={value: {"cuda"} for value in _LATER},
         without_word="set for the process when training starts",
         lacks={"patch": "it is set for the process when training starts"},
     ),

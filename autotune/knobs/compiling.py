@@ -10,7 +10,9 @@ from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
 from autotune.recorder.effects import Effects
+from autotune.torch_settings import in_force
 from autotune.torch_settings.compiled import CODE_DEPENDS_ON, GRAPHED, OWN_MODES, compile_calls, compiled_mode
+from autotune.torch_settings.process_settings import try_nvgemm
 from autotune.units import format_seconds
 
 _INDUCTOR_BUDGET_SECONDS = 180.0
@@ -67,7 +69,7 @@ def _candidates(context: SearchContext) -> Choices | str:
 def _possible(context: SearchContext) -> list[str]:
     """Modes that differ from the others on this device and workload."""
     modes = ["default"]
-    if context.device != "cpu" and not context.facts.has_triton:
+    if context.device != "cpu" and "triton" not in context.facts.packages:
         return ["cudagraphs"] if context.device == "cuda" and context.facts.fixed_shapes else []
     if context.device != "cpu":
         searches = _processors(context) >= _MAX_AUTOTUNE_PROCESSORS
@@ -93,6 +95,22 @@ def _reason(context: SearchContext) -> str:
     return "compiling fuses kernels, and CUDA graphs take away launch costs"
 
 
+def _nvgemm(context: SearchContext) -> Choices | str:
+    """Whether `max-autotune` tries NVIDIA's kernels too."""
+    modes = _candidates(context)
+    if context.device != "cuda" or isinstance(modes, str) or not {*_MAX_AUTOTUNE} & {*modes.values}:
+        return "it adds kernels to those that `max-autotune` tries, and that is not searched here"
+    if not {"cutlass_api", "cutlass.operators"} & {*context.facts.packages}:
+        return "NVIDIA's kernels for matrix products need its package cutlass_api, which is not installed"
+    return Choices((False, True), "NVIDIA's own kernels may beat those of cuBLAS and Triton for a shape")
+
+
+def _nvgemm_conflict(config: TrainConfig) -> str | None:
+    if not config.nvgemm or config.compile_mode in _MAX_AUTOTUNE:
+        return None
+    return "NVIDIA's kernels go with a compile_mode of max-autotune"
+
+
 def _processors(context: SearchContext) -> int:
     """Multiprocessors of the GPU; 0 if unknown."""
     return (context.record.sm_count or 0) if isinstance(context.record, Gpu) else 0
@@ -104,6 +122,18 @@ def _as_torch_compile(mode: str | None, _: str | None) -> dict[str, Scalar] | No
 
 
 KNOBS = (
+    Knob(
+        name="nvgemm", scope="compiled",
+        when="with `max-autotune…`, on NVIDIA, with the package cutlass_api, from torch 2.13 on",
+        why="NVIDIA's own kernels may beat cuBLAS and Triton for a shape (untested: it needs such a package)",
+        candidates=_nvgemm, meets=("compile_mode",), priority={"gpu": 31}, guide=91, devices={"cuda"}, since=(2, 13),
+        affects={"arithmetic", "compiled code"}, conflict=_nvgemm_conflict, on_process=try_nvgemm,
+        reads=in_force.nvgemm, without_word="set for the process when training starts",
+        lacks={
+            "trial": "max-autotune searches kernels for longer than the doctor takes",
+            "patch": "it is set for the process when training starts",
+        },
+    ),
     Knob(
         name="compile_mode", scope="compiled",
         while_training=ByLeave("dropout draws other random numbers, and fused operators round differently"),

@@ -19,7 +19,10 @@ CompileMode = Literal[
 ]  # fmt: skip
 Checkpointing = Literal["none", "blocks"]
 OptimizerImpl = Literal["default", "foreach", "fused"]
-SdpaBackend = Literal["default", "math", "flash_attention", "efficient_attention", "cudnn_attention"]
+SdpaBackend = Literal[
+    "default", "math", "flash_attention", "flash_attention_3", "flash_attention_4", "efficient_attention",
+    "cudnn_attention",
+]  # fmt: skip
 Allocator = Literal["default", "tuned"]
 DataPlacement = Literal["loader", "collated", "device"]
 Strategy = Literal["ddp", "fsdp"]
@@ -56,11 +59,13 @@ class TrainConfig(BaseModel):
     accumulation_steps: Count = Field(default=1, ge=1, description="micro-steps of one optimizer step")
     precision: Precision = Field(default="fp32", description="fp16 comes with a GradScaler")
     fp8_linear: bool = Field(default=False, description="linear layers multiply in FP8, by torchao; beside bf16")
+    fp16_accumulation: bool = Field(default=False, description="products of fp16 are added up in fp16")
     memory_format: MemoryFormat = "contiguous"
     compile_mode: CompileMode | None = Field(
         default=None,
         description="None: eager; cudagraphs: without Inductor; blocks: each repeated block, in the default mode",
     )
+    nvgemm: bool = Field(default=False, description="max-autotune also tries NVIDIA's kernels for matrix products")
     checkpointing: Checkpointing = Field(default="none", description="blocks: each is computed again in backward")
     optimizer_impl: OptimizerImpl = Field(default="default", description="default: what torch chooses")
     cudnn_benchmark: bool = False
@@ -94,6 +99,12 @@ class TrainConfig(BaseModel):
     fsdp_prefetch: Count = Field(
         default=0, ge=0, description="fsdp: blocks that are gathered ahead, forward and backward; 0: torch's own order"
     )
+    fsdp_own_group: bool = Field(
+        default=False, description="fsdp: gradients are exchanged over connections of their own"
+    )
+    fsdp_keep_storage: bool = Field(
+        default=False, description="fsdp: weights are gathered into the same memory again, which is not freed"
+    )
     exchange_dtype: WeightType = Field(
         default="fp32", description="what gradients are cast to before they are exchanged"
     )
@@ -102,6 +113,7 @@ class TrainConfig(BaseModel):
     )
     gradient_as_bucket_view: bool = Field(default=False, description="gradients lie in DDP's buckets")
     batched_grad_copy: bool = Field(default=False, description="gradients are copied into DDP's buckets all at once")
+    lazy_bucket_allocation: bool = Field(default=False, description="DDP's buckets exist in the backward pass only")
     static_graph: bool = Field(default=False, description="promises DDP that each step uses the same parameters")
     nccl_max_ctas: Count | None = Field(
         default=None, ge=1, le=64, description="thread blocks of a GPU that NCCL may take; None: its own choice"
@@ -136,11 +148,12 @@ class TrainConfig(BaseModel):
             resets |= {"nccl_max_ctas": None, "nccl_algo": None, "nccl_buffsize": None}
         if self.ranks == 1 or self.strategy == "ddp":
             resets |= {"reshard_after_forward": True, "fsdp_param_dtype": "fp32", "fsdp_prefetch": 0}
+            resets |= {"fsdp_own_group": False, "fsdp_keep_storage": False}
         elif self.precision != "bf16":
             resets["fsdp_param_dtype"] = "fp32"
         if self.ranks == 1 or self.strategy == "fsdp":  # FSDP has none of these
             resets |= {"ddp_bucket_cap_mb": None, "gradient_as_bucket_view": False, "batched_grad_copy": False}
-            resets |= {"static_graph": False, "find_unused_parameters": False}
+            resets |= {"static_graph": False, "find_unused_parameters": False, "lazy_bucket_allocation": False}
         self.__dict__.update(resets)  # the model is frozen, but not yet in use
         return self
 
@@ -203,6 +216,8 @@ _ENABLING_OF: dict[str, dict[str, Scalar]] = {
     "reshard_after_forward": {"strategy": "fsdp"},
     "fsdp_param_dtype": {"strategy": "fsdp", "precision": "bf16"},
     "fsdp_prefetch": {"strategy": "fsdp"},
+    "fsdp_own_group": {"strategy": "fsdp"},
+    "fsdp_keep_storage": {"strategy": "fsdp"},
 }
 """Values that give each knob an effect. Typed values are validated beside them, so that none is silently reset."""
 

@@ -56,8 +56,9 @@ class WorkloadFacts(BaseModel):
     classes: int = Field(default=0, ge=0, description="classes of the largest cross-entropy; 0: none was seen")
     score_bytes: int = Field(default=0, ge=0, description="a sample's scores over these classes, as it computes them")
     has_images: bool = Field(description="4-D tensors occur, so channels_last may matter")
-    has_torchao: bool = Field(default=False, description="torchao is installed beside torch")
-    has_triton: bool = Field(default=True, description="Triton is installed, by which torch compiles for GPUs")
+    packages: tuple[str, ...] = Field(
+        default=("triton",), description="what is installed beside torch, of the packages that some knobs need"
+    )
     has_attention: bool = Field(description="scaled dot-product attention runs")
     repeated_blocks: int = Field(default=0, ge=0, description="identical blocks, which are most of the model; 0: none")
     recomputable_blocks: int = Field(default=0, ge=0, description="those of them that may run twice: without BatchNorm")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.hardware import Gpu
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
 from autotune.recorder.effects import Effects
 from autotune.torch_settings import in_force
 from autotune.torch_settings.precision import HALF, set_tf32
-from autotune.torch_settings.process_settings import multiply_in_fp8
+from autotune.torch_settings.process_settings import accumulate_in_fp16, multiply_in_fp8
 from autotune.torch_settings.wrapping import autocast_forward
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def _fp8(context: SearchContext) -> Choices | str:
         return "products of FP8 need an NVIDIA GPU of compute capability 8.9 or more"
     if not context.allow_numerics and not context.start.fp8_linear:
         return "FP8 rounds more coarsely than half precision; if that is fine, --allow-numerics searches it"
-    if not context.facts.has_torchao:
+    if "torchao" not in context.facts.packages:
         return "linear layers in FP8 need torchao, which is not installed: pip install torchao"
     return Choices((False, True), "products of FP8 are up to twice as fast as those of bf16, where they are large")
 
@@ -47,6 +48,22 @@ def _fp8_conflict(config: TrainConfig) -> str | None:
     if not config.fp8_linear or (config.precision == "bf16" and config.is_compiled):
         return None
     return "FP8 goes with precision=bf16, and is slower than that unless the model is compiled"
+
+
+def _accumulates(context: SearchContext) -> Choices | str:
+    """Whether products of fp16 are added up in fp16, if the user allows it."""
+    record = context.record
+    if not isinstance(record, Gpu) or "GeForce" not in record.name or "fp16" not in record.precisions:
+        return "only NVIDIA's GeForce cards add up in fp16 faster than in fp32"
+    if not context.allow_numerics and not context.start.fp16_accumulation:
+        return "sums in fp16 round coarsely and may overflow; if that is fine, --allow-numerics searches it"
+    return Choices((False, True), "this card's tensor cores add up in fp16 twice as fast as in fp32")
+
+
+def _accumulation_conflict(config: TrainConfig) -> str | None:
+    if not config.fp16_accumulation or config.precision == "fp16":
+        return None
+    return "sums in fp16 go with precision=fp16"
 
 
 def _as_mixed(precision: str, _: str | None) -> dict[str, Scalar] | None:
@@ -73,6 +90,16 @@ KNOBS = (
             "transformers": lambda precision, _: {precision: True} if precision in {"bf16", "tf32"} else None,
             "accelerate": lambda precision, _: {"mixed_precision": precision} if precision == "bf16" else None,
         },
+    ),
+    Knob(
+        name="fp16_accumulation", scope="live",
+        when="GeForce cards, with fp16, only with `--allow-numerics`",
+        why="tensor cores of GeForce cards add up in fp16 twice as fast as in fp32 (untested: it needs such a card)",
+        candidates=_accumulates, priority={"gpu": 39}, guide=96, devices={"cuda"}, conflict=_accumulation_conflict,
+        meets=("precision",), affects={"arithmetic", "compiled code"}, on_process=accumulate_in_fp16,
+        reads=in_force.fp16_accumulation, starts_as_read=True, trials={True: {"cuda"}},
+        without_word="set for the process when training starts",
+        lacks={"patch": "it is set for the process when training starts"},
     ),
     Knob(
         name="fp8_linear", scope="process",

@@ -87,6 +87,22 @@ def _prefetches(context: SearchContext) -> Choices | str:
     return Choices((0, 1, 2), "blocks that are gathered ahead are ready when their turn comes, and take memory")
 
 
+def _groups(context: SearchContext) -> Choices | str:
+    """Whether gradients wait for the weights that are gathered meanwhile."""
+    prefetches = _prefetches(context)
+    if isinstance(prefetches, str):
+        return prefetches
+    return Choices((False, True), "gradients are exchanged while weights are gathered, rather than after them")
+
+
+def _storages(context: SearchContext) -> Choices | str:
+    """Whether gathered weights keep their place in memory."""
+    prefetches = _prefetches(context)
+    if isinstance(prefetches, str):
+        return prefetches
+    return Choices((False, True), "weights stay at one place, which CUDA graphs need, and take memory")
+
+
 def _exchanges(context: SearchContext) -> Choices | str:
     """Whether gradients are exchanged in bf16, if the user allows it."""
     if (nothing := _too_little(context)) is not None:
@@ -125,6 +141,15 @@ def _copies(context: SearchContext) -> Choices | str:
     if (nothing := _too_little(context)) is not None:
         return nothing
     return Choices((False, True), "a bucket is filled by two kernels, rather than two for each weight")
+
+
+def _lazily(context: SearchContext) -> Choices | str:
+    """Whether buckets take memory in the backward pass alone, where memory is wanted."""
+    if (nothing := _too_little(context)) is not None:
+        return nothing
+    if not context.seeks_memory_by("lazy_bucket_allocation"):
+        return "buckets that are freed save memory, and the batch is fixed; name it with --only to try it"
+    return Choices((False, True), "buckets are allocated as gradients come, while activations are freed")
 
 
 def _little_for_nccl(context: SearchContext) -> str | None:
@@ -207,6 +232,18 @@ KNOBS = (
         devices=_STREAMS, affects={"memory"}, lacks=_NOT_SEEN, without_word="an argument of the framework's own FSDP",
     ),
     Knob(
+        name="fsdp_own_group", scope="process", when="the model is split among ranks, from torch 2.13 on",
+        why="gradients are exchanged while weights are gathered (untested: it needs several GPUs)",
+        candidates=_groups, goes_with="strategy", priority={"gpu": 133}, guide=153, devices=_STREAMS, since=(2, 13),
+        affects={"memory"}, lacks=_NOT_SEEN, without_word="a method of the framework's own FSDP model",
+    ),
+    Knob(
+        name="fsdp_keep_storage", scope="process", when="the model is split among ranks, from torch 2.15 on",
+        why="gathered weights keep their place in memory, as CUDA graphs need it (untested: it needs several GPUs)",
+        candidates=_storages, goes_with="strategy", priority={"gpu": 131}, guide=154, devices=_STREAMS, since=(2, 15),
+        affects={"memory"}, lacks=_NOT_SEEN, without_word="a method of the framework's own FSDP model",
+    ),
+    Knob(
         name="exchange_dtype", scope="process",
         when="several ranks that exchange a lot, only with `--allow-numerics`",
         why="gradients that are cast to bf16 before they are exchanged are half as many bytes",
@@ -237,6 +274,15 @@ KNOBS = (
         why="a bucket of many small gradients is filled by two kernels, rather than two for each",
         candidates=_copies, goes_with="ranks", prefers=(True,), priority={"gpu": 115, "cpu": 85}, guide=152,
         ddp_argument="batched_grad_copy", since=(2, 13),
+        words={"lightning": ("strategy",), "fabric": ("strategy",)},
+        without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
+    ),
+    Knob(
+        name="lazy_bucket_allocation", scope="process",
+        when="several ranks that exchange a lot, where memory is wanted, from torch 2.15 on",
+        why="buckets that exist in the backward pass only leave memory to activations",
+        candidates=_lazily, goes_with="ranks", priority={"gpu": 132, "cpu": 97}, guide=155, affects={"memory"},
+        ddp_argument="lazy_bucket_allocation", since=(2, 15),
         words={"lightning": ("strategy",), "fabric": ("strategy",)},
         without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
     ),

@@ -33,7 +33,10 @@ MOST_LOSSES, MOST_NODES = 8, 20_000
 network of a thousand layers has."""
 OTHER_ALLOCATORS = re.compile(r"/lib(jemalloc|tcmalloc\w*|mimalloc)[^/]*\.so")
 _COMPILES = "_compiles_by_autotune"  # attribute of a compiled call, once it has compiled something
-_KERNELS = {"flash_attention": "Flash", "efficient_attention": "Efficient", "cudnn_attention": "Cudnn"}
+_KERNELS = {
+    **dict.fromkeys(("flash_attention", "flash_attention_3", "flash_attention_4"), "Flash"),
+    "efficient_attention": "Efficient", "cudnn_attention": "Cudnn",
+}  # fmt: skip
 """Part of the name of each attention kernel's backward pass."""
 _FORMS = {"fused": "_fused_", "foreach": "_multi_tensor_"}
 """Prefix of the functions of torch.optim that compute each form."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.util
 import os
 from collections.abc import Iterable, Sequence
 from time import perf_counter, process_time
@@ -23,6 +22,7 @@ from ..torch_settings.naming import (
     tensors_in,
     weights_of,
 )
+from ..torch_settings.packages import installed
 from ..torch_settings.repeated_blocks import count_blocks
 from .padding import Padding, padded_fractions
 from .traffic import traffic_of
@@ -70,8 +70,7 @@ def training_facts(
         "padding_fraction": padding_fraction,
         "sorted_padding_fraction": sorted_padding_fraction,
         "has_images": any(tensor.dim() == 4 for tensor in (*weights, *batch)),
-        "has_triton": importlib.util.find_spec("triton") is not None,
-        "has_torchao": importlib.util.find_spec("torchao") is not None,
+        "packages": installed(),
         "repeated_blocks": sum(count_blocks(model) for model in models),
         "recomputable_blocks": sum(count_blocks(model, recomputable=True) for model in models),
         "optimizer_impls": [form for form in implementations(first) if form != "fused" or not is_sparse],

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from .compiled import compiled_mode
 from .layout import layout_of
 from .precision import matmul_precision
-from .process_settings import asked_of_allocator, form_of
+from .process_settings import FLASH_IMPLEMENTATIONS, asked_of_allocator, form_of
 from .wrapping import checkpointed
 
 __all__ = [
-    "allocator", "attention", "checkpointed", "compiled_mode", "cudnn_search", "form_of", "layout_of", "products",
-    "read", "threads",
+    "allocator", "attention", "checkpointed", "compiled_mode", "cudnn_search", "form_of", "fp16_accumulation",
+    "layout_of", "nvgemm", "products", "read", "threads",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -44,7 +44,30 @@ def attention(*_: object) -> str | None:
 
     names = {"flash": "flash_attention", "mem_efficient": "efficient_attention", "cudnn": "cudnn_attention"}
     allowed = [word for name, word in names.items() if getattr(torch.backends.cuda, f"{name}_sdp_enabled", bool)()]
+    if allowed == ["flash_attention"] and (later := _flash_implementation()) is not None:
+        return later
     return allowed[0] if len(allowed) == 1 else "default" if allowed else "math"
+
+
+def _flash_implementation() -> str | None:
+    """The package that computes FlashAttention in torch's stead, if there is one."""
+    from torch.nn import attention
+
+    current = getattr(attention, "current_flash_attention_impl", lambda: None)()
+    return next((value for value, name in FLASH_IMPLEMENTATIONS.items() if name == current), None)
+
+
+def fp16_accumulation(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch.device) -> bool | None:
+    """Whether products of fp16 are added up in fp16."""
+    import torch
+
+    return torch.backends.cuda.matmul.allow_fp16_accumulation if device.type == "cuda" else None
+
+
+def nvgemm(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch.device) -> bool | None:
+    """Whether Inductor times NVIDIA's kernels for matrix products."""
+    config = sys.modules.get("torch._inductor.config")
+    return device.type == "cuda" and config is not None and "NVGEMM" in config.max_autotune_gemm_backends
 
 
 def threads(*_: object) -> int | None:

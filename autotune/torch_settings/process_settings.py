@@ -22,13 +22,16 @@ if TYPE_CHECKING:
     from .asked import Knobs
 
 __all__ = [
-    "autocast_forward", "checkpoint_blocks", "compile_calls", "lay_out", "let_cudnn_search", "multiply_in_fp8",
-    "restrict_attention", "set_allocator", "set_tf32", "set_threads", "switch_optimizer",
+    "accumulate_in_fp16", "autocast_forward", "checkpoint_blocks", "compile_calls", "lay_out", "let_cudnn_search",
+    "multiply_in_fp8", "restrict_attention", "set_allocator", "set_tf32", "set_threads", "switch_optimizer",
+    "try_nvgemm",
 ]  # fmt: skip
 """Scripts' processes, which lack the knobs' declarations, call these functions by name."""
 _attention = contextlib.ExitStack()
 """Closing it ends the current restriction of attention."""
 atexit.register(_attention.close)
+FLASH_IMPLEMENTATIONS = {"flash_attention_3": "FA3", "flash_attention_4": "FA4"}
+"""torch's names for the packages that compute attention in its stead."""
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # from glibc's malloc.h
 _TOP_PAD_BYTES = 256 * 2**20
 
@@ -80,6 +83,29 @@ def let_cudnn_search(on: bool, device: torch.device) -> Undo:
     return unless_changed(lambda: cudnn.benchmark, lambda: setattr(cudnn, "benchmark", before))
 
 
+def accumulate_in_fp16(on: bool, _: torch.device) -> Undo:
+    """Sets whether products of fp16 are added up in fp16."""
+    import torch
+
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_fp16_accumulation
+    matmul.allow_fp16_accumulation = on
+    return unless_changed(
+        lambda: matmul.allow_fp16_accumulation, lambda: setattr(matmul, "allow_fp16_accumulation", before)
+    )
+
+
+def try_nvgemm(on: bool, _: torch.device) -> Undo:
+    """Adds NVIDIA's kernels to those that Inductor times for a matrix product; its caches tell the two apart."""
+    if not on:
+        return nothing
+    from torch._inductor import config
+
+    before = config.max_autotune_gemm_backends
+    config.max_autotune_gemm_backends = f"{before},NVGEMM"
+    return lambda: setattr(config, "max_autotune_gemm_backends", before)
+
+
 def set_allocator(allocator: str, device: torch.device) -> Undo:
     """Tunes the allocator if the knob is ``tuned``."""
     if allocator != "tuned":
@@ -121,16 +147,24 @@ def _apply_to_allocator(settings: str) -> None:
 def restrict_attention(backend: str, _: torch.device) -> Undo:
     """Restricts scaled dot-product attention to one backend, with the math backend as a fallback.
 
+    Later versions of FlashAttention are packages, which take the place of torch's own.
+
     It holds for the whole process, because checkpointing must recompute with the same backend. The key of torch's
     compiled code on disk does not include this setting, so it is added as a tag.
     """
     import torch
+    from torch.nn import attention
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     _attention.close()
     if backend == "default":
         return nothing
-    chosen = getattr(SDPBackend, backend.upper())
+    if (implementation := FLASH_IMPLEMENTATIONS.get(backend)) is not None:
+        attention.activate_flash_attention_impl(implementation)
+        _attention.callback(attention.restore_flash_attention_impl, _raise_warn=False)
+        chosen = SDPBackend.FLASH_ATTENTION
+    else:
+        chosen = getattr(SDPBackend, backend.upper())
     _attention.enter_context(sdpa_kernel([chosen, SDPBackend.MATH], set_priority=True))
     settings = torch.compiler.config
     _attention.callback(setattr, settings, "cache_key_tag", settings.cache_key_tag)

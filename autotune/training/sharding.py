@@ -54,6 +54,10 @@ def split_among_ranks(
     except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
         first = (str(error).splitlines() or [""])[0]
         raise ConfigError(f"strategy=fsdp: torch cannot split this model ({first}); use strategy=ddp") from error
+    if config.fsdp_own_group:
+        model.set_separate_reduce_scatter_group()  # type: ignore[operator]
+    if config.fsdp_keep_storage:
+        model.set_keep_unsharded_storage(True)  # type: ignore[operator]
     for group in groups:
         _gather_ahead(group, config.fsdp_prefetch)
     if optimizer is not None:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan, Request
 from autotune.errors import WorkloadError
+from autotune.knobs import KNOBS
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from autotune.timing.protocol import Command
@@ -49,7 +51,8 @@ def test_both_sides_of_a_duet_train_the_same_blocks_whatever_their_ranks(runner_
 
 def test_a_split_model_plays_against_one_that_each_rank_has(runner_of: RunnerOf) -> None:
     """The same blocks; the optimizer follows the parts, and gradients that are accumulated are exchanged each time."""
-    points = [Point(config=pair(8)), Point(config=pair(4, 2, strategy="fsdp"))]
+    newer = {knob: KNOBS[knob].is_in(torch.__version__) for knob in ("fsdp_own_group", "fsdp_keep_storage")}
+    points = [Point(config=pair(8)), Point(config=pair(4, 2, strategy="fsdp", **newer))]
     bursts = runner_of(SHARED).play(points, PLAN, SECONDS)
     assert [(burst.outcome, burst.reason) for burst in bursts] == [(Outcome.OK, None)] * 2
     counts = [[block.samples for block in burst.measurement.blocks] for burst in bursts if burst.measurement]

@@ -358,3 +358,9 @@ def test_only_what_is_decisive_costs_trust() -> None:
     fields: dict[str, Any] = examine_quickly(cpu_machine(), "cpu").model_dump(exclude={"findings"})
     assert Examination(findings=(lost,), **fields).trusted
     assert not Examination(findings=(lost.model_copy(update={"decisive": True}),), **fields).trusted
+
+
+def test_a_value_is_tried_in_the_half_precision_that_it_goes_with() -> None:
+    """Sums in fp16 say nothing about bf16."""
+    cases = features._together({"precision": ("bf16", "fp16"), "fp16_accumulation": (True,), "allocator": ("tuned",)})
+    assert {"precision": "fp16", "fp16_accumulation": True} in cases

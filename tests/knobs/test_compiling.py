@@ -127,7 +127,7 @@ def test_without_triton_no_mode_that_needs_it_is_tried(
     fixed_shapes: bool, modes: tuple[str | None, ...] | None
 ) -> None:
     """Each would cost a burst that fails; CUDA graphs of eager kernels need no compiler."""
-    facts = make_facts(has_triton=False, fixed_shapes=fixed_shapes)
+    facts = make_facts(packages=(), fixed_shapes=fixed_shapes)
     space = space_of(gpu_machine(), facts, budget_seconds=2000.0)
     if modes is None:
         assert "Triton" in space.skipped["compile_mode"]

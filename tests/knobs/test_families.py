@@ -323,6 +323,59 @@ def test_flash_attention_needs_ampere() -> None:
     assert {"flash_attention", "cudnn_attention"} <= set(ampere.choices["sdpa_backend"].values)
 
 
+@pytest.mark.parametrize(
+    ("capability", "packages", "later"),
+    [
+        ((9, 0), ("flash_attn_interface", "flash_attn.cute"), {"flash_attention_3", "flash_attention_4"}),
+        ((10, 0), ("flash_attn_interface", "flash_attn.cute"), {"flash_attention_4"}),
+        ((9, 0), (), set()),
+        ((8, 9), ("flash_attn_interface", "flash_attn.cute"), set()),
+    ],
+    ids=["Hopper", "Blackwell", "not installed", "Ada"],
+)
+def test_later_flash_attention_needs_its_package_and_its_card(
+    capability: tuple[int, int], packages: tuple[str, ...], later: set[str]
+) -> None:
+    """Others are refused by torch when attention runs."""
+    hardware = gpu_machine()
+    gpu = hardware.gpus[0].model_copy(update={"compute_capability": capability})
+    space = space_of(hardware.model_copy(update={"gpus": (gpu,)}), make_facts(packages=packages))
+    assert {value for value in space.choices["sdpa_backend"].values if str(value)[-1].isdigit()} == later
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "reason"),
+    [("NVIDIA GeForce RTX 4090", True, None), ("NVIDIA GeForce RTX 4090", False, "--allow-numerics"),
+     ("NVIDIA H100 80GB HBM3", True, "only NVIDIA's GeForce cards")],
+)  # fmt: skip
+def test_sums_in_fp16_are_for_geforce_cards_by_leave(name: str, allowed: bool, reason: str | None) -> None:
+    """Beside fp16 alone."""
+    hardware = gpu_machine()
+    gpu = hardware.gpus[0].model_copy(update={"name": name})
+    space = space_of(hardware.model_copy(update={"gpus": (gpu,)}), make_facts(), allow_numerics=allowed)
+    assert reason is None or reason in space.skipped["fp16_accumulation"]
+    assert ("fp16_accumulation" in space.choices) == (reason is None)
+    in_fp16, in_bf16 = (TrainConfig(fp16_accumulation=True, precision=half) for half in ("fp16", "bf16"))
+    assert space.violation(in_fp16) is None
+    assert "precision=fp16" in (space.violation(in_bf16) or "")
+
+
+@pytest.mark.parametrize(
+    ("processors", "packages", "reason"),
+    [(132, ("triton", "cutlass_api"), None), (132, ("triton",), "not installed"),
+     (46, ("triton", "cutlass_api"), "not searched here")],
+)  # fmt: skip
+def test_nvidias_kernels_need_their_package_and_a_search_of_kernels(
+    processors: int, packages: tuple[str, ...], reason: str | None
+) -> None:
+    """On a small GPU torch searches no matrix products at all."""
+    hardware = gpu_machine()
+    gpu = hardware.gpus[0].model_copy(update={"sm_count": processors})
+    space = space_of(hardware.model_copy(update={"gpus": (gpu,)}), make_facts(packages=packages), budget_seconds=2000.0)
+    assert reason is None or reason in space.skipped["nvgemm"]
+    assert ("nvgemm" in space.choices) == (reason is None)
+
+
 def test_flash_attention_needs_half_precision() -> None:
     """In fp32 there is no such kernel: that burst would only fail."""
     space = space_of(gpu_machine())

@@ -26,13 +26,13 @@ FP8 = TrainConfig(fp8_linear=True, precision="bf16", compile_mode="default")
 )
 def test_fp8_is_left_out_with_its_reason(hardware: Any, has_torchao: bool, allowed: bool, reason: str) -> None:
     """Each says what is missing."""
-    space = space_of(hardware, make_facts(has_torchao=has_torchao), allow_numerics=allowed)
+    space = space_of(hardware, make_facts(packages=("torchao",) * has_torchao), allow_numerics=allowed)
     assert reason in space.skipped["fp8_linear"]
 
 
 def test_fp8_is_searched_where_it_may_be() -> None:
     """On an Ada card, and only beside bf16 and compiled."""
-    space = space_of(gpu_machine(), make_facts(has_torchao=True), allow_numerics=True)
+    space = space_of(gpu_machine(), make_facts(packages=("triton", "torchao")), allow_numerics=True)
     assert space.choices["fp8_linear"].values == (False, True)
     assert space.violation(FP8) is None
     for without in ({"precision": "fp32"}, {"compile_mode": None}):

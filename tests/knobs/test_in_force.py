@@ -8,13 +8,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import nn
+from torch.nn import attention
 
 from autotune.knobs import with_what_is_in_force
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.knob import Knob
 from autotune.knobs.registry import KNOBS
+from autotune.torch_settings.in_force import attention as read_attention
 from autotune.torch_settings.precision import matmul_precision, products_in
-from autotune.torch_settings.process_settings import tune_allocator
+from autotune.torch_settings.process_settings import restrict_attention, tune_allocator
 from tests.torch_versions import needs_newer_precision
 
 CUDA = torch.device("cuda")  # only named: nothing here asks a card
@@ -85,6 +87,7 @@ SWITCHED = [knob for knob in KNOBS.values() if knob.scope in {"live", "compiled"
 OTHER = {
     "precision": "tf32", "memory_format": "channels_last", "sdpa_backend": "math", "checkpointing": "blocks",
     "compile_mode": "default", "optimizer_impl": "fused", "num_threads": 3, "cudnn_benchmark": True,
+    "fp16_accumulation": True, "nvgemm": True,
 }  # fmt: skip
 
 
@@ -156,3 +159,21 @@ def test_the_older_flag_can_be_read_afterwards() -> None:
     with products_in("fp32"):
         pass
     assert torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.skipif(not hasattr(attention, "activate_flash_attention_impl"), reason="torch has its own kernels alone")
+def test_a_later_flash_attention_takes_the_place_of_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through torch's own registry, until another config leaves the choice to torch."""
+    removed: list[str] = []
+
+    class Handle:
+        def remove(self) -> None:
+            removed.append("FA3")
+
+    monkeypatch.setitem(attention._registry._FLASH_ATTENTION_IMPLS, "FA3", Handle)
+    undo = restrict_attention("flash_attention_3", CUDA)
+    assert read_attention() == "flash_attention_3"
+    assert not removed
+    undo()
+    assert read_attention() == "default"
+    assert removed == ["FA3"]

@@ -49,7 +49,8 @@ OTHER: dict[str, Any] = {
     "fp8_linear": True, "data_placement": "collated", "device_prefetch": True, "ranks": 4, "ddp_bucket_cap_mb": 5,
     "gradient_as_bucket_view": True, "batched_grad_copy": True, "static_graph": True, "find_unused_parameters": True,
     "strategy": "fsdp", "reshard_after_forward": False, "fsdp_param_dtype": "bf16", "fsdp_prefetch": 2,
-    "exchange_dtype": "bf16", "nccl_max_ctas": 4, "nccl_algo": "Tree", "nccl_buffsize": 2**23,
+    "fsdp_own_group": True, "fsdp_keep_storage": True, "lazy_bucket_allocation": True, "fp16_accumulation": True,
+    "nvgemm": True, "exchange_dtype": "bf16", "nccl_max_ctas": 4, "nccl_algo": "Tree", "nccl_buffsize": 2**23,
 }  # fmt: skip
 """Of each knob a value that is not the default."""
 
@@ -58,18 +59,30 @@ def make_context(device: DeviceKind) -> SearchContext:
     """A workload that gives each knob a use, on a machine with this kind of device."""
     hardware = cpu_machine() if device == "cpu" else gpu_machine()
     facts = make_facts(
-        num_workers=2, ranks=3, recomputable_blocks=2, has_torchao=True, placeable_bytes=MIB, sample_seconds=1e-5
+        num_workers=2,
+        ranks=3,
+        recomputable_blocks=2,
+        packages=("triton", "torchao", "cutlass_api"),
+        placeable_bytes=MIB,
+        sample_seconds=1e-5,
     )
     if device in {"rocm", "mps"}:
         gpu = Gpu(kind=device, index=0, name="a GPU", precisions=("fp32", "fp16"), precision_reason="it has fp16")
         hardware = hardware.model_copy(update={"gpus": (gpu,)})
+    if device == "cuda":
+        hardware = hardware.model_copy(update={"gpus": (hardware.gpus[0].model_copy(update={"sm_count": 68}),)})
     record = hardware.device(device)
     assert record is not None
     return SearchContext(
         hardware=hardware, facts=facts, device=device, record=record, start=facts.baseline,
         room=LoaderRoom.of(hardware.memory, facts), worker_limit=hardware.cpu.budget, effective_batch=64,
-        budget_seconds=600.0, fixed=frozenset(), allow_numerics=True,
-        requested=frozenset({"dataloader_in_order", "multiprocessing_context", "checkpointing", "strategy"}),
+        budget_seconds=1800.0, fixed=frozenset(), allow_numerics=True,
+        requested=frozenset(
+            {
+                "dataloader_in_order", "multiprocessing_context", "checkpointing", "strategy",
+                "lazy_bucket_allocation",
+            }
+        ),
     )  # fmt: skip
 
 
@@ -153,7 +166,8 @@ def test_every_knob_reaches_torch_one_way(knob: Knob) -> None:
     ways = [*arguments, knob.on_process, knob.on_model, knob.on_optimizer]
     by_loop = knob.name in {
         "accumulation_steps", "non_blocking", "data_placement", "device_prefetch", "ranks", "strategy",
-        "reshard_after_forward", "fsdp_param_dtype", "fsdp_prefetch", "exchange_dtype",
+        "reshard_after_forward", "fsdp_param_dtype", "fsdp_prefetch", "exchange_dtype", "fsdp_own_group",
+        "fsdp_keep_storage",
     }  # fmt: skip
     assert sum(way is not None for way in ways) == (0 if by_loop else 1)
 
@@ -250,7 +264,7 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
                 "precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "allocator",
                 "checkpointing", "fp8_linear", "data_placement", "device_prefetch", "ranks", "ddp_bucket_cap_mb",
                 "gradient_as_bucket_view", "strategy", "reshard_after_forward", "fsdp_param_dtype", "fsdp_prefetch",
-                "exchange_dtype", "nccl_buffsize",
+                "exchange_dtype", "nccl_buffsize", "fsdp_own_group", "fsdp_keep_storage", "lazy_bucket_allocation",
             },
         ),
         (
@@ -264,7 +278,7 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
             "arithmetic",
             {
                 "precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "cudnn_benchmark",
-                "batch_size", "fp8_linear", "fsdp_param_dtype", "exchange_dtype",
+                "batch_size", "fp8_linear", "fsdp_param_dtype", "exchange_dtype", "fp16_accumulation", "nvgemm",
             },
         ),
         (
@@ -272,6 +286,7 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
             {
                 "compile_mode", "batch_size", "precision", "memory_format", "sdpa_backend", "num_threads",
                 "checkpointing", "fp8_linear", "ddp_bucket_cap_mb", "strategy", "fsdp_param_dtype",
+                "fp16_accumulation", "nvgemm",
             },
         ),
         ("waiting batches", {"batch_size", "accumulation_steps", "num_workers", "prefetch_factor"}),

@@ -104,7 +104,8 @@ def test_both_sides_of_a_duet_train_on_all_ranks(ranks: str, request: pytest.Fix
     assert (facts.baseline.ranks, facts.baseline.effective_batch, facts.baseline.ddp_bucket_cap_mb) == (2, 32, 9)
     assert {"gradient_as_bucket_view", "ddp_bucket_cap_mb"}.isdisjoint(held_knobs(isolation.seen, batch_is_free=False))
     changes = {"optimizer_impl": "fused", "ddp_bucket_cap_mb": None, "gradient_as_bucket_view": True}
-    changes["batched_grad_copy"] = KNOBS["batched_grad_copy"].is_in(torch.__version__)
+    newer = ("batched_grad_copy", "lazy_bucket_allocation")
+    changes |= {knob: KNOBS[knob].is_in(torch.__version__) for knob in newer}
     bursts = played(isolation, changes, seconds=120.0)
     assert isolation.fork_unsafe_reason is None
     assert [(burst.outcome, burst.reason) for burst in bursts] == [(Outcome.OK, None)] * 2
