@@ -19,6 +19,7 @@ from autotune.knobs import KNOBS, LiveFacts, Scalar, live_candidates
 from autotune.knobs.changes import in_words, words_of
 from autotune.knobs.knob import ByLeave
 from autotune.measuring import Interval
+from autotune.measuring.records import MOST_BLOCKS
 from autotune.results.summary import ratios
 from autotune.sandbox.system import lock
 from autotune.secrets import masked_data
@@ -47,6 +48,15 @@ class Candidate(Stored):
     def interval(self) -> Interval | None:
         """The interval of the ratio; None before it has two ends."""
         return None if self.low is None or self.high is None or self.low > self.high else Interval(self.low, self.high)
+
+
+class Played(Stored):
+    """A timed block of steps of one setting."""
+
+    knobs: Knobs
+    timed_steps: Whole
+    timed_seconds: Seconds
+    waited_seconds: Seconds
 
 
 class Pace(Stored):
@@ -81,6 +91,8 @@ class Story:
         left: Knobs that keep the script's own value, each with the reason.
         candidates: The candidates that have played; the last one decided comes last.
         playing: The candidate that plays now.
+        blocks: The blocks that have played, with their settings.
+        warmup_seconds: Seconds of training before the first block.
         pace: The speed of the training.
         over: The end of the search; None while it goes on.
         result: The result file; None where none was written.
@@ -98,6 +110,8 @@ class Story:
     left: dict[str, str] = field(default_factory=dict)
     candidates: dict[str, Candidate] = field(default_factory=dict)
     playing: str | None = None
+    blocks: list[Played] = field(default_factory=list)
+    warmup_seconds: float = 0.0
     pace: Pace | None = None
     over: Over | None = None
     result: str | None = None
@@ -131,6 +145,9 @@ class Story:
             candidate = Candidate.model_validate({"knobs": self.offered.get(name, {}), **event, "seconds": seconds})
             self.candidates.pop(name, None)
             self.candidates[name], self.searched_seconds = candidate, self.seconds
+        elif kind == "block":
+            self.warmup_seconds = self.warmup_seconds or self.seconds
+            self.blocks = [*self.blocks[-MOST_BLOCKS + 1 :], Played.model_validate(event)]
         elif kind == "pace":
             self.pace = Pace.model_validate(event)
         elif kind == "over":
@@ -138,10 +155,9 @@ class Story:
             self.left = {**self.left, **self.over.left}
         elif kind == "written":
             self.result = str(event["path"])
-        elif kind == "ended":
+        elif kind in {"ended", "exited"}:
+            self.status = int(event["status"]) if kind == "exited" else self.status
             self.has_ended, self.playing = True, None
-        elif kind == "exited":
-            self.status, self.has_ended, self.playing = int(event["status"]), True, None
 
     @property
     def winners(self) -> tuple[Candidate, ...]:

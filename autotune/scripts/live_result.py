@@ -9,8 +9,10 @@ from typing import cast
 
 from autotune import __version__
 from autotune.hardware import DeviceKind, Hardware
+from autotune.knobs import WorkloadFacts
 from autotune.knobs.while_training import played_on
-from autotune.measuring import Outcome, Speedup
+from autotune.measuring import Measurement, Outcome, Speedup
+from autotune.measuring.records import Block
 from autotune.results.live import Knobs, Story
 from autotune.results.result import (
     Constraints,
@@ -55,8 +57,10 @@ def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScri
         ),
         hardware=hardware,
         software=hardware.software.model_copy(update={"autotune": __version__}),
-        baseline=Side(config=facts.baseline, measurement=None),
-        best=Side(config=facts.baseline.replace(**story.won), measurement=None),
+        baseline=Side(config=facts.baseline, measurement=_measured(story, {}, seen, facts)),
+        best=Side(
+            config=facts.baseline.replace(**story.won), measurement=_measured(story, story.won, seen, facts)
+        ),
         speedup=speedup,
         speedup_reason=None if speedup is not None else _why_none(story),
         constraints=Constraints(
@@ -70,6 +74,22 @@ def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScri
         ),
         trials=trials,
         diagnosis=Diagnosis(data_wait_fraction=waiting),
+    )  # fmt: skip
+
+
+def _measured(story: Story, knobs: Knobs, seen: SeenScript, facts: WorkloadFacts) -> Measurement | None:
+    """What the blocks of one setting show; None where none has played to its end."""
+    samples = facts.baseline.effective_batch
+    blocks = tuple(
+        Block(samples=samples * one.timed_steps, seconds=one.timed_seconds, data_wait_seconds=one.waited_seconds)
+        for one in story.blocks
+        if one.knobs == knobs
+    )
+    if not blocks:
+        return None
+    return Measurement(
+        blocks=blocks, start_seconds=seen.seconds_to_loop, build_seconds=0.0, warmup_seconds=story.warmup_seconds,
+        epoch_samples=facts.samples,
     )  # fmt: skip
 
 

@@ -56,6 +56,8 @@ WHOLE = """
 told = Told()
 told.see()
 workers, prefetching, threads, fused, *others = told.candidates()
+for knobs, seconds in ({}, 0.5), ({**workers["knobs"], **threads["knobs"]}, 0.25), ({}, 0.3):
+    told.tell("block", knobs=knobs, timed_steps=10, timed_seconds=seconds, waited_seconds=0.1, t=1.5)
 told.play(workers, "won", 1.5, 2.0)
 told.play(prefetching, "lost", 1.0, 5.0)
 told.play(threads, "won", 1.2, 8.0)
@@ -136,6 +138,10 @@ def test_what_has_won_is_written_and_told(whole: tuple[Path, Finished]) -> None:
     assert result.speedup.confirmed
     assert result.speedup.ratio == pytest.approx(1.8)
     assert result.speedup.ci95 == pytest.approx((1.8 / 1.05**2, 1.8 * 1.05**2))
+    sides = [side.measurement for side in (result.baseline, result.best)]
+    assert [side.samples_per_second for side in sides if side is not None] == pytest.approx(
+        [4 * 20 / 0.8, 4 * 10 / 0.25]
+    )
     trials = [(trial.changes.get("num_threads"), trial.outcome.value, trial.ratio) for trial in result.trials]
     assert trials == [(None, "ok", 1.5), (None, "ok", 1.0), (1, "ok", 1.2), (1, "crashed", None)]
     assert result.trials[2].partner == {"num_workers": 1, "prefetch_factor": 2}

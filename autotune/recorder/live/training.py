@@ -172,6 +172,7 @@ class _Block:
     steps: int = 0
     age: int = 0  # all steps since it began
     began: float = 0.0
+    waited: float = 0.0  # seconds that training had waited for data by then
 
 
 @dataclass
@@ -590,7 +591,7 @@ class LiveTraining:
             block.leads += 1
             if self._has_settled(block):
                 self._clock.synchronize()
-                block.leads, block.began = -1, perf_counter()
+                block.leads, block.began, block.waited = -1, perf_counter(), self._waited
             elif is_candidate and self._is_hopeless(block.leads, seconds):
                 self._decide(race, "lost", "its steps take twice as long")
             return
@@ -654,7 +655,7 @@ class LiveTraining:
         self._adviser.tell("playing", name=setting.name, **self._now())
         leads = 0 if before is not setting else -1
         self._clock.synchronize()
-        self._block = _Block(setting, leads, began=perf_counter())
+        self._block = _Block(setting, leads, began=perf_counter(), waited=self._waited)
 
     def _may_play(self, candidate: Setting) -> bool:
         """Whether the worst case of its next block fits into what may be lost; blocks are as long as it lets them."""
@@ -675,6 +676,10 @@ class LiveTraining:
         self._clock.synchronize()
         seconds = perf_counter() - block.began
         per_step = seconds / block.steps
+        self._adviser.tell(
+            "block", knobs=dict(block.setting.knobs), timed_steps=block.steps, timed_seconds=seconds,
+            waited_seconds=min(seconds, self._waited - block.waited), **self._now(),
+        )  # fmt: skip
         if block.setting is self._incumbent:
             self._ledger.saved += block.steps * self._usual * (1 - 1 / self._gain)
             self._usual = 0.5 * self._usual + 0.5 * per_step * self._gain
