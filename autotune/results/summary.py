@@ -498,7 +498,8 @@ def search_text(result: Result) -> str:
     """How the search went, in one line."""
     search = result.search
     failed = [f"{count} {outcome}" for outcome, count in search.outcomes.items() if outcome != "ok" and count]
-    line = f"{search.bursts} bursts in {format_seconds(search.seconds)}"
+    bursts = "1 burst" if search.bursts == 1 else f"{search.bursts} bursts"
+    line = f"{bursts} in {format_seconds(search.seconds)}"
     line += f", and {search.resumed_bursts} that were known" if search.resumed_bursts else ""
     line += f" ({', '.join(failed)})" if failed else ""
     return f"{line}, {percent(search.measuring_fraction)} of the time measuring; stopped by: {result.stopped_by}"
