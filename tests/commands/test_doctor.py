@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from autotune.cli import app
 from autotune.doctor import examination, memory
-from autotune.doctor.findings import Drop, Finding, examination_path
+from autotune.doctor.findings import TEN, Drop, Finding, examination_path
 from autotune.hardware import probe_host
 from tests.processes import budget, run
 
@@ -35,6 +35,12 @@ def test_what_was_found_is_kept_beside_the_results(doctor: Any, tmp_path: Path) 
     (file,) = tmp_path.glob("results/*/doctor-cpu.json")
     assert json.loads(file.read_text()) == json.loads(done.stdout)
     assert {"processes", "cap on memory"} <= {finding["name"] for finding in json.loads(done.stdout)["findings"]}
+
+
+def test_the_ten_points_are_summed_up(doctor: Any) -> None:
+    """By number, with what holds and what was not checked here."""
+    shown = " ".join(doctor().output.split())
+    assert f"ok 2 {TEN[1]} not here 3 {TEN[2]}" in shown
 
 
 def test_a_machine_that_cannot_be_trusted_ends_with_a_status_of_its_own(doctor: Any) -> None:
