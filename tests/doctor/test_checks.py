@@ -283,12 +283,20 @@ def test_a_cap_that_does_not_hold_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert "ended as ok" in finding.found
 
 
-@pytest.mark.parametrize(("refused", "knob"), [("fp16", "precision"), ("cudnn_attention", "sdpa_backend")])
-def test_what_does_not_work_is_left_out_by_value(monkeypatch: pytest.MonkeyPatch, refused: str, knob: str) -> None:
-    """One value of one knob, and none that was tried beside it."""
+@pytest.mark.parametrize(
+    ("refused", "drops"),
+    [
+        ("fp16", [("precision", "fp16"), ("fp16_accumulation", True)]),
+        ("cudnn_attention", [("sdpa_backend", "cudnn_attention")]),
+    ],
+)
+def test_what_does_not_work_is_left_out_by_value(
+    monkeypatch: pytest.MonkeyPatch, refused: str, drops: list[tuple[str, Any]]
+) -> None:
+    """One value of one knob, and what goes with nothing else, but none that was tried beside it."""
     with_runner(monkeypatch, FakeRunner(refused=refused))
     found = failures(features.arithmetic, gpu_machine(), "cuda")
-    assert [(drop.knob, drop.value) for finding in found for drop in finding.drops] == [(knob, refused)]
+    assert [(drop.knob, drop.value) for finding in found for drop in finding.drops] == drops
 
 
 @pytest.mark.parametrize(("machine", "device"), [(cpu_machine, "cpu"), (gpu_machine, "cuda")])
