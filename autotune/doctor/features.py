@@ -46,7 +46,8 @@ def peak(clinic: Clinic) -> Iterator[Finding]:
 
 def beside(clinic: Clinic) -> Iterator[Finding]:
     """Code that is compiled beside other training is the same."""
-    name, modes = "compiling beside other training", _trials(clinic, "compile_mode")
+    name, knob = "compiling beside other training", next(one for one in KNOBS if KNOBS[one].hides_overhead)
+    modes = _trials(clinic, knob)
     if not modes:
         yield Finding.none(name, "torch.compile is experimental on MPS")
         return
@@ -54,10 +55,10 @@ def beside(clinic: Clinic) -> Iterator[Finding]:
         folders = (Path(alone).resolve(), Path(crowded).resolve())
         plan = BurstPlan(measure_seconds=BESIDE_SECONDS * clinic.length, fastest_wins=False)
         first, second = (  # one thread: on a busy CPU, several wait for the slowest
-            point("compiled_into", {"folder": str(folder)}, batch_size=BATCH, compile_mode=modes[0], num_threads=1)
+            point("compiled_into", {"folder": str(folder)}, batch_size=BATCH, num_threads=1, **{knob: modes[0]})
             for folder in folders
         )
-        other = second.model_copy(update={"config": second.config.replace(compile_mode=None)})
+        other = second.model_copy(update={"config": second.config.eager})
         with contextlib.closing(clinic.runner()) as runner:
             runner.run(first, SHORT, COMPILING_SECONDS)
             runner.challenge(None, [other], SHORT, DEADLINE_SECONDS, lambda *_: None)
@@ -76,7 +77,7 @@ def beside(clinic: Clinic) -> Iterator[Finding]:
         name,
         holds=code[0] == code[1] and abs(off) <= BESIDE_ALIKE + noise,
         found=f"{same} code ({len(code[1])} files), {off:+.1%} in rate, ± {noise:.1%} by chance",
-        remedy="do not trust gains of compiled candidates here; leave them out: --pin compile_mode=none",
+        remedy=f"do not trust gains of compiled candidates here; leave them out: --pin {knob}=none",
     )
 
 
