@@ -366,7 +366,7 @@ def resume(folder):
 def main(kinds):
     """Runs the cases of these kinds."""
     training.WARM_STEPS, training.WARM_SECONDS, training.BLOCK_SECONDS = 4, 0.0, 0.0
-    training.HANG_SECONDS, training.HANG_STEPS = 1.5, 1
+    training.HANG_SECONDS, training.HANG_STEPS, training.FEWEST_STEPS = 1.5, 1, 2
     training.Ledger.may_lose, training.Ledger.allows = (lambda *_: 1e9), (lambda *_, **__: True)
     training.Evidence = Alternating
     if "loaders" in kinds:
