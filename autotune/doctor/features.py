@@ -46,7 +46,7 @@ def peak(clinic: Clinic) -> Iterator[Finding]:
 
 def beside(clinic: Clinic) -> Iterator[Finding]:
     """Code that is compiled beside other training is the same."""
-    name, knob = "compiling beside other training", next(one for one in KNOBS if KNOBS[one].hides_overhead)
+    name, knob = "compiling beside other training", next(filter(_compiles, KNOBS))
     modes = _trials(clinic, knob)
     if not modes:
         yield Finding.none(name, "torch.compile is experimental on MPS")

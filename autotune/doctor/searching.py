@@ -26,7 +26,7 @@ def launches(clinic: Clinic) -> Iterator[Finding]:
     """Candidates of a model that waits for launches are decided, and one micro-batch is faster than several."""
     merged = point("launching")
     baseline = point("launching", batch_size=merged.config.batch_size // MERGED, accumulation_steps=MERGED)
-    others = [_with(merged, optimizer_impl="fused"), _with(baseline, optimizer_impl="fused")]
+    others = [side.changed({"optimizer_impl": "fused"}) for side in (merged, baseline)]
     with contextlib.closing(clinic.runner()) as runner:
         (first, *_), finding = _decided("candidates", runner, baseline, [merged, *others], PACE_SECONDS)
     pair = first[1]
@@ -43,15 +43,11 @@ def scripts(clinic: Clinic) -> Iterator[Finding]:
         return
     with contextlib.closing(clinic.script_runner(SCRIPT)) as runner:
         baseline = Point(config=runner.check(DEADLINE_SECONDS).baseline)
-        candidates = [_with(baseline, optimizer_impl="foreach"), _with(baseline, num_workers=1)]
+        candidates = [baseline.changed(changes) for changes in ({"optimizer_impl": "foreach"}, {"num_workers": 1})]
         yield _decided(name, runner, baseline, candidates, SCRIPT_PACE_SECONDS)[1]
 
 
 REMEDY = "give tunings a longer budget here; see which check above takes long"
-
-
-def _with(base: Point, **knobs: object) -> Point:
-    return base.model_copy(update={"config": base.config.replace(**knobs)})
 
 
 def _decided(

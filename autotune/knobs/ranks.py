@@ -78,28 +78,31 @@ def _gathers(context: SearchContext) -> Choices | str:
     return Choices(("fp32", "bf16"), "where training computes in bf16, weights gathered in bf16 are half the bytes")
 
 
-def _prefetches(context: SearchContext) -> Choices | str:
-    """How many blocks are gathered ahead."""
+def _gathers_at_once(context: SearchContext) -> str | None:
+    """Why nothing is gathered beside computing, or None."""
     if context.device not in _STREAMS:
         return "blocks are gathered ahead on separate streams, and this device has none"
-    if (nothing := _splits(context)) is not None:
+    return _splits(context)
+
+
+def _prefetches(context: SearchContext) -> Choices | str:
+    """How many blocks are gathered ahead."""
+    if (nothing := _gathers_at_once(context)) is not None:
         return nothing
     return Choices((0, 1, 2), "blocks that are gathered ahead are ready when their turn comes, and take memory")
 
 
 def _groups(context: SearchContext) -> Choices | str:
     """Whether gradients wait for the weights that are gathered meanwhile."""
-    prefetches = _prefetches(context)
-    if isinstance(prefetches, str):
-        return prefetches
+    if (nothing := _gathers_at_once(context)) is not None:
+        return nothing
     return Choices((False, True), "gradients are exchanged while weights are gathered, rather than after them")
 
 
 def _storages(context: SearchContext) -> Choices | str:
     """Whether gathered weights keep their place in memory."""
-    prefetches = _prefetches(context)
-    if isinstance(prefetches, str):
-        return prefetches
+    if (nothing := _gathers_at_once(context)) is not None:
+        return nothing
     return Choices((False, True), "weights stay at one place, which CUDA graphs need, and take memory")
 
 

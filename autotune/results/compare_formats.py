@@ -75,8 +75,8 @@ def check_markdown(check: Check) -> str:
     ]
     if rows:
         lines += ["| | speed-up | how certain |", "|---|---|---|", *rows, ""]
-    told = [*filter(None, [check.trainings]), *check.differences]
-    return "\n".join([*lines, *(f"- {_escaped(sentence)}" for sentence in told)])
+    remarks = [*filter(None, [check.trainings]), *check.differences]
+    return "\n".join([*lines, *(f"- {_escaped(remark)}" for remark in remarks)])
 
 
 def to_csv(comparison: Comparison) -> str:

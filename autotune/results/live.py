@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,7 +92,7 @@ class Story:
         left: Knobs that keep the script's own value, each with the reason.
         candidates: The candidates that have played; the last one decided comes last.
         playing: The candidate that plays now.
-        blocks: The blocks that have played, with their settings.
+        blocks: The latest blocks that have played, with their settings.
         warmup_seconds: Seconds of training before the first block.
         pace: The speed of the training.
         over: The end of the search; None while it goes on.
@@ -110,7 +111,7 @@ class Story:
     left: dict[str, str] = field(default_factory=dict)
     candidates: dict[str, Candidate] = field(default_factory=dict)
     playing: str | None = None
-    blocks: list[Played] = field(default_factory=list)
+    blocks: deque[Played] = field(default_factory=lambda: deque(maxlen=MOST_BLOCKS))
     warmup_seconds: float = 0.0
     pace: Pace | None = None
     over: Over | None = None
@@ -147,7 +148,7 @@ class Story:
             self.candidates[name], self.searched_seconds = candidate, self.seconds
         elif kind == "block":
             self.warmup_seconds = self.warmup_seconds or self.seconds
-            self.blocks = [*self.blocks[-MOST_BLOCKS + 1 :], Played.model_validate(event)]
+            self.blocks.append(Played.model_validate(event))
         elif kind == "pace":
             self.pace = Pace.model_validate(event)
         elif kind == "over":

@@ -6,12 +6,14 @@ import contextlib
 import hashlib
 import os
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from autotune.errors import WorkloadError
 from autotune.knobs import KNOBS, TrainConfig, WorkloadFacts, arguments_as_knobs
 from autotune.knobs.config import allowed_words
+from autotune.results.result import ScriptRecord
 from autotune.results.sites import Site, SourceRecord
 from autotune.scripts.changes import BEGUN_ANEW
 from autotune.scripts.script import Script
@@ -119,6 +121,12 @@ def notes_on(seen: SeenScript) -> tuple[str, ...]:
     if seen.optimizers > 1:
         notes.append(f"{seen.optimizers} optimizers step in turn: a step is all of theirs")
     return tuple(notes)
+
+
+def record_of(command: Sequence[str], seen: SeenScript) -> ScriptRecord:
+    """The record of a script in a result, with its source as it is now."""
+    gpus = tuple(map(tuple, seen.gpus))
+    return ScriptRecord(command=tuple(command), loop=loop_of(seen), gpus=gpus, source=source_of(seen))
 
 
 def source_of(seen: SeenScript) -> SourceRecord:

@@ -22,7 +22,7 @@ from autotune.knobs.registry import READS
 from autotune.results.files import keep_document
 from autotune.results.live import LiveLog
 from autotune.results.result import ScriptRecord
-from autotune.scripts.facts import loop_of, source_of
+from autotune.scripts.facts import record_of
 from autotune.scripts.live_result import live_result
 from autotune.scripts.script import Script
 from autotune.scripts.seen import SeenScript
@@ -68,8 +68,8 @@ class Live:
         Args:
             warn: Shows a warning about a process that the recorder cannot enter.
         """
-        folder, told = str(self._folder), {"allowed": self._allowed, "reads": READS}
-        orders = {"role": "train", "socket": str(self._folder / "live"), "shared": folder, **told}
+        places = {"socket": str(self._folder / "live"), "shared": str(self._folder)}
+        orders = {"role": "train", **places, "allowed": self._allowed, "reads": READS}
         environment = self._script.environment(orders, os.environ)
         listening = threading.Thread(target=self._listen, daemon=True)
         listening.start()
@@ -114,13 +114,7 @@ class Live:
         kind = event["event"]
         if kind == "seen":
             seen = SeenScript.of(event["value"], processes=1)
-            record = ScriptRecord(
-                command=self._script.command,
-                loop=loop_of(seen),
-                gpus=tuple(map(tuple, seen.gpus)),
-                source=source_of(seen),
-            )
-            self._seen[event["value"]["pid"]] = seen, record
+            self._seen[event["value"]["pid"]] = seen, record_of(self._script.command, seen)
         elif kind == "unseen":
             self._why_unseen = event["reason"]
         elif kind == "over" and self._tuned is None:

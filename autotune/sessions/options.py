@@ -554,7 +554,9 @@ def _refusal(name: str, error: ValidationError, given: Any, hint: Any, metadata:
 
 def missing_device(device: str, hardware: Hardware) -> UsageError:
     """The error for a device that this machine does not have."""
-    why = hardware.unread.get("gpus.unusable")
+    from autotune.hardware import UNUSABLE
+
+    why = hardware.unread.get(UNUSABLE)
     return UsageError(
         f"--device: expected one that this machine has ({', '.join(hardware.devices)}), got {device}"
         f"{f': {why}' if why else ''}; pass one of these, or leave it out"

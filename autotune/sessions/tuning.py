@@ -21,7 +21,7 @@ from autotune.measuring import NumericsGuard, Point, Profile
 from autotune.results.result import Evaluation, Result, Scaling
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
-from autotune.scripts.facts import source_of
+from autotune.scripts.facts import record_of
 from autotune.scripts.sameness import ScriptNumerics
 from autotune.scripts.seen import SeenScript
 from autotune.search.driver import Search
@@ -106,8 +106,9 @@ class Tuning:
         enough = sufficient_budget(began + 2 * deadline, 2 * deadline)
         facts = runner.check(deadline, options.explored, f"try --budget {enough:.0f}s")
         prepared = self.budget.elapsed
-        source = source_of(seen) if seen is not None else None  # now, since its files may be edited during the search
-        return Setting(options, hardware, device, facts, prepared - began, prepared, seen, source), runner
+        # Now, since the script's files may be edited during the search.
+        script = record_of(options.script, seen) if seen is not None else None
+        return Setting(options, hardware, device, facts, prepared - began, prepared, seen, script), runner
 
     def _search(
         self, setting: Setting, space: Space, runner: ProcessRunner, log: TrialLog, tried: Sequence[Candidate]

@@ -25,9 +25,7 @@ from autotune.results.result import (
     TrialRecord,
     WorkloadRecord,
 )
-from autotune.results.sites import SourceRecord
 from autotune.results.summary import spread_text, too_few_pairs
-from autotune.scripts.facts import loop_of
 from autotune.scripts.seen import SeenScript
 from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
 from autotune.search.driver import Search, StoppedBy
@@ -55,7 +53,7 @@ class Setting:
         checked_seconds: Duration of the workload's check.
         prepared_seconds: Duration of everything before the first burst.
         seen: What the look at a script has found; None for a model.
-        source: The script's source, for its patch; None for a model.
+        script: The record of the script; None for a model.
     """
 
     options: Options
@@ -65,7 +63,7 @@ class Setting:
     checked_seconds: float = 0.0
     prepared_seconds: float = 0.0
     seen: SeenScript | None = None
-    source: SourceRecord | None = None
+    script: ScriptRecord | None = None
 
     @property
     def memory_limit_bytes(self) -> int | None:
@@ -76,14 +74,6 @@ class Setting:
     def searches_ranks(self) -> bool:
         """Whether to try fewer ranks; not for a script, whose own launcher sets the number."""
         return self.seen is None and self.facts.baseline.ranks > 1
-
-    @property
-    def script(self) -> ScriptRecord | None:
-        """The record of the script; None for a model."""
-        if self.seen is None or self.source is None:
-            return None
-        seen, gpus = self.seen, tuple(map(tuple, self.seen.gpus))
-        return ScriptRecord(command=self.options.script, loop=loop_of(seen), gpus=gpus, source=self.source)
 
     @property
     def effective_batch(self) -> int | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.scripts import ScriptIsolation
-from autotune.scripts.facts import facts_of, source_of
+from autotune.scripts.facts import facts_of, record_of
 from autotune.search.stopping import Budget
 from autotune.sessions.options import Options
 from autotune.sessions.tuning import Tuning
@@ -53,7 +53,7 @@ def test_a_script_gets_the_gpus_that_it_asks_for(
         assert isinstance(isolation, ScriptIsolation)
         seen = isolation.seen
     facts = facts_of(seen, script("on_four_gpus"))
-    setting = Setting(options, hardware_of(HostSpec()), "cuda", facts, seen=seen, source=source_of(seen))
+    setting = Setting(options, hardware_of(HostSpec()), "cuda", facts, seen=seen, script=record_of(command, seen))
     assert setting.script is not None
     assert setting.script.gpus == gpus
 

@@ -33,6 +33,16 @@ class Ledger:
         """Seconds that the search has cost."""
         return max(0.0, self.spent)
 
+    def count_saved(self, steps: int, step_seconds: float, gain: float) -> None:
+        """Adds what steps with the winners have saved.
+
+        Args:
+            steps: Their number.
+            step_seconds: Of a step with the user's own setting.
+            gain: The rate with the winners over that with the user's own setting.
+        """
+        self.saved += steps * step_seconds * (1 - 1 / gain)
+
     @property
     def benefit(self) -> float:
         """Seconds that the winners have saved, and faster candidates before they won."""

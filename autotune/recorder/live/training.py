@@ -356,7 +356,7 @@ class LiveTraining:
             if optimizer is self._optimizer:
                 self._steps, self._others = self._steps + 1, 0
                 if self._count(now) is not None:
-                    self._ledger.saved += self._usual * (1 - 1 / self._gain)
+                    self._ledger.count_saved(1, self._usual, self._gain)
             else:
                 self._note_other()
             return
@@ -573,7 +573,7 @@ class LiveTraining:
         if block is None:
             if seconds is not None:
                 self._usual = 0.95 * self._usual + 0.05 * seconds * self._gain
-                self._ledger.saved += self._usual * (1 - 1 / self._gain)
+                self._ledger.count_saved(1, self._usual, self._gain)
             self._begin_block(race)
             return
         block.age += 1
@@ -681,7 +681,7 @@ class LiveTraining:
             waited_seconds=min(seconds, self._waited - block.waited), **self._now(),
         )  # fmt: skip
         if block.setting is self._incumbent:
-            self._ledger.saved += block.steps * self._usual * (1 - 1 / self._gain)
+            self._ledger.count_saved(block.steps, self._usual, self._gain)
             self._usual = 0.5 * self._usual + 0.5 * per_step * self._gain
         race.blocks.append(per_step + self._start_share(block.setting))
         if len(race.blocks) % 2 == 0:
