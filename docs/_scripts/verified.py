@@ -1,7 +1,8 @@
-"""Makes the tables of what was verified where, from the files in ``results/``."""
+"""Makes the tables of what was verified where, from the files in ``results/`` that git knows: others come and go."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,10 +23,10 @@ def text() -> str:
     """A row for each machine and device, and a column for each examination with the ten points."""
     from autotune.doctor.findings import TEN
 
-    examined = [(name, one) for name, one in _examinations()]
-    machines = dict.fromkeys([*_claims(), *((one.machine, one.device) for _, one in examined)])
+    examined, claims = [*_examinations()], _claims()
+    machines = {*claims, *((one.machine, one.device) for _, one in examined)}
     head = "| machine | device | torch | checks | tuned, proven faster | dates |\n|---|---|---|---|---|---|"
-    rows = [head, *(_row(machine, device, [one for _, one in examined]) for machine, device in sorted(machines))]
+    rows = [head, *(_row(place, [one for _, one in examined], claims.get(place, [])) for place in sorted(machines))]
     unseen = sorted({one for one, device in machines if device != "cpu"} - {one.machine for _, one in examined})
     parts = ["\n".join(rows)]
     if unseen:
@@ -66,24 +67,34 @@ def cards() -> str:
 def _examinations() -> Iterator[tuple[str, Examination]]:
     from autotune.doctor.findings import Examination
 
+    known = _known()
     for name in KINDS:
-        for path in sorted(RESULTS.glob(f"*/{name}-*.json")):
+        for path in sorted(known & {*RESULTS.glob(f"*/{name}-*.json")}):
             yield name, Examination.model_validate_json(path.read_bytes())
+
+
+def _known() -> set[Path]:
+    """The files in ``results/`` that are committed or added; all of them where this is no checkout."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=RESULTS, capture_output=True, text=True, check=False)
+    names = listed.stdout.split("\0") if listed.returncode == 0 else RESULTS.rglob("*.json")
+    return {RESULTS / name for name in names}
 
 
 def _claims() -> dict[tuple[str, str], list[Result]]:
     """The results by machine and device."""
     from autotune.results.gather import gather
 
-    found: dict[tuple[str, str], list[Result]] = {}
-    for _, result in gather([RESULTS]).results:
-        found.setdefault((result.machine, result.constraints.device), []).append(result)
-    return found
+    known = _known()
+    claims: dict[tuple[str, str], list[Result]] = {}
+    for path, result in gather([RESULTS]).results:
+        if Path(path) in known:
+            claims.setdefault((result.machine, result.constraints.device), []).append(result)
+    return claims
 
 
-def _row(machine: str, device: str, examinations: Sequence[Examination]) -> str:
-    results = _claims().get((machine, device), [])
-    ours = [one for one in examinations if (one.machine, one.device) == (machine, device)]
+def _row(place: tuple[str, str], examinations: Sequence[Examination], results: Sequence[Result]) -> str:
+    machine, device = place
+    ours = [one for one in examinations if (one.machine, one.device) == place]
     ratios = sorted(result.speedup.ratio for result in results if result.speedup is not None)
     proven = f"{len(results)}, {len(ratios)}" + (f" ({ratios[0]:.2f}× – {ratios[-1]:.2f}×)" if ratios else "")
     torches = sorted({str(one.torch) for one in ours} | {str(result.software.torch) for result in results})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,13 @@ def test_a_verified_card_is_on_both_pages(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert f"| 4. {TEN[3]} | **no** |" in verified.text()
     assert f"| {name}, torch {torch} | 9 of 10 hold | figure 7 | figure 8 | figure 9 |" in verified.cards()
     assert "does not hold: figure 4" in verified.half_hours()
+
+
+def test_what_git_does_not_know_is_on_no_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A tuning in a checkout leaves its pages as they are, until its result is added."""
+    monkeypatch.setattr(verified, "RESULTS", tmp_path)
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    half_hour.examination_of(cpu_machine(), "cpu", [], 1.0).write(tmp_path / "mine" / "doctor-cpu.json")
+    assert not list(verified._examinations())
+    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
+    assert len(list(verified._examinations())) == 1
