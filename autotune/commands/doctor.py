@@ -28,6 +28,7 @@ def doctor(
     from autotune.bursts.hosts.isolation import Isolation
     from autotune.bursts.runner import look_at_machine
     from autotune.doctor import examination_path, examine
+    from autotune.doctor.context import TARGET, Clinic
     from autotune.errors import UsageError
     from autotune.hardware import DeviceKind, pin_gpu
     from autotune.sessions.outputs import EXAMINATION, require_replaceable
@@ -37,19 +38,17 @@ def doctor(
     requested = read(DeviceKind, "device", device)
     pin_gpu()
     console = make_console()
-    with Isolation() as isolation:
+    show = not quiet and not json
+    with Isolation(TARGET) as isolation, console.status("importing …") as status:
         isolation.start(LOOK_SECONDS)
         hardware = look_at_machine(isolation, LOOK_SECONDS)
-    chosen = requested or hardware.default_device
-    if chosen not in hardware.devices:
-        raise missing_device(chosen, hardware)
-    place = out or examination_path(Path("results") / hardware.slug, chosen)
-    require_replaceable("--out", place, EXAMINATION)
-    show = not quiet and not json
-    with console.status("") as status:
+        chosen = requested or hardware.default_device
+        if chosen not in hardware.devices:
+            raise missing_device(chosen, hardware)
+        place = out or examination_path(Path("results") / hardware.slug, chosen)
+        require_replaceable("--out", place, EXAMINATION)
         examination = examine(
-            hardware,
-            chosen,
+            Clinic(hardware, chosen, isolation=isolation),
             report=lambda finding: console.print(finding_line(finding)) if show else None,
             checking=lambda what: status.update(f"{what} …"),
         )

@@ -25,18 +25,16 @@ POINTS: dict[Check, int] = {
 CHECKS: tuple[Check, ...] = (*QUICK, limits.files_of_scripts, *POINTS)
 
 
-def examine(
-    hardware: Hardware, device: DeviceKind, report: Callable[[Finding], None], checking: Callable[[str], None]
-) -> Examination:
+def examine(clinic: Clinic, report: Callable[[Finding], None], checking: Callable[[str], None]) -> Examination:
     """Runs all checks.
 
     Args:
-        hardware: The machine.
-        device: The device to train on.
+        clinic: The machine, and the device to train on.
         report: Receives each finding as it is made.
         checking: Receives the name of each check before it begins.
     """
-    with contextlib.closing(Clinic(hardware, device)) as clinic:
+    with contextlib.closing(clinic):
+        clinic.begin()
         return _examine(clinic, CHECKS, report, checking)
 
 

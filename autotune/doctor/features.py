@@ -6,6 +6,7 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from autotune.bursts.hosts.protocol import BurstPlan
@@ -14,7 +15,7 @@ from autotune.doctor.findings import Drop, Finding
 from autotune.errors import AutotuneError
 from autotune.hardware import UNUSABLE
 from autotune.knobs import HALF, KNOBS, Scalar, TrainConfig
-from autotune.measuring import block_error, judge_agreement
+from autotune.measuring import Point, block_error, judge_agreement
 
 STEPS, BATCH = 8, 16
 PEAKS_ALIKE, BESIDE_ALIKE = 0.1, 0.01
@@ -51,20 +52,26 @@ def beside(clinic: Clinic) -> Iterator[Finding]:
     if not modes:
         yield Finding.none(name, "torch.compile is experimental on MPS")
         return
-    with tempfile.TemporaryDirectory(prefix="autotune-doctor-") as alone, tempfile.TemporaryDirectory() as crowded:
-        folders = (Path(alone).resolve(), Path(crowded).resolve())
-        plan = BurstPlan(measure_seconds=BESIDE_SECONDS * clinic.length, fastest_wins=False)
-        first, second = (  # one thread: on a busy CPU, several wait for the slowest
-            point("compiled_into", {"folder": str(folder)}, batch_size=BATCH, num_threads=1, **{knob: modes[0]})
-            for folder in folders
-        )
+    with contextlib.ExitStack() as folders, contextlib.closing(clinic.runner()) as runner:
+
+        def compiled() -> tuple[Path, Point]:
+            """A folder, and a config whose code goes there; with one thread, since several wait for the slowest."""
+            folder = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="autotune-doctor-"))).resolve()
+            knobs = {knob: modes[0], "batch_size": BATCH, "num_threads": 1}
+            return folder, point("compiled_into", {"folder": str(folder)}, **knobs)
+
+        (alone, first), (crowded, second) = compiled(), compiled()
         other = second.model_copy(update={"config": second.config.eager})
-        with contextlib.closing(clinic.runner()) as runner:
-            runner.run(first, SHORT, COMPILING_SECONDS)
-            runner.challenge(None, [other], SHORT, DEADLINE_SECONDS, lambda *_: None)
-            runner.challenge(other, [second], SHORT, COMPILING_SECONDS, lambda *_: None)
-            code = [_generated(folder) for folder in folders]
-            played = runner.play([first, second], plan, DEADLINE_SECONDS)
+        runner.run(first, SHORT, COMPILING_SECONDS)
+        runner.challenge(None, [other], SHORT, DEADLINE_SECONDS, lambda *_: None)
+        runner.challenge(other, [second], SHORT, COMPILING_SECONDS, lambda *_: None)
+        code, varies = _generated(crowded), False
+        if not (same := code == _generated(alone)):  # perhaps it differs each time
+            again, third = compiled()
+            runner.run(third, SHORT, COMPILING_SECONDS)
+            varies = _generated(again) != _generated(alone)
+        plan = BurstPlan(measure_seconds=BESIDE_SECONDS * clinic.length, fastest_wins=False)
+        played = runner.play([first, second], plan, DEADLINE_SECONDS)
     before, after = (burst.measurement for burst in played)
     if before is None or after is None:
         reasons = "; ".join(burst.reason or "" for burst in played)
@@ -72,11 +79,11 @@ def beside(clinic: Clinic) -> Iterator[Finding]:
         return
     off = after.samples_per_second / before.samples_per_second - 1
     noise = SURE * (block_error(before, after) or 0.0)
-    same = "the same" if code[0] == code[1] else "other"
+    kind = "the same code" if same else "code that differs each time, alone as well" if varies else "other code"
     yield Finding.of(
         name,
-        holds=code[0] == code[1] and abs(off) <= BESIDE_ALIKE + noise,
-        found=f"{same} code ({len(code[1])} files), {off:+.1%} in rate, ± {noise:.1%} by chance",
+        holds=(same or varies) and abs(off) <= BESIDE_ALIKE + noise,
+        found=f"{kind} ({len(code)} files), {off:+.1%} in rate, ± {noise:.1%} by chance",
         remedy=f"do not trust gains of compiled candidates here; leave them out: --pin {knob}=none",
     )
 
@@ -94,7 +101,8 @@ def arithmetic(clinic: Clinic) -> Iterator[Finding]:
     """Precisions, layouts, fused steps and attention kernels agree with eager fp32."""
     values = {name: tried for name in KNOBS if not _compiles(name) and (tried := _trials(clinic, name))}
     together = _together(values)
-    wrong = {} if _all_agree(clinic, together) else {case: _wrong(clinic, case) for case in _apart(values)}
+    apart = () if not any(_reasons(clinic, together)) else _apart(values)
+    wrong = dict(zip(apart, _reasons(clinic, [_alone(clinic, case) for case in apart]), strict=True))
     for knob, tried in values.items():
         drops = [Drop(knob=k, value=v, reason=why) for (k, v), why in wrong.items() if k == knob and why]
         yield _finding(knob, tried, drops)
@@ -106,8 +114,8 @@ def compiling(clinic: Clinic) -> Iterator[Finding]:
         if not (modes := _trials(clinic, knob)):
             yield Finding.none(knob, "torch.compile is experimental on MPS")
             continue
-        reasons = {mode: _reason(clinic, {knob: mode, "accumulation_steps": 2}) for mode in modes}
-        drops = [Drop(knob=knob, value=mode, reason=why) for mode, why in reasons.items() if why]
+        reasons = _reasons(clinic, [{knob: mode, "accumulation_steps": 2} for mode in modes])
+        drops = [Drop(knob=knob, value=mode, reason=why) for mode, why in zip(modes, reasons, strict=True) if why]
         yield _finding(knob, modes, drops, "; torch.compile needs a C++ compiler (g++), on a GPU Triton as well")
 
 
@@ -157,18 +165,19 @@ def _apart(values: Mapping[str, Sequence[Scalar]]) -> list[tuple[str, Scalar]]:
     return [(knob, value) for knob, tried in values.items() for value in tried]
 
 
-def _all_agree(clinic: Clinic, cases: Sequence[Case]) -> bool:
-    return all(_reason(clinic, case) is None for case in cases)
-
-
-def _wrong(clinic: Clinic, single: tuple[str, Scalar]) -> str | None:
-    """What is wrong with one value of one knob; in half precision if it needs that."""
+def _alone(clinic: Clinic, single: tuple[str, Scalar]) -> Case:
+    """The case of one value of one knob; in half precision if it needs that."""
     knob, value = single
     case: dict[str, Scalar] = {knob: value}
     if _needs_half(knob, value):
         precisions = clinic.hardware.device(clinic.device).precisions
         case["precision"] = _half_for(knob, value, [half for half in HALF if half in precisions])
-    return _reason(clinic, case)
+    return case
+
+
+def _reasons(clinic: Clinic, cases: Sequence[Case]) -> list[str | None]:
+    """What is wrong with each of some configs; None if nothing is."""
+    return clinic.together([partial(_reason, clinic, case) for case in cases])
 
 
 def _reason(clinic: Clinic, case: Case) -> str | None:

@@ -22,7 +22,7 @@ FILLED = (0.3, 0.48, 0.9)
 FILLED_MIB, OVERHEAD_BYTES = 256, 2**30
 """What a step takes on a CPU; and what a GPU keeps beside the step: a context, and the allocator's rounding. Not
 tuned."""
-ITSELF_SECONDS, ALIKE = 2.0, 0.02
+ITSELF_SECONDS, ALIKE = 1.0, 0.02
 
 
 def itself(clinic: Clinic) -> Iterator[Finding]:

@@ -10,7 +10,6 @@ from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.doctor.context import DEADLINE_SECONDS, Clinic, point
 from autotune.doctor.findings import Finding
-from autotune.doctor.timing import SCRIPT
 from autotune.measuring import Burst, Pair, Point
 from autotune.sandbox.system import WINDOWS
 
@@ -41,7 +40,7 @@ def scripts(clinic: Clinic) -> Iterator[Finding]:
     if WINDOWS:
         yield Finding.none(name, "scripts are refused on Windows")
         return
-    with contextlib.closing(clinic.script_runner(SCRIPT)) as runner:
+    with contextlib.closing(clinic.script_runner()) as runner:
         baseline = Point(config=runner.check(DEADLINE_SECONDS).baseline)
         candidates = [baseline.changed(changes) for changes in ({"optimizer_impl": "foreach"}, {"num_workers": 1})]
         yield _decided(name, runner, baseline, candidates, SCRIPT_PACE_SECONDS)[1]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
-from autotune.doctor.context import DEADLINE_SECONDS, SURE, Case, Clinic, point
+from autotune.doctor.context import DEADLINE_SECONDS, SCRIPT, SURE, Clinic, point
 from autotune.doctor.findings import Finding
 from autotune.errors import WorkloadError
 from autotune.measuring import Measurement, Point, block_error
@@ -20,8 +17,9 @@ from autotune.sandbox.system import WINDOWS
 
 Pair = tuple[Measurement, Measurement]
 
-STEPS_MS, FETCH_SHARES = (5.0, 50.0, 150.0), (0.0, 0.4, 1.5)
-"""Short and long steps, in ms; and batches that cost nothing, less than a step, or more, as shares of a step."""
+STEPS_MS, FETCH_SHARES = (5.0, 50.0, 150.0), (0.4, 1.5, 0.0)
+"""Short and long steps, in ms; and batches that cost less than a step, more, or nothing, as shares of a step. The short
+doctor takes each once; a longer one combines them."""
 TOLERANCE, ALIKE = 0.03, 0.03
 """The most that bursts may differ from a plain loop, and two runners of one config from each other. Not tuned; results
 state gains to the per cent."""
@@ -29,27 +27,28 @@ WAITING_LIMIT = 0.05
 """The largest share of time that a device which is always busy may appear to wait for data. Not tuned."""
 SECONDS = 0.6
 """Time for each case, in the plain loop and in the burst."""
-PAIR, PAIR_SECONDS = (5.0, 2.0), 2.0
-"""The step and the batch, in ms, of two runners to compare on a CPU; and how long each of them trains."""
-SCRIPT = (100.0, 40.0)
-"""The step and the batch, in ms, of the loop that runs as a script."""
+PAIR, PAIR_SECONDS, SCRIPT_SECONDS = (5.0, 2.0), 1.0, 2.0
+"""The step and the batch, in ms, of two runners to compare on a CPU; and how long they and a script train."""
 UNINTERRUPTED = 0.01
 """The most that turns may change a rate or a clock."""
-PLAIN_SECONDS = 120.0
 BUSY, NOT_BUSY = (0.9, 1.05), 0.7
 
 
 def truth(clinic: Clinic) -> Iterator[Finding]:
     """Rates agree with a plain loop."""
-    cases = [(step, step * share) for step, share in itertools.product(STEPS_MS, FETCH_SHARES)]
+    each = zip(STEPS_MS, FETCH_SHARES, strict=True)
+    combined = itertools.product(STEPS_MS, FETCH_SHARES) if clinic.length > 1 else each
+    cases = [(step, step * share) for step, share in combined]
     plan = BurstPlan(measure_seconds=SECONDS)
     measured = [_measured(clinic.runner(), _case(*case), plan) for case in cases]
-    plain = _plain_rates(clinic, cases)
+    plain = clinic.plain_rates(cases, SECONDS)
     apart = [side.samples_per_second / rate - 1 for side, rate in zip(measured, plain, strict=True)]
     for number, case in enumerate(cases):
         if abs(apart[number]) > TOLERANCE:  # other load, perhaps: takes the median of three
             again = [
-                _measured(clinic.runner(), _case(*case), plan).samples_per_second / _plain_rates(clinic, [case])[0] - 1
+                _measured(clinic.runner(), _case(*case), plan).samples_per_second
+                / clinic.plain_rates([case], SECONDS)[0]
+                - 1
                 for _ in range(2)
             ]
             apart[number] = statistics.median([apart[number], *again])
@@ -73,10 +72,10 @@ def scripts(clinic: Clinic) -> Iterator[Finding]:
     if WINDOWS:
         yield Finding.none(name, "scripts are refused on Windows")
         return
-    runner = clinic.script_runner(SCRIPT)
-    plan = BurstPlan(measure_seconds=PAIR_SECONDS * clinic.length)
+    runner = clinic.script_runner()
+    plan = BurstPlan(measure_seconds=SCRIPT_SECONDS * clinic.length)
     measured = _measured(runner, Point(config=runner.check(DEADLINE_SECONDS).baseline), plan)
-    (plain,) = _plain_rates(clinic, [SCRIPT], PAIR_SECONDS * clinic.length)
+    (plain,) = clinic.plain_rates([SCRIPT], SCRIPT_SECONDS * clinic.length)
     apart, waits = measured.samples_per_second / plain - 1, measured.data_wait_fraction
     fed = clinic.device == "cpu" or waits <= WAITING_LIMIT
     step, fetch = SCRIPT
@@ -159,15 +158,6 @@ def _measured(runner: ProcessRunner, config: Point, plan: BurstPlan) -> Measurem
 
 def _case(step_ms: float, fetch_ms: float) -> Point:
     return point("timed", {"step_ms": step_ms, "fetch_ms": fetch_ms})
-
-
-def _plain_rates(clinic: Clinic, cases: list[Case], seconds: float = SECONDS) -> list[float]:
-    """The rates of the same cases in a plain loop without bursts, in a process of its own."""
-    request = json.dumps({"device": clinic.torch_device, "seconds": seconds, "cases": cases})
-    command = [sys.executable, "-m", "autotune.doctor.workloads", request]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=PLAIN_SECONDS, check=True)
-    rates: list[float] = json.loads(finished.stdout.splitlines()[-1])
-    return rates
 
 
 def _rates_finding(name: str, text: str, *, holds: bool) -> Finding:

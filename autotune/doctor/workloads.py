@@ -3,7 +3,7 @@
     python -m autotune.doctor.workloads '{"device": "cpu", "seconds": 1, "cases": [[5, 2]]}'
 
 trains the timed workload in a loop that uses nothing of this package's bursts, so that only its own copies make it
-wait. It prints the rate of each case in samples per second.
+wait. It prints the rate of each case in samples per second. Without an argument it answers each line of its input.
 """
 
 from __future__ import annotations
@@ -272,5 +272,7 @@ def plain_rate(device: str, step_ms: float, fetch_ms: float, *, seconds: float) 
 
 
 if __name__ == "__main__":
-    request = json.loads(sys.argv[1])
-    print(json.dumps([plain_rate(request["device"], *case, seconds=request["seconds"]) for case in request["cases"]]))
+    for line in sys.argv[1:] or sys.stdin:
+        request = json.loads(line)
+        rates = [plain_rate(request["device"], *case, seconds=request["seconds"]) for case in request["cases"]]
+        print(json.dumps(rates), flush=True)

@@ -38,6 +38,8 @@ from autotune.timing.protocol import Command
 from autotune.units import format_seconds
 
 LOOK = "look"
+SLOWER_START = 3.0
+"""The script may take this many times as long to its loop as in the look, beside another process. Not tuned."""
 
 
 class ScriptIsolation(Isolation):
@@ -59,6 +61,7 @@ class ScriptIsolation(Isolation):
         self._gpus = GpuWatch(())
         self._script = script
         self._starts = 0
+        self._serves = False
         self._server_layer = ""
         self._courses: dict[int, Course] = {}
         self._traced: dict[int, dict[str, Any]] = {}
@@ -140,9 +143,7 @@ class ScriptIsolation(Isolation):
         """
         deadline = time.monotonic() + deadline_seconds
         if request.job == "probe":
-            with Isolation() as plain:
-                plain.start(deadline_seconds)
-                return plain.run(request, deadline_seconds)
+            return self._probed(request, deadline_seconds)
         if request.job == "check":
             facts = facts_of(self.seen, self._script).model_dump(mode="json")
             return Ended(message={"event": "result", "value": facts}, status=0, phase="done")
@@ -150,6 +151,16 @@ class ScriptIsolation(Isolation):
             return self._numbers(request, deadline)
         message = {"event": "failure", "outcome": "unsupported", "reason": f"a script has no job {request.job}"}
         return Ended(message=message, status=0)
+
+    def _probed(self, request: Request, deadline_seconds: float) -> Ended:
+        """Probes the machine in a process without the script, which starts beside it: both import torch."""
+        if not self._spawning:
+            self._launch_server()
+        with Isolation() as plain:
+            plain.start(deadline_seconds)
+            if not self._spawning:  # what still starts would take cores from the peaks
+                self._ready_server(max(deadline_seconds, SLOWER_START * self.seen.seconds_to_loop))
+            return plain.run(request, deadline_seconds)
 
     def wait(self, live: Live, deadline: float, latest: float | None = None) -> dict[str, Any] | None:
         """The next event of a job. A script that has finished its training starts again."""
@@ -283,23 +294,30 @@ class ScriptIsolation(Isolation):
         self._spawning = True
         self._note(f"each burst starts the script again: {why}")
 
-    def _ready_server(self, seconds: float) -> ScriptChild:
-        """The script, waiting at its loop; started again if it was killed."""
-        if isinstance(self._forkserver, ScriptChild) and self._forkserver.alive:
-            return self._forkserver
+    def _launch_server(self) -> ScriptChild:
+        """Starts the script, which will wait at its loop."""
         self._stop_forkserver()
         early = self.seen.first_argv if self.seen.cuda_opened else None
         self._starts += 1
         self._server_layer = f"server{self._starts}"
         server = self._child({"role": "serve", "loop": self.loop, "before_cuda": early}, self._server_layer)
-        self._forkserver = server
+        self._forkserver, self._serves = server, False
+        return server
+
+    def _ready_server(self, seconds: float) -> ScriptChild:
+        """The script, waiting at its loop; started again if it was killed."""
+        server = self._forkserver
+        if not (isinstance(server, ScriptChild) and server.alive):
+            server = self._launch_server()
+        if self._serves:
+            return server
         deadline = time.monotonic() + seconds
         with self._attending(server):
             event = server.next_event(deadline)
             while event is not None and event["event"] not in {"serves", "end", "woken"}:
                 event = server.next_event(deadline)
         if event is not None and event["event"] == "serves":
-            self.fork_unsafe_reason = event["fork_unsafe_reason"]
+            self.fork_unsafe_reason, self._serves = event["fork_unsafe_reason"], True
             server.are_at_loop(event.get("pids", [event["pid"]]))
             return server
         tail = server.stderr_tail()

@@ -92,12 +92,17 @@ class Bursts:
 
     @property
     def searching_seconds(self) -> float:
-        """Seconds that the search may still take; reserves enough to confirm its best point, even with long rounds."""
+        """Seconds that the search may still take; reserves enough to confirm its best point, even with long rounds.
+
+        If nothing can be confirmed any more, the search takes all: what it finds shows what a longer budget would give.
+        """
         best = self.incumbent
         if best is None:
             return self.budget.searching_seconds
         confirming = FEWEST_PAIRS * self.costs.round_seconds([self.baseline, best])
         if best == self.baseline:
+            if confirming > self.budget.confirming_seconds:
+                return self.budget.confirming_seconds
             confirming = min(confirming, MOST_CONFIRMING_SHARE * self.budget.seconds)
         return min(self.budget.searching_seconds, max(0.0, self.budget.confirming_seconds - confirming))
 

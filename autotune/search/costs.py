@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.bursts.hosts.protocol import BurstPlan
-from autotune.bursts.turns.duet import LEAST_LONG_TURNS, ROUND_WARMUP_SHARE
+from autotune.bursts.turns.duet import LEAST_LONG_TURNS, LEAST_TURNS, LONGEST_BLOCK, ROUND_WARMUP_SHARE
 from autotune.hardware import DeviceKind
 from autotune.knobs import Scalar, TrainConfig, affecting
 from autotune.knobs.compiling import compile_seconds
@@ -130,8 +130,9 @@ class Costs:
 
     def round_seconds(self, points: Sequence[Point], stage: str = CONFIRM) -> float:
         """Seconds of a round of these points: as in each point's last round, else from start, compile and steps."""
-        block_samples = max(point.config.micro_batch for point in points)
-        return sum(self._side_seconds(point, block_samples, stage) for point in points)
+        batch = max(point.config.micro_batch for point in points)
+        read = max(point.config.micro_batch * point.config.num_workers for point in points)
+        return sum(self._side_seconds(point, batch, read, stage) for point in points)
 
     def deadline(self, config: TrainConfig, plan: BurstPlan, available: float) -> float:
         """Seconds after which a config's own process is killed; at most those available."""
@@ -177,16 +178,19 @@ class Costs:
             return 0.0
         return compile_seconds(config) * self._seen().compiler_slowness
 
-    def _side_seconds(self, point: Point, block_samples: int, stage: str) -> float:
-        """Seconds of one side of a round."""
+    def _side_seconds(self, point: Point, batch: int, read: int, stage: str) -> float:
+        """Seconds of one side of a round, whose blocks hold a batch, and what all workers read if that is not long."""
         played = (trial for trial in reversed(self._trials) if trial.round is not None and trial.burst.point == point)
         last = next(played, None)
         if last is not None:
             return self.start_seconds(last.burst) + self._trained_seconds(stage)
         cost = self(point.config)
-        samples = OPENING_STEPS * point.config.effective_batch + LEAST_LONG_TURNS * block_samples
-        trained = max(self._trained_seconds(stage), samples * cost.sample_seconds)
-        return cost.start_seconds + cost.compile_seconds + trained
+        planned, pace = self._trained_seconds(stage), cost.sample_seconds
+        opening = OPENING_STEPS * point.config.effective_batch * pace
+        block = max(batch * pace, min(read * pace, LONGEST_BLOCK * planned / LEAST_TURNS))
+        long = LEAST_LONG_TURNS * block >= LEAST_TURNS * planned
+        turns = LEAST_LONG_TURNS if long else LEAST_TURNS
+        return cost.start_seconds + cost.compile_seconds + max(planned, opening + turns * block)
 
     def _trained_seconds(self, stage: str) -> float:
         """Seconds that a side trains in a round of a stage, including the warm-up."""

@@ -336,14 +336,18 @@ def _why_unconfirmed(search: Search, better: str) -> str:
     why = search.confirmation.why_out(best.burst.point) if best is not None and has_candidate else None
     if why is None and (seems := _what_seems(search, better)) is not None:
         return f"{seems}, but there was no time to confirm it; {LONGER}"
-    if has_candidate:
-        return f"the search found a {better} config, but {why or f'there was no time to confirm it; {LONGER}'}"
+    if best is not None and has_candidate:
+        scores = {standing.point: standing.score for standing in search.log.standings()}
+        gain = ratio_text(scores[best.burst.point] / scores[search.baseline])
+        seems = f"{best.burst.point.changes_text(search.baseline)} seemed {gain} {better} in the search"
+        return f"{seems}, but {why or f'there was no time to confirm it; {LONGER}'}"
     others = [trial for trial in search.log.trials if trial.burst.point != search.baseline]
     if not others and (search.space.choices or search.space.parameters):
         return f"there was no time to try anything but the baseline; {LONGER}"
-    if others and not any(trial.burst.ok for trial in others):
-        return f"nothing that was tried could be trained ({others[0].burst.reason or others[0].burst.outcome.value})"
-    if any(trial.pair is not None and trial.pair.too_few for trial in others):
+    failed = [] if any(trial.burst.ok for trial in others) else [trial.burst for trial in others]
+    if broken := [burst for burst in failed if burst.outcome is not Outcome.TIMEOUT]:
+        return f"nothing that was tried could be trained ({broken[0].reason or broken[0].outcome.value})"
+    if failed or any(trial.pair is not None and trial.pair.too_few for trial in others):
         return f"there was no time to find out whether anything is {better}; {LONGER}"
     return f"nothing was {better} than the baseline"
 

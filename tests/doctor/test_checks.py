@@ -321,7 +321,7 @@ def test_rates_that_are_off_three_times_are_named(monkeypatch: pytest.MonkeyPatc
     """Bursts of 10 samples a second where a plain loop has 8."""
     measured = Burst(point=point("small"), outcome=Outcome.OK, measurement=make_measurement(10), seconds=1)
     with_runner(monkeypatch, FakeRunner(measured))
-    monkeypatch.setattr(timing, "_plain_rates", lambda _, cases: [8.0] * len(cases))
+    monkeypatch.setattr(Clinic, "plain_rates", lambda _, cases, _seconds: [8.0] * len(cases))
     (finding,) = failures(timing.truth, cpu_machine())
     assert finding.decisive
     assert finding.found.startswith("+2")

@@ -91,7 +91,7 @@ def test_a_held_effective_batch_takes_no_leap() -> None:
 def test_near_the_target_a_batch_trains_alone_before_it_joins() -> None:
     """On a CPU, where memory that runs out ends all players; what runs out, or may win, has done so by itself."""
     search, surface = make_search(
-        rate, space=make_space(effective_batch=None), budget_seconds=120, memory_limit_bytes=(200 + 550) * MIB,
+        rate, space=make_space(effective_batch=None), budget_seconds=180, memory_limit_bytes=(200 + 550) * MIB,
         bytes_of=bytes_of, oom_above=550,
     )  # fmt: skip
     largest: list[tuple[int, int]] = []  # of a turn, and of all that ran before
