@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..sandbox.inside import announce_step, enter_layer
 from ..sandbox.system import adopt_orphans
 from ..timing.devices import cuda_devices
-from ..timing.usage import UsageWatch
+from ..timing.usage import UsageWatch, allocator_retries
 from ..timing.wire import Wire, parent_has_gone
 from ..torch_settings.naming import find_models, loader_key, without_length, wrapped_in
 from ..torch_settings.process_settings import tune_allocator
@@ -277,7 +277,9 @@ class Runner:
                 torch.cuda.set_per_process_memory_fraction(request["memory_fraction"], number)
         free_chunk(self._loop["evaluation_bytes"])
         device = torch.device(self._loop["device"])
-        usage = UsageWatch(limit, lambda seen: _exceeded(wire, request, seen, limit), top, device)
+        retries = functools.partial(allocator_retries, device)
+        usage = UsageWatch(limit, lambda seen: _exceeded(wire, request, seen, limit), top=top, retries=retries)
+        usage.start()
         if request["steady_malloc"] and device.type == "cpu":
             tune_allocator(device)
         wrapped = self._exchange.wrapped

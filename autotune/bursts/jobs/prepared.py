@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from time import time as wall_clock
 
-import psutil
 import torch
 
 from autotune.bursts.hosts.protocol import PipeReporter, Request
@@ -85,10 +84,10 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
     energy = CpuEnergy.open() if tuned.device.type == "cpu" else None
     over_limit = end_over_limit(request, reporter)
     retries = functools.partial(allocator_retries, tuned.device)
-    root = None if rank.alone else psutil.Process(os.getppid())  # the launcher, above all ranks
+    top = None if rank.alone else os.getppid()  # the launcher, above all ranks
     limit = request.memory_limit_bytes
     watch = (
-        Unwatched() if rank.number else Telemetry(limit, over_limit, gpu=gpu, energy=energy, retries=retries, root=root)
+        Unwatched() if rank.number else Telemetry(limit, over_limit, gpu=gpu, energy=energy, retries=retries, top=top)
     )
     with watch as telemetry:
         tuned.apply_process_settings()
