@@ -26,7 +26,7 @@ from autotune.search.stopping import Budget
 from autotune.secrets import masked_data, masked_text
 from autotune.sessions.options import FOR_SCRIPTS, OFFERED, Options, repeats, schema_of
 from autotune.sessions.outputs import BESIDE
-from autotune.terminal.progress_text import Sentence
+from autotune.terminal.progress import Sentence
 from autotune.units import parse_duration
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class _Measuring:
     async def run(self, context: Context[Any, Any], given: dict[str, Any]) -> ToolAnswer:
         """`autotune --model` and `autotune run`."""
         from autotune.commands.patch import after_run
-        from autotune.sessions.saving import tune_and_save
+        from autotune.sessions.tuning import tune_and_save
 
         options = _options(given, out_anywhere=self._desk.out_anywhere)
         budget = Budget(options.budget_seconds)

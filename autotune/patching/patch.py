@@ -16,8 +16,7 @@ from autotune.errors import UsageError
 from autotune.patching.diff import reverted, unified
 from autotune.patching.in_place import EditedFile, Files, read_file, set_in_place
 from autotune.patching.source import CannotEditError, Source, literal
-from autotune.results.result import Result
-from autotune.results.sites import SourceRecord
+from autotune.results.result import Result, SourceRecord
 from autotune.scripts.launching import script_of
 
 

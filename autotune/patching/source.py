@@ -12,7 +12,7 @@ import tokenize
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from autotune.results.sites import Site
+from autotune.results.result import Site
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 """Where Python ends a line: a form feed, or a separator of Unicode, ends none."""
