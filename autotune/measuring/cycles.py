@@ -48,11 +48,6 @@ def throttled(rounds: Sequence[Mapping[Point, Measurement]], before: Point, afte
     """A sentence if the card held its clocks down in rounds of a proof; None where nothing shows that.
 
     A power cap is no such limit: under full load it is normal.
-
-    Args:
-        rounds: Measurements, by point.
-        before: The reference point.
-        after: The point compared with it.
     """
     both = comparable(rounds, before, after)
     seen = [[side.telemetry for point in (before, after) if (side := measured[point])] for measured in both]

@@ -34,11 +34,7 @@ class EditedFile:
 
 
 class Files:
-    """A script's files, as they were when it was measured.
-
-    Args:
-        record: The names and hashes of the files.
-    """
+    """A script's files, as they were when it was measured."""
 
     def __init__(self, record: SourceRecord) -> None:
         self._record = record

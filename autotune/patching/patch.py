@@ -41,10 +41,6 @@ class Patch:
 def patch_of(result: Result, path: Path) -> Patch:
     """A result's changes in the script's files, which are read from the working directory.
 
-    Args:
-        result: The result of a script.
-        path: The result's file.
-
     Raises:
         UsageError: The files are not here, or have changed; or they cannot be changed for another reason.
     """

@@ -44,10 +44,6 @@ def naming(settings: Iterable[str]) -> Iterator[None]:
 class Source:
     """A file's tree, and edits at the places of its nodes. Offsets count bytes of UTF-8, as the tree's columns do.
 
-    Args:
-        content: The file's bytes.
-        argv: The words that the script was started with.
-
     Raises:
         CannotEditError: This version of Python cannot read it.
     """

@@ -145,13 +145,7 @@ class Reading:
 
 
 class Drawing(Watched):
-    """The batches of a pass, counted in a `Reading`, whose attributes are faster to read than those of a proxy.
-
-    Args:
-        batches: The iterator.
-        reading: Counts the batches.
-        notes: Handles work that is due.
-    """
+    """The batches of a pass, counted in a `Reading`, whose attributes are faster to read than those of a proxy."""
 
     def __init__(self, batches: Iterator[Any], reading: Reading, notes: Notes) -> None:
         super().__init__(batches)
@@ -180,10 +174,6 @@ class Drawing(Watched):
 
 class Notes:
     """Measures a training, and appends notes to a file.
-
-    Args:
-        order: The order to take notes.
-        device: The device that trains.
 
     Attributes:
         due: A time on the host's clock. The next timed draw after it calls `attend`.
@@ -234,13 +224,7 @@ class Notes:
     def reads(
         self, loader: DataLoader[Any], iterate: Callable[[], Iterator[Any]], batch_size: int | None = None
     ) -> Iterator[Any]:
-        """Starts a pass through a loader that may feed training.
-
-        Args:
-            loader: The script's loader.
-            iterate: Begins the pass.
-            batch_size: Size of the batches, if not the loader's own.
-        """
+        """Starts a pass through a loader that may feed training."""
         if self._is_over:
             return iterate()
         requested = perf_counter()

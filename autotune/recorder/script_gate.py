@@ -161,11 +161,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         self._pass(samples)
 
     def _pass(self, samples: int) -> None:
-        """Passes the gate: continues at once while there is something to train, else reports, and waits.
-
-        Args:
-            samples: Samples trained since the last pass.
-        """
+        """Passes the gate: continues at once while there is something to train, else reports, and waits."""
         if has_ended():
             end_burst()
         if samples and self._gradients is None:

@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 class UnsupportedError(PlayerError):
-    """This script cannot train with a config.
-
-    Args:
-        reason: Why.
-        without_effect: The knobs concerned.
-    """
+    """This script cannot train with a config."""
 
     outcome = "unsupported"
 

@@ -50,12 +50,7 @@ class Sites:
         self.look_away: Undo = in_reverse([_watch(DataLoader, self._on_loader), _watch(Optimizer, self._on_optimizer)])
 
     def described(self, loaders: list[Any], optimizers: list[Any]) -> dict[str, Any]:
-        """Describes the sites of loaders and optimizers, and the script.
-
-        Args:
-            loaders: Loaders that feed training.
-            optimizers: Optimizers that step.
-        """
+        """Describes the sites of loaders and optimizers, and the script."""
         main = self._main
         return {
             "main": main if main is not None and self._is_own(main) else None,
@@ -143,13 +138,7 @@ class Sites:
         return {**site, "shared": len(others) > 1}
 
     def _site(self, frame: FrameType | None, made: Any, called: CodeType) -> dict[str, Any] | None:
-        """The call in a file of the script that led here, past the constructors of libraries.
-
-        Args:
-            frame: The innermost frame to check.
-            made: The object under construction.
-            called: The function that takes the arguments.
-        """
+        """The call in a file of the script that led here, past the constructors of libraries."""
         while frame is not None:
             code = frame.f_code
             place = _place(self._folder, code.co_filename)

@@ -131,13 +131,7 @@ def _shortened(arguments: dict[str, Any], batches: int | None) -> dict[str, Any]
 
 
 class OwnEpoch(Batches):
-    """Yields batches with their numbers of samples. Their order depends on a seed as far as torch's samplers do.
-
-    Args:
-        iterate: Torch's own ``DataLoader.__iter__``.
-        loader: The script's loader.
-        seed: Seed of this epoch.
-    """
+    """Yields batches with their numbers of samples. Their order depends on a seed as far as torch's samplers do."""
 
     def __init__(self, iterate: Callable[[Any], Iterator[Any]], loader: DataLoader[Any], seed: int) -> None:
         self._seed = seed
@@ -170,10 +164,6 @@ class OwnEpoch(Batches):
 
 class SeededReads:
     """A map-style data set that reads each sample with its own random numbers; workers can unpickle it.
-
-    Args:
-        dataset: The script's data set.
-        seed: Seed of all samples.
 
     Attributes:
         last: Seed of the last read in this process.
@@ -210,12 +200,7 @@ class SeededBatchReads(SeededReads):
 
 
 class SeededCollate:
-    """Collates with random numbers that depend on the last sample of a batch.
-
-    Args:
-        collate: The script's own collate function.
-        reads: The data set that reads its samples.
-    """
+    """Collates with random numbers that depend on the last sample of a batch."""
 
     def __init__(self, collate: Callable[[Any], Any], reads: SeededReads) -> None:
         self._collate = collate

@@ -8,11 +8,7 @@ from autotune.hardware import CpuEnergy, GpuEnergy
 
 
 class BlockEnergy:
-    """Adds the energy of each block to the event that reports it, without that of evaluations in the block.
-
-    Args:
-        counter: The device's counter.
-    """
+    """Adds the energy of each block to the event that reports it, without that of evaluations in the block."""
 
     def __init__(self, counter: CpuEnergy | GpuEnergy) -> None:
         self._counter = counter

@@ -416,9 +416,6 @@ def _config_of(request: Request) -> TrainConfig:
 class Course:
     """The commands of a job, so that a new process can repeat them.
 
-    Args:
-        request: The job.
-
     Attributes:
         request: The job.
         fruitless: Whether no block was trained since the script began, so that restarting it would not help.

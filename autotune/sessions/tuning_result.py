@@ -112,14 +112,6 @@ def make_result(
 ) -> Result:
     """The result of a tuning, however the search ended.
 
-    Args:
-        search: The search.
-        setting: The workload, the machine and the options.
-        findings: How the search ended, and the measurements after it.
-        tried: Candidates from other machines' results.
-        notes: The notes that the user has seen.
-        seconds: Duration of the whole tuning.
-
     Raises:
         NothingFeasibleError: No config could be trained.
     """

@@ -171,10 +171,6 @@ class SharedSampler(Sampler[Any]):
 
     All ranks together draw the samples that one process would draw. Where these cannot be shared evenly, the first ones
     of a pass are drawn again.
-
-    Args:
-        sampler: A sampler that draws the same on all ranks.
-        rank: The rank that draws here.
     """
 
     def __init__(self, sampler: Any, rank: Rank) -> None:
@@ -217,11 +213,6 @@ class EpochSampler(DistributedSampler[Any]):
 
 def shared_out(dataset: Dataset[Any], settings: dict[str, Any], rank: Rank) -> dict[str, Any]:
     """Keyword arguments of a ``DataLoader`` whose samples are shared out among the ranks.
-
-    Args:
-        dataset: The data set.
-        settings: Keyword arguments for a single process.
-        rank: The rank that loads.
 
     Raises:
         ConfigError: The batches come from a batch sampler without support for ranks, or from a sampler that may draw

@@ -182,9 +182,6 @@ class Tuned:
         """Notes the rate of training beside the result from now on, if `realised` is set.
 
         `prepare` calls it; call it yourself if you prepare the model without that.
-
-        Args:
-            device: The device that trains.
         """
         if self.realised and self.result is not None and not os.environ.get(IN_BURST):
             note_training(order_of(self.result, self.source, self.config.effective_batch / self.config.ranks), device)

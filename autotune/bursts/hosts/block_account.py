@@ -15,11 +15,7 @@ from autotune.timing.protocol import Lap, Start
 
 
 class Account:
-    """Keeps the laps of one player, which together show what an epoch's end costs.
-
-    Args:
-        config: The player's config.
-    """
+    """Keeps the laps of one player, which together show what an epoch's end costs."""
 
     def __init__(self, config: TrainConfig) -> None:
         self._config = config
@@ -62,11 +58,7 @@ class Account:
         }
 
     def _measurement(self, figures: dict[str, Any]) -> Measurement:
-        """A measurement of all laps since the last one.
-
-        Args:
-            figures: Other fields of the measurement and of its telemetry.
-        """
+        """A measurement of all laps since the last one."""
         first, self._reported = self._reported, len(self._laps)
         boundary, ready_event = self._boundary, self._ready_event
         blocks = tuple(map(boundary.block, self._laps[first:]))

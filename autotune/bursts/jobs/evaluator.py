@@ -29,12 +29,6 @@ class Evaluator(Drain):
     """Computes the loss of a micro-batch at a time in evaluation mode, without gradients.
 
     Weights and the optimizer's state lie in memory as in training, so that a batch that fits here fits there.
-
-    Args:
-        workload: What is trained.
-        tuned: The config at work.
-        feed: Gives the batches.
-        learner: What it evaluates, with these settings in force.
     """
 
     def __init__(self, workload: Workload, tuned: Tuned, feed: Feed, learner: Learner) -> None:

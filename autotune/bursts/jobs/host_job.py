@@ -188,13 +188,7 @@ class HostPlayer(Player):
 
 
 class HostGate(Gate[HostPlayer]):
-    """The gate of a host.
-
-    Args:
-        request: Settings for all players.
-        setup: The workload and its telemetry.
-        reporter: Receives the answer to each command.
-    """
+    """The gate of a host."""
 
     _reporter: PipeReporter
 

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 class Learner:
     """A model and its optimizer.
 
-    Args:
-        workload: What is trained.
-        tuned: The config to begin with.
-
     Attributes:
         model: The model as it is called.
         optimizer: The optimizer of its parameters.

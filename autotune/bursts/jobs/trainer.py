@@ -34,10 +34,6 @@ class WorkerKilledError(PlayerError):
 class Drain:
     """Draws a micro-batch at a time and drops it, to time the loader alone; a subclass computes with it.
 
-    Args:
-        tuned: The config at work.
-        feed: Gives the batches.
-
     Attributes:
         updates: Marks of the feed's clock before and after each step of the optimizer; the reader clears them.
         steps: Number of optimizer steps.

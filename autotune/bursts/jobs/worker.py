@@ -24,13 +24,7 @@ from autotune.sandbox.system import end_with_parent
 
 
 def run(request: Request, reporter: PipeReporter, commands: Commands | None = None) -> int:
-    """Runs one job and reports its end; returns the exit status, and never raises an error of the job.
-
-    Args:
-        request: The job.
-        reporter: Receives its progress and how it ended.
-        commands: Commands for a host.
-    """
+    """Runs one job and reports its end; returns the exit status, and never raises an error of the job."""
     if request.ranks == 1:
         return run_rank(request, reporter, commands)
     return _reported(request, reporter, lambda: run_ranks(request, reporter, cast("BinaryIO", commands), run_rank))

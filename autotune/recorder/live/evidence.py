@@ -48,9 +48,6 @@ class Spread:
 class Evidence:
     """What is known of one candidate against the incumbent.
 
-    Args:
-        spread: Of this training.
-
     Attributes:
         logs: Logarithms of the candidate's rate over the incumbent's, a pair of neighbouring blocks each.
     """
