@@ -9,7 +9,7 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, comp
 
 from autotune.errors import UsageError
 from autotune.hardware import DeviceKind, Hardware, Software
-from autotune.knobs import KNOBS, ModelFacts, Parameters, Scalar, TrainConfig
+from autotune.knobs import KNOBS, ModelFacts, Parameters, Scalar, TrainConfig, WorkloadFacts
 from autotune.measuring import (
     SAMPLES_PER_SECOND,
     Growth,
@@ -94,6 +94,12 @@ class WorkloadRecord(Stored):
     )
     script: ScriptRecord | None = Field(default=None, description="null: a build()")
 
+    @classmethod
+    def of(cls, facts: WorkloadFacts, parameters: Parameters, script: ScriptRecord | None = None) -> WorkloadRecord:
+        """The record of a workload whose facts are known, trained with some arguments of `build()`."""
+        known = {name: getattr(facts, name) for name in cls.model_fields.keys() - {"parameters", "script"}}
+        return cls(parameters=parameters, script=script, **known)
+
 
 class Side(Stored):
     """A config and its measurement."""
@@ -106,6 +112,11 @@ class Side(Stored):
     def point(self) -> Point:
         """The config and the arguments of `build()`."""
         return Point(config=self.config, parameters=self.parameters)
+
+    @classmethod
+    def of(cls, point: Point, measurement: Measurement | None) -> Side:
+        """A point and its measurement."""
+        return cls(config=point.config, parameters=point.parameters, measurement=measurement)
 
 
 class AblationRow(Stored):

@@ -51,10 +51,7 @@ def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScri
     return Result(
         status="complete" if is_over else "partial",
         created=datetime.now(timezone.utc),
-        workload=WorkloadRecord(
-            target=facts.target, name=facts.name, samples=facts.samples, fingerprint=facts.fingerprint,
-            model=facts.model, padding_fraction=facts.padding_fraction, script=record,
-        ),
+        workload=WorkloadRecord.of(facts, {}, record),
         hardware=hardware,
         software=hardware.software.model_copy(update={"autotune": __version__}),
         baseline=Side(config=facts.baseline, measurement=_measured(story, {}, seen, facts)),
