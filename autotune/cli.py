@@ -8,7 +8,6 @@ import sys
 
 import typer
 
-from autotune.commands.card import card
 from autotune.commands.check import check
 from autotune.commands.compare import compare
 from autotune.commands.cross import cross
@@ -17,10 +16,8 @@ from autotune.commands.fleet import fleet
 from autotune.commands.launch import launch
 from autotune.commands.patch import patch
 from autotune.commands.probe import probe
-from autotune.commands.report import report
 from autotune.commands.run import run
-from autotune.commands.schema import schema
-from autotune.commands.show import show
+from autotune.commands.show import card, report, schema, show
 from autotune.commands.train import train
 from autotune.commands.tune import tune
 from autotune.commands.watch import watch

@@ -1,4 +1,7 @@
-"""Sends a job to every kind of machine, sends it again if the machine is lost, and stores each result on arrival."""
+"""Sends a job to every kind of machine, sends it again if the machine is lost, and stores each result on arrival.
+
+An `Engine` reaches the machines.
+"""
 
 from __future__ import annotations
 

@@ -208,8 +208,7 @@ def _compare(given: dict[str, Any]) -> ToolAnswer:
 
 def _result_answer(result: Result, path: Path | None, page: Path | None, *, why: bool = False) -> ToolAnswer:
     """The answer for a result; `why` adds every burst."""
-    from autotune.terminal.console import result_table, training_lines, usage_lines
-    from autotune.terminal.trials import profile_tables, trials_table
+    from autotune.terminal.console import profile_tables, result_table, training_lines, trials_table, usage_lines
 
     diff = path.with_suffix(".diff") if path is not None and result.workload.script is not None else None
     places = {"file": path, "report": page, "diff": diff if diff is not None and diff.is_file() else None}

@@ -165,6 +165,9 @@ class OwnEpoch(Batches):
 class SeededReads:
     """A map-style data set that reads each sample with its own random numbers; workers can unpickle it.
 
+    Augmentation draws other numbers with each number of workers, because each worker has its own seed. Loaders' batches
+    can only be compared bitwise without that effect.
+
     Attributes:
         last: Seed of the last read in this process.
     """

@@ -1,4 +1,4 @@
-"""Compares results of the same workload across machines. Needs no torch.
+"""Compares results of the same workload across machines, and says where to train. Needs no torch.
 
 Only rows of the same workload can be compared, so they are grouped by its fingerprint. A warning names each target that
 stands for two workloads.

@@ -20,14 +20,13 @@ from autotune.bursts.hosts.protocol import Request
 from autotune.bursts.hosts.running_job import Ended, Live
 from autotune.bursts.telemetry.gpu_telemetry import GpuWatch
 from autotune.errors import AutotuneError, Interrupted, WorkloadError
-from autotune.hardware import open_energy
+from autotune.hardware import CpuEnergy, GpuEnergy, open_energy
 from autotune.knobs import TrainConfig, affecting
 from autotune.knobs.changes import changes_of
 from autotune.knobs.registry import READS
 from autotune.measuring import Point
 from autotune.sandbox.protection import Protection
 from autotune.scripts.child import ScriptChild
-from autotune.scripts.energy import BlockEnergy
 from autotune.scripts.facts import baseline_of, facts_of, loop_of, require_trainable
 from autotune.scripts.looking import watch
 from autotune.scripts.ranks import free_port
@@ -414,7 +413,7 @@ def _config_of(request: Request) -> TrainConfig:
 
 
 class Course:
-    """The commands of a job, so that a new process can repeat them.
+    """The commands of a job, so that a new process can repeat them when the script has finished its training.
 
     Attributes:
         request: The job.
@@ -485,3 +484,29 @@ def take_over(live: Live, new: Live) -> None:
     for field in dataclasses.fields(Live):
         if field.name not in {"began", "kills_before"}:
             setattr(live, field.name, getattr(new, field.name))
+
+
+class BlockEnergy:
+    """Adds the energy of each block to the event that reports it, without that of evaluations in the block.
+
+    The script's parent reads it: the script may lack NVML, or the right to read a counter.
+    """
+
+    def __init__(self, counter: CpuEnergy | GpuEnergy) -> None:
+        self._counter = counter
+        self._began: float | None = None  # joules at the block's begin, raised by those of its evaluations
+        self._evaluates: float | None = None  # joules at the begin of an evaluation
+
+    def note(self, event: dict[str, Any]) -> None:
+        """Notes an event of the script as soon as it arrives."""
+        now, phase = self._counter.joules(), event.get("phase")
+        if phase == "evaluate":
+            self._evaluates = now
+        elif phase == "train":
+            resumes = self._began is not None and self._evaluates is not None and now is not None
+            self._began = self._began + now - self._evaluates if resumes else now  # type: ignore[operator]
+            self._evaluates = None
+        elif event["event"] != "phase":
+            if event["event"] == "block" and self._began is not None and now is not None:
+                event["seen"]["energy_joules"] = now - self._began
+            self._began = self._evaluates = None

@@ -1,4 +1,4 @@
-"""One tuning from end to end: look at the machine and the workload, search, confirm."""
+"""One tuning from end to end: look at the machine and the workload, search, confirm, save the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns the events of a player's process into blocks and measurements."""
+"""Turns the events of a player's process into blocks and measurements, charged with the costs of epochs' ends."""
 
 from __future__ import annotations
 
@@ -93,7 +93,12 @@ LEAST_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Boundary:
-    """The cost of an epoch's end.
+    """The cost of an epoch's end: measured apart from the blocks, and charged as often as training meets it.
+
+    Restarting the loader is most of it, but not all: workers that fill the queue compete with training for the
+    processors, a fork makes the first writes slow, and the last batch may be incomplete. So wherever whole epochs were
+    timed, the cost is the time that they took beyond that of their samples. Then the rate is that of whole epochs,
+    however the blocks lie in them.
 
     Attributes:
         seconds: Cost beyond the time that its samples usually take.

@@ -392,7 +392,11 @@ class Pace:
 
 
 def pace_of(step: Callable[[], object], device: torch.device) -> Pace | None:
-    """Times a step that has run before; None for a device that cannot be put to sleep.
+    """Times a step that has run before, on host and device without each other, to find out whether a GPU waits.
+
+    None for a device that cannot be put to sleep. It sleeps first, so that all kernels of a step wait in its queue.
+    Then the host's time is the cost of launching, and the device's time is that of the kernels. The longer of the two
+    decides what may help: CUDA graphs for the host, fewer bits for the device.
 
     Args:
         step: Launches one step; time that it waits itself counts as launching.

@@ -44,11 +44,9 @@ from ..harmless import harmless
 from ..observer import Observer
 from ..ranks import count_ranks
 from .adviser import Parent
-from .evidence import Evidence, Spread
-from .ledger import WORST, Ledger
+from .evidence import WORST, Evidence, Ledger, Spread
 from .models import Models, with_fallback
-from .own_reading import OwnReading
-from .pools import Changed, Pass, Pool, Pools
+from .pools import Changed, OwnReading, Pass, Pool, Pools
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
