@@ -56,15 +56,6 @@ class Changes:
             - ``copies``: whether copies of batches do not wait
 
     Attributes:
-        knobs: A value for each knob.
-        changed: A value for each knob that differs from the script's own config.
-        loader: Arguments of DataLoader.
-        taking: The knob of each of them.
-        is_compiled: Whether torch.compile compiles a part of the training.
-        reads: Functions of `in_force`, by knob.
-        shows: Methods of `Effects`, by knob.
-        of_models: Names of the changed knobs that models must be found for.
-        ddp: Arguments of ``DistributedDataParallel``, by knob.
         wrapped: The ``DistributedDataParallel`` models made with these arguments.
         copies: Makes copies of batches that do not wait; None where they are left as they are.
         switched: Optimizers that were changed, in the order of their first steps; a script may train many models.

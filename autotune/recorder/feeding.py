@@ -32,8 +32,6 @@ class Reader(Batches):
         draws_aside: Called before each draw of a batch that does not feed training.
 
     Attributes:
-        loader: The script's loader.
-        key: The loader's key in the loop.
         is_evaluated: Whether it began while the models evaluate.
         trains: Whether the script trains on its batches although it has no source.
         source: The source that was assigned.

@@ -28,11 +28,7 @@ _TAKES_ANY_KEYWORD = 0x08
 
 
 class Sites:
-    """Records the calls that make loaders and optimizers.
-
-    Attributes:
-        look_away: Stops recording.
-    """
+    """Records the calls that make loaders and optimizers."""
 
     def __init__(self) -> None:
         import torch

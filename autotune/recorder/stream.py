@@ -167,9 +167,6 @@ class SeededReads:
 
     Augmentation draws other numbers with each number of workers, because each worker has its own seed. Loaders' batches
     can only be compared bitwise without that effect.
-
-    Attributes:
-        last: Seed of the last read in this process.
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:

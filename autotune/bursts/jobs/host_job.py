@@ -72,10 +72,6 @@ class HostPlayer(Player):
         seat: What it trains.
         setup: The workload and its telemetry.
         shared: Whether other players share this process.
-
-    Attributes:
-        trainer: Takes its micro-batches.
-        trains: Whether the model is in training mode.
     """
 
     stream: Feed

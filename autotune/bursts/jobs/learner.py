@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
 
 class Learner:
-    """A model and its optimizer.
-
-    Attributes:
-        model: The model as it is called.
-        optimizer: The optimizer of its parameters.
-    """
+    """A model and its optimizer."""
 
     def __init__(self, workload: Workload, tuned: Tuned) -> None:
         self.optimizer = workload.make_optimizer()

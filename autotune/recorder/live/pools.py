@@ -226,9 +226,6 @@ class Pass(Batches):
         ended: Called with this pass at its end.
 
     Attributes:
-        loader: The script's.
-        order: Its indices.
-        pools: For its loader.
         pool: That hands out batches now.
         count: Batches so far.
         is_over: Whether there are no more, or reading has failed.
