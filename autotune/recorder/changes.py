@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import DataLoader, IterableDataset
+
 from ..torch_settings import process_settings
 from ..torch_settings.copies import Copies
 from ..torch_settings.layout import follow_weights
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim import Optimizer
-    from torch.utils.data import DataLoader
 
 OF_ORDER = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
 """Arguments of DataLoader that decide the batches of samples."""
@@ -175,8 +176,6 @@ class Changes:
 
     def arguments(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """The arguments to recreate a loader: the script's own, with the changes."""
-        from torch.utils.data import DataLoader
-
         names = [name for name in inspect.signature(DataLoader).parameters if name not in OF_ORDER]
         arguments = {name: getattr(loader, name) for name in names if hasattr(loader, name)} | self.loader
         size = arguments.pop("batch_size", None)
@@ -206,6 +205,4 @@ def _put_variable(name: str, value: str) -> Undo:
 
 
 def _is_iterable(loader: DataLoader[Any]) -> bool:
-    from torch.utils.data import IterableDataset
-
     return isinstance(loader.dataset, IterableDataset)

@@ -12,6 +12,10 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
 from ..torch_settings.naming import (
     batches_of,
     find_models,
@@ -31,10 +35,7 @@ from .realised import Notes
 from .surroundings import differences
 
 if TYPE_CHECKING:
-    from torch import nn
     from torch.optim import Optimizer
-    from torch.utils.data import DataLoader
-
 
 MADE = "_made_by_autotune"
 """Attribute of a script's loader: its stand-in."""
@@ -60,8 +61,6 @@ class Launched:
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
-        import torch
-
         self._loop = orders["loop"]
         self._is_strict = orders.get("strict", False)
         self._left_out: list[str] = orders.get("left_out", [])
@@ -94,8 +93,6 @@ class Launched:
 
     def _count_batches(self, size: int) -> None:
         """Makes ``len(loader)`` count batches of another size, since schedules use it."""
-        from torch.utils.data import DataLoader, IterableDataset
-
         original = DataLoader.__len__
 
         @functools.wraps(original)
@@ -111,8 +108,6 @@ class Launched:
 
     def _feeds(self, loader: DataLoader[Any]) -> bool:
         """Whether a loader is like the tuned ones, and gradients are enabled."""
-        import torch
-
         if not torch.is_grad_enabled():
             return False
         return loader_kind(loader_key(loader)) in self._kinds and self._may_be_measured()
@@ -126,8 +121,6 @@ class Launched:
         return self._is_measured
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
-        import torch
-
         if torch.is_grad_enabled():
             self._match.drawn_from(loader)
         elif self._notes is not None:
@@ -228,8 +221,6 @@ class Launched:
             _say("the tuned model and its data were not seen together: this process trained as it is")
 
     def _missing(self) -> list[str]:
-        import torch
-
         missing = []
         if self._changes.loader and not self._stand_ins:
             missing.append("no loader like the one that was tuned was seen")

@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 Opener = Callable[[], Any]
 
 
@@ -23,8 +25,6 @@ def before_cuda(then: Callable[[Opener], None]) -> None:
     Args:
         then: Receives torch's own opener.
     """
-    import torch
-
     own: Opener = getattr(torch._C, "_cuda_init", lambda: None)  # a build without CUDA has none
     home = os.getpid()
 
@@ -42,8 +42,6 @@ def open_in_fork(own: Opener) -> None:
     Raises:
         RuntimeError: CUDA cannot be opened here.
     """
-    import torch
-
     if torch.cuda._is_in_bad_fork():
         raise RuntimeError("the driver was asked before the fork")
     torch.cuda._tls.is_initializing = True  # the forked parent holds its lock, within this call

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, DataLoader
 
 from ..torch_settings.naming import length_of
 from .attributes import Attributes, is_same
 from .batches import Watched
 from .drawing import Drawing, Own
 from .stream import ITERATE
-
-if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
 
 _FOLLOWED = ("sampler", "batch_sampler")
 

@@ -20,6 +20,9 @@ from datetime import datetime, timezone
 from time import perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
 from ..timing.clock import clock_of
 from ..timing.usage import Processors, memory_bytes
 from ..torch_settings.compiled import compiled_graphs
@@ -32,7 +35,6 @@ from .ranks import count_ranks, this_rank
 from .surroundings import here
 
 if TYPE_CHECKING:
-    import torch
     from torch.utils.data import DataLoader
 
 SCHEMA = "autotune.realised/1"
@@ -71,9 +73,6 @@ class Order(TypedDict):
 
 def note_training(order: Order, device: torch.device) -> None:
     """Starts notes of a new training in this process."""
-    import torch
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
     notes = _NOTED.get(order["path"])
     if notes is not None:
         notes.restart()
@@ -447,14 +446,10 @@ class Notes:
 
     def _peak_bytes(self) -> int | None:
         """Peak device memory that torch has reserved since the process began."""
-        import torch
-
         return int(torch.cuda.max_memory_reserved(self._device)) if self._device.type == "cuda" else None
 
     def _clock_mhz(self) -> int | None:
         """The clock of the GPU's multiprocessors; None if torch cannot read it, e.g. without ``nvidia-ml-py``."""
-        import torch
-
         with contextlib.suppress(Exception):
             return int(torch.cuda.clock_rate(self._device)) if self._device.type == "cuda" else None
         return None

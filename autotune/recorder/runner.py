@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..sandbox.inside import announce_step, enter_layer
 from ..sandbox.system import adopt_orphans
 from ..timing.devices import cuda_devices
@@ -37,7 +39,6 @@ from .source import Source
 from .stream import Stream
 
 if TYPE_CHECKING:
-    import torch
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
 
@@ -99,8 +100,6 @@ class Runner:
                 before_cuda(self._on_cuda)
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
-        import torch
-
         own = loader_key(loader)
         if not torch.is_grad_enabled():
             return self._iterated_aside(loader, own, iterate)
@@ -254,16 +253,12 @@ class Runner:
             self._wire.failure("crashed", f"the job got no layer of its own: {error}")
             ending.leave()
         self._exchange = Changes(self._request["changes"]).exchange()
-        import torch
-
         if self._threads is not None:
             torch.get_num_threads, torch.set_num_threads = self._own_threads
             torch.set_num_threads(self._threads)
 
     def _become(self, wire: Wire) -> ScriptGate:
         """Applies the job's changes, and makes its gate."""
-        import torch
-
         request = self._request
         if not self._models:
             gc.unfreeze()  # some may be made later; then existing ones are searched again
@@ -296,8 +291,6 @@ class Runner:
 
         The script can still read and set the number of threads as usual.
         """
-        import torch
-
         self._own_threads = (torch.get_num_threads, torch.set_num_threads)
         self._threads = torch.get_num_threads()
 

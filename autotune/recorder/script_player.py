@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..timing.clock import clock_of
 from ..timing.failing import PlayerError
 from ..timing.player import Player
@@ -46,8 +48,6 @@ class ScriptPlayer(Player):
     stream: Stream | None
 
     def __init__(self, number: int, seat: dict[str, Any], loop: dict[str, Any]) -> None:
-        import torch
-
         clock = clock_of(torch.device(loop["device"]))
         self.changes = Changes(seat["changes"])
         self.part, self.seed = seat["part"], seat["seed"]

@@ -17,6 +17,10 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import torch
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
 from ..torch_settings.naming import loader_key
 from ..torch_settings.undo import Undo, in_reverse
 from .hooks import replace
@@ -31,10 +35,6 @@ class Sites:
     """Records the calls that make loaders and optimizers."""
 
     def __init__(self) -> None:
-        import torch
-        from torch.optim import Optimizer
-        from torch.utils.data import DataLoader
-
         self._folder = os.getcwd()
         between = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
         paths = sysconfig.get_paths()  # not "data", which is the prefix: a script may lie in /usr/src
@@ -62,15 +62,11 @@ class Sites:
     @property
     def loaders(self) -> list[Any]:
         """All recorded loaders that are still alive."""
-        from torch.utils.data import DataLoader
-
         return [one for one in list(self._made) if isinstance(one, DataLoader)]
 
     @property
     def has_optimizer(self) -> bool:
         """Whether an optimizer of torch was made, and is still alive."""
-        from torch.optim import Optimizer
-
         return any(isinstance(one, Optimizer) for one in list(self._made))
 
     def evaluates(self) -> bool:
@@ -103,8 +99,6 @@ class Sites:
         return True
 
     def _on_loader(self, loader: Any, site: dict[str, Any] | None) -> None:
-        from torch.utils.data import DataLoader
-
         self._made[loader] = site
         if type(loader).__iter__ is not DataLoader.__iter__:
             self._own_loaders.add(type(loader).__name__)

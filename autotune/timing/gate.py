@@ -9,16 +9,17 @@ from __future__ import annotations
 import traceback
 from collections.abc import Generator, Iterable, Iterator
 from time import perf_counter  # by name: the user's code may replace what `time` holds
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch
+from torch import nn
 
 from ..torch_settings.naming import weights_of
 from .player import COMPILED_BATCHES, NonFiniteLossError, Player
 from .protocol import FIRST, Command, Lap
-from .usage import Looks, available_bytes, forget_peaks, free_cache, free_memory, peak_bytes
+from .usage import Looks, UsageWatch, available_bytes, forget_peaks, free_cache, free_memory, peak_bytes
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
     from torch.optim import Optimizer
 
     from .wire import Reporter
@@ -29,19 +30,6 @@ OPENING_SECONDS = 2.0
 
 PlayerOf = TypeVar("PlayerOf", bound=Player)
 Course = Generator[bool, None, None]
-
-
-class Watch(Protocol):
-    """Watches how this process and others use the machine."""
-
-    def begin(self) -> None:
-        """Begins a block."""
-
-    def end(self) -> Any:
-        """Returns what was seen since, as fields of a telemetry summary."""
-
-    def peak_bytes(self) -> int | None:
-        """Peak host memory so far; None where the system does not report it."""
 
 
 class Gate(Generic[PlayerOf]):
@@ -66,7 +54,7 @@ class Gate(Generic[PlayerOf]):
     _course: Course
 
     def __init__(
-        self, reporter: Reporter, watch: Watch, device: torch.device, *, alone: bool, looks: Looks | None
+        self, reporter: Reporter, watch: UsageWatch, device: torch.device, *, alone: bool, looks: Looks | None
     ) -> None:
         self.is_shared = False
         self._reporter = reporter
@@ -343,8 +331,6 @@ class Keeping:
 
     def restore(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> bool:
         """Restores the copies, and drops gradients; returns whether there was a copy."""
-        import torch
-
         optimizers = list(optimizers)
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
@@ -359,8 +345,6 @@ class Keeping:
 
 def _tensors(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:
     """Yields weights, each once, then buffers and the state of optimizers."""
-    import torch
-
     models, optimizers = list(models), list(optimizers)
     weights = [weight for model in models for weight in model.parameters()]
     weights += weights_of(*optimizers)

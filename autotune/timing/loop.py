@@ -9,6 +9,10 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, Subset
+
 from ..sandbox.system import children_of
 from ..torch_settings.naming import (
     arguments_of,
@@ -27,10 +31,7 @@ from ..torch_settings.repeated_blocks import count_blocks
 from .padding import Padding, padded_fractions
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
     from torch.optim import Optimizer
-
 
 SAMPLE_SECONDS, MOST_SAMPLES = 0.3, 16
 UNKNOWN_READING = (1e-4, 1.0)
@@ -128,8 +129,6 @@ def usual(counts: list[int]) -> int:
 
 def described(loader: Any) -> dict[str, Any]:
     """Describes a script's loader by DataLoader's arguments."""
-    from torch.utils.data import DataLoader, IterableDataset
-
     dataset = loader.dataset
     iterable = isinstance(dataset, IterableDataset)
     size = None if is_own_batch_sampler(loader) else batches_of(loader)[1]
@@ -147,8 +146,6 @@ def described(loader: Any) -> dict[str, Any]:
 
 def reads_batches(dataset: Any) -> bool:
     """Whether a worker may read a whole batch of a data set at once, rather than sample by sample."""
-    from torch.utils.data import IterableDataset, Subset
-
     while isinstance(dataset, Subset):  # a subset always has the method, and calls its data set's if that has one
         dataset = dataset.dataset
     return isinstance(dataset, IterableDataset) or hasattr(dataset, "__getitems__")
@@ -231,8 +228,6 @@ def has_sparse_gradients(optimizer: Optimizer) -> bool:
 
 def implementations(optimizer: Optimizer | None) -> list[str]:
     """The forms that an optimizer accepts with its arguments."""
-    import torch
-
     if optimizer is None:
         return []
     forms: list[str] = [form for form in ("foreach", "fused") if form in optimizer.defaults]
@@ -247,8 +242,6 @@ def implementations(optimizer: Optimizer | None) -> list[str]:
 
 def holders_of(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
     """The outermost models that hold optimizers' weights, called or not: calls in compiled code are invisible."""
-    from torch import nn
-
     stepped = {id(weight) for weight in weights_of(*optimizers)}
     modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
     return outermost(one for one in modules if any(id(weight) in stepped for weight in one.parameters()))
@@ -263,8 +256,6 @@ def outermost(models: Iterable[nn.Module]) -> list[nn.Module]:
 
 def autocast_dtype(device: str) -> str | None:
     """The type that a device computes in under the script's own autocast; None without one."""
-    import torch
-
     try:
         on, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
     except (TypeError, AttributeError):  # torch before 2.4
@@ -275,8 +266,6 @@ def autocast_dtype(device: str) -> str | None:
 
 def is_in_backward() -> bool:
     """Whether this thread computes gradients."""
-    import torch
-
     task = getattr(torch._C, "_current_graph_task_id", None)  # private to torch, so it may disappear
     return task is not None and task() != -1
 
@@ -291,8 +280,6 @@ def is_compiled(model: nn.Module) -> bool:
 
 def sums_of(models: Iterable[nn.Module]) -> list[float]:
     """The sum of each weight, which shows whether it has changed."""
-    import torch
-
     sums = []
     with torch.no_grad():
         for model in models:
@@ -342,8 +329,6 @@ def traffic_of(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> 
         optimizers: Their optimizers. If one keeps state for other weights but none for a weight, that weight had no
             gradient, and does not count.
     """
-    import torch
-
     weights: dict[torch.Tensor, bool] = {}  # whether all of it is read
     for model in models:
         for module in model.modules():
@@ -365,6 +350,4 @@ def traffic_of(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> 
 
 def _looks_up(module: nn.Module) -> bool:
     """Whether a module only reads the rows of its weights that a batch selects."""
-    from torch import nn
-
     return isinstance(module, (nn.Embedding, nn.EmbeddingBag))

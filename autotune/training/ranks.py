@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler, IterableDataset, Sampler
+from torch.utils.data import Dataset, DistributedSampler, IterableDataset, Sampler
 
 from autotune.errors import ConfigError
 from autotune.hardware.host import read_cpu
@@ -27,9 +27,7 @@ from autotune.recorder.order import MOST_LISTED, SeededSampler
 from autotune.training.sharding import split_among_ranks
 
 if TYPE_CHECKING:
-    from torch import nn
     from torch.optim import Optimizer
-    from torch.utils.data import Dataset
 
 NO_DEADLINE = datetime.timedelta(days=7)
 """Timeout of a collective. A rank that waits for others is ended from outside. A runner may also be stopped inside a

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader, IterableDataset
 
 from ...timing.clock import clock_of
 from ...timing.loop import described, has_sparse_gradients, implementations
@@ -50,7 +51,6 @@ from .pools import Changed, OwnReading, Pass, Pool, Pools
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
-    from torch.utils.data import DataLoader
 
 WARM_STEPS, WARM_SECONDS = 8, 1.0
 """The training before the search: the first steps allocate, compile and fill caches. Not tuned."""
@@ -870,8 +870,6 @@ class LiveTraining:
 
 def why_not(loader: DataLoader[Any]) -> str | None:
     """Why a loader is left as it is; None where others may feed its pass."""
-    from torch.utils.data import IterableDataset
-
     if isinstance(loader.dataset, IterableDataset):
         return "the data set is iterable: its workers share it out themselves"
     if has_own_iterator(loader):
