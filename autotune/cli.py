@@ -47,7 +47,7 @@ def main() -> None:
     except OSError as error:  # of stdout: files raise errors of their own, and typer handles a broken pipe
         if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}:
             raise
-        from autotune.terminal.streams import abandon
+        from autotune.terminal.console import abandon
 
         abandon(sys.stdout)
         typer.echo(

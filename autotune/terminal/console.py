@@ -7,9 +7,12 @@ Text from the user or a file goes into `Text` through `as_text`, never into mark
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import IO, Any, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Column, Table
@@ -23,7 +26,6 @@ from autotune.results.check import Check
 from autotune.results.result import Result, TrialRecord
 from autotune.results.summary import operators, sample_parts, skipped_lines, trial_notes, turn_text
 from autotune.results.trainings import read_trainings
-from autotune.terminal.streams import lasting
 from autotune.wording import as_text, labelled, ratio_text
 
 
@@ -209,3 +211,50 @@ def _what_and_why(trial: TrialRecord) -> Text:
     if trial.failure is not None:
         parts += ["\n", as_text(trial.failure, "red")]
     return Text.assemble(*parts)
+
+
+def lasting(console: Console) -> Console:
+    """The same console, made to drop what it can no longer write (a closed terminal or pipe)."""
+    if not isinstance(console.file, _LastingStream):
+        console.file = cast("IO[str]", _LastingStream(console.file))
+    return console
+
+
+def abandon(stream: IO[str]) -> None:
+    """Redirects a stream to the null device: its buffered text would otherwise fail at exit, with status 120."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor buffers nothing
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+class _LastingStream:
+    """A text stream that drops what cannot be written.
+
+    The stream itself is guarded, rather than each print, since rich also writes from its own thread, and turns a broken
+    pipe into SystemExit.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except BlockingIOError:  # full for the moment
+            pass
+        except OSError:
+            abandon(self._stream)
+        except ValueError:  # Python raises it for a stream that was closed meanwhile
+            if not self._stream.closed:
+                raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

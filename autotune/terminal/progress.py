@@ -21,7 +21,7 @@ from rich.text import Text
 
 from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Outcome, Pair, Point
 from autotune.results.summary import ratios
-from autotune.terminal.streams import lasting
+from autotune.terminal.console import lasting
 from autotune.units import format_seconds
 from autotune.wording import as_text, labelled, percent, ratio_text
 

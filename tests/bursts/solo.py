@@ -10,7 +10,7 @@ import json
 import time
 from typing import Any, cast
 
-from autotune.bursts.hosts.failures import classify
+from autotune.bursts.hosts.endings import classify
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan, PipeReporter, Request, Seat
 from autotune.bursts.hosts.running_job import Ended, Live

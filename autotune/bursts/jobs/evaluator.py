@@ -13,7 +13,7 @@ from autotune.bursts.jobs.trainer import Drain
 
 if TYPE_CHECKING:
     from autotune.bursts.jobs.feed import Feed
-    from autotune.bursts.jobs.learner import Learner
+    from autotune.bursts.jobs.trainer import Learner
     from autotune.training.tuned import Tuned
     from autotune.workload.workload import Workload
 

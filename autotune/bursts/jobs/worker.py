@@ -65,7 +65,7 @@ def _report(error: BaseException, request: Request, reporter: PipeReporter) -> N
     The caller keeps the error until then: freeing what it holds may hang, since torch's loader may wait in its
     `__del__` for a lock that it held when a worker's death interrupted it.
     """
-    from autotune.bursts.hosts.failures import classify
+    from autotune.bursts.hosts.endings import classify
 
     try:
         if isinstance(error, AutotuneError) and request.job != "host":
