@@ -6,7 +6,6 @@ processes. The other modules are `numerics` (does a config still train the same 
 `telemetry_summary`. May import `knobs` and what lies below. Start with `records`.
 """
 
-from autotune.measuring.cycles import ran_faster, throttled
 from autotune.measuring.growth import Growth, Held, Look, SideName, slope
 from autotune.measuring.memory_model import Line, MemoryModel
 from autotune.measuring.numerics import (
@@ -53,7 +52,9 @@ from autotune.measuring.speedup import (
     best_round_seconds,
     checked_by,
     comparable,
+    ran_faster,
     speedup_in,
+    throttled,
 )
 from autotune.measuring.statistics import Interval, KnownInterval
 from autotune.measuring.telemetry_summary import FOREIGN_CPU_LIMIT, SLOWDOWNS, TelemetrySummary, bearable, merged

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -201,3 +201,19 @@ def when_called(keys: Sequence[str], then: Callable[[list[Any]], None], most_cal
             end()
 
     end = on_outermost_forward(before)
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def harmless(method: Method) -> Method:
+    """Wraps a method: if it fails, it calls its object's ``give_up(reason)``, and training continues."""
+
+    @functools.wraps(method)
+    def tried(self: Any, *args: Any) -> Any:
+        try:
+            return method(self, *args)
+        except Exception as error:  # noqa: BLE001 - a full disk, a device that has failed, a script's own strange parts
+            self.give_up(f"{type(error).__name__}: {error}")
+
+    return tried  # type: ignore[return-value]

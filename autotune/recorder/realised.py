@@ -30,7 +30,7 @@ from ..torch_settings.naming import batches_of, count_of, is_own_batch_sampler, 
 from . import hooks
 from .batches import Watched
 from .effects import compiling
-from .harmless import harmless
+from .hooks import harmless
 from .ranks import count_ranks, this_rank
 from .surroundings import here
 

@@ -27,22 +27,20 @@ from . import ending, hooks
 from .batches import Watched
 from .changes import Changes
 from .evaluation import Copies
-from .feeding import Feeding, Reader
+from .feeding import Feeding, Reader, Source
 from .malloc_state import free_chunk
-from .opening_cuda import Opener, before_cuda, open_in_fork
 from .order import seed_all, seed_start
 from .ranks import Meeting, this_rank, top_of_run
 from .saving import leave_out_checkpoints
 from .script_gate import ScriptGate
 from .server import Server, unsafe_reason
-from .source import Source
 from .stream import Stream
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
 
-    from .script_player import ScriptPlayer
+    from .script_gate import ScriptPlayer
 
 
 def begin(orders: dict[str, Any]) -> None:
@@ -347,3 +345,45 @@ def _exceeded(wire: Wire, request: dict[str, Any], seen: int, limit: int) -> Non
     message = f"the process tree took {seen} bytes of host memory, more than the target of {limit}"
     wire.failure(outcome, message)
     ending.leave()
+
+
+Opener = Callable[[], Any]
+
+
+def before_cuda(then: Callable[[Opener], None]) -> None:
+    """Calls a function before CUDA is opened in this process, then torch's own opener.
+
+    That is the last moment at which a script can be forked. Everything that opens CUDA in torch calls
+    ``torch._C._cuda_init`` through ``torch.cuda._lazy_init``: a tensor that is moved there, a stream, a query of the
+    device's properties. In bursts, torch asks NVML whether a device exists (``PYTORCH_NVML_BASED_CUDA_CHECK``), which
+    does not open CUDA. A process that has opened CUDA cannot be forked. Nor can one that has queried the driver in
+    another way; this is tested.
+
+    If the function forks the process, the script continues in the child, and opens CUDA there.
+
+    Args:
+        then: Receives torch's own opener.
+    """
+    own: Opener = getattr(torch._C, "_cuda_init", lambda: None)  # a build without CUDA has none
+    home = os.getpid()
+
+    def opened() -> Any:
+        if os.getpid() == home:
+            then(own)
+        return own()
+
+    torch._C._cuda_init = opened
+
+
+def open_in_fork(own: Opener) -> None:
+    """Opens CUDA in a process that was forked within `before_cuda`, and computes there.
+
+    Raises:
+        RuntimeError: CUDA cannot be opened here.
+    """
+    if torch.cuda._is_in_bad_fork():
+        raise RuntimeError("the driver was asked before the fork")
+    torch.cuda._tls.is_initializing = True  # the forked parent holds its lock, within this call
+    own()
+    if torch.cuda.is_available():
+        float(torch.ones(8, device="cuda").sum())

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.bursts.hosts.endings import classify, device_failed
 from autotune.bursts.hosts.protocol import Commands, Part, PipeLostError, PipeReporter, Request, Seat
-from autotune.bursts.jobs.evaluator import Evaluator, evaluated
 from autotune.bursts.jobs.feed import DeviceFeed, Feed
 from autotune.bursts.jobs.prepared import Prepared, compiler_counts, prepared
 from autotune.bursts.jobs.ranks import Ranks
-from autotune.bursts.jobs.trainer import Drain, Learner, Trainer, WorkerKilledError
+from autotune.bursts.jobs.trainer import Drain, Evaluator, Learner, Trainer, WorkerKilledError, evaluated
 from autotune.timing.clock import clock_of
 from autotune.timing.gate import Gate
 from autotune.timing.loop import reads_batches

@@ -20,9 +20,9 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
-from autotune.bursts.jobs.evaluator import evaluated
 from autotune.bursts.jobs.feed import Feed
 from autotune.bursts.jobs.longest_samples import find_largest
+from autotune.bursts.jobs.trainer import evaluated
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs import WorkloadFacts, with_what_is_in_force
 from autotune.recorder.functions import Functions

@@ -41,7 +41,7 @@ from ..attributes import held_by
 from ..changes import Changes
 from ..drawing import Indices, Own
 from ..effects import compiling
-from ..harmless import harmless
+from ..hooks import harmless
 from ..observer import Observer
 from ..ranks import count_ranks
 from .adviser import Parent
