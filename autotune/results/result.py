@@ -97,8 +97,8 @@ class WorkloadRecord(Stored):
     @classmethod
     def of(cls, facts: WorkloadFacts, parameters: Parameters, script: ScriptRecord | None = None) -> WorkloadRecord:
         """The record of a workload whose facts are known, trained with some arguments of `build()`."""
-        known = {name: getattr(facts, name) for name in cls.model_fields.keys() - {"parameters", "script"}}
-        return cls(parameters=parameters, script=script, **known)
+        values = {name: getattr(facts, name) for name in cls.model_fields.keys() - {"parameters", "script"}}
+        return cls(parameters=parameters, script=script, **values)
 
 
 class Side(Stored):

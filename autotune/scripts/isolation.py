@@ -18,7 +18,7 @@ from autotune.bursts.hosts.endings import LONGER, OutOfTimeError, result_of
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import Request
 from autotune.bursts.hosts.running_job import Ended, Live
-from autotune.bursts.telemetry.gpu_telemetry import GpuWatch
+from autotune.bursts.telemetry.gpu_telemetry import GpuWatch, descendants_of_this
 from autotune.errors import AutotuneError, Interrupted, WorkloadError
 from autotune.hardware import CpuEnergy, GpuEnergy, open_energy
 from autotune.knobs import TrainConfig, affecting
@@ -54,7 +54,7 @@ class ScriptIsolation(Isolation):
         super().__init__(script.text, note)
         self._spawning = self._spawning or not forks
         self._seen: SeenScript | None = None
-        self._gpus = GpuWatch(())
+        self._gpus = GpuWatch((), descendants_of_this)
         self._script = script
         self._starts = 0
         self._server_layer = ""
@@ -114,7 +114,7 @@ class ScriptIsolation(Isolation):
         if hint := self._protection.hint(child.stderr_tail()):
             self._note(f"the script went on without what it was denied{hint}")
         self._seen = seen
-        self._gpus = GpuWatch(seen.used_gpus)
+        self._gpus = GpuWatch(seen.used_gpus, descendants_of_this)
         # A script that opens CUDA or a process group is forked before it does so.
         if seen.fork_unsafe_reason is not None and not (self._spawning or seen.cuda_opened or seen.opens_group):
             self.fork_unsafe_reason = seen.fork_unsafe_reason

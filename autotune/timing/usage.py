@@ -19,8 +19,8 @@ from .devices import devices_like
 if TYPE_CHECKING:
     import torch
 
-SAMPLE_SECONDS, LONGEST_PAUSE = 0.2, 5
-"""Time between two samples, and most samples between two looks at memory once it has settled."""
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 1.0
+"""Time between two looks at memory, while it grows and once it has settled."""
 GROWTH = 1.05
 """Growth of resident memory after which it is measured in full. That walks all pages: 35 ms for three processes of
 440 MB, during which training waits for each page that it touches first."""
@@ -334,16 +334,10 @@ class UsageWatch:
         return self._peak_bytes or None
 
     def _watch(self) -> None:
-        pause = countdown = 1
-        while not self._is_over.wait(SAMPLE_SECONDS):
-            self._sample()
-            countdown -= 1
-            if countdown == 0:
-                # A look takes a millisecond from training, and memory that has settled seldom grows again.
-                countdown = pause = 1 if self._look() else min(2 * pause, LONGEST_PAUSE)
-
-    def _sample(self) -> None:
-        """Samples what has no counter."""
+        pause = PAUSE_SECONDS
+        while not self._is_over.wait(pause):
+            # A look takes a millisecond from training, and memory that has settled seldom grows again.
+            pause = PAUSE_SECONDS if self._look() else min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _look(self) -> bool:
         """Looks at memory; returns whether it has grown notably."""

@@ -14,7 +14,7 @@ from time import time as wall_clock
 import torch
 
 from autotune.bursts.hosts.protocol import PipeReporter, Request
-from autotune.bursts.telemetry.gpu_telemetry import GpuTelemetry, open_gpu_telemetry
+from autotune.bursts.telemetry.gpu_telemetry import GpuWatch, processes_of_run
 from autotune.bursts.telemetry.sampling import Telemetry, Unwatched
 from autotune.hardware import CpuEnergy
 from autotune.knobs import TrainConfig
@@ -46,7 +46,7 @@ class Prepared:
     telemetry: Telemetry
     start_seconds: float
     build_seconds: float
-    gpu: GpuTelemetry | None
+    gpu: GpuWatch
     used_before: int | None
 
     def of_device(self) -> dict[str, int]:
@@ -55,7 +55,7 @@ class Prepared:
         if device.type != "cuda":
             return {}
         figures = {"fragmented_bytes": int(torch.cuda.memory_stats(device).get("inactive_split_bytes.all.peak", 0))}
-        used = self.gpu.used_bytes() if self.gpu is not None else None
+        used = self.gpu.used_bytes()
         if used is not None and self.used_before is not None:
             context = used - self.used_before - torch.cuda.memory_reserved(device)
             figures["device_context_bytes"] = max(0, int(context))
@@ -77,8 +77,9 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
     torch.manual_seed(request.seed)
     rank = this_rank()
     # Before our own context exists: processes that are there already are foreign.
-    gpu = open_gpu_telemetry(request.device_uuid, of_all=rank.alone) if rank.number == 0 else None
-    used_before = gpu.used_bytes() if gpu is not None else None
+    uuids = [request.device_uuid] if request.device_uuid is not None and rank.number == 0 else []
+    gpu = GpuWatch(uuids, processes_of_run, of_all=rank.alone)
+    used_before = gpu.used_bytes()
     cap_memory(request)
     tuned = Tuned(point.config, device=request.device or "cpu")
     energy = CpuEnergy.open() if tuned.device.type == "cpu" else None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import psutil
 
-from autotune.bursts.telemetry.gpu_telemetry import GpuTelemetry
+from autotune.bursts.telemetry.gpu_telemetry import GpuWatch
 from autotune.hardware import CpuEnergy
 from autotune.timing.usage import UsageWatch, increase
 
@@ -19,7 +18,7 @@ class Telemetry(UsageWatch):
     Args:
         limit_bytes: Host memory of the process tree above which `exceeded` is called, from the watching thread.
         exceeded: Receives the bytes in use; it is expected to end the process.
-        gpu: Telemetry of the GPU, if there is one to watch.
+        gpu: Watches the GPU, if there is one.
         energy: Energy counter of the processors, if they do the training.
         retries: Returns how often the device's allocator has had to try again so far; None if that is not counted.
         top: The process whose tree is watched; this one when None.
@@ -30,7 +29,7 @@ class Telemetry(UsageWatch):
         limit_bytes: int | None,
         exceeded: Callable[[int], None],
         *,
-        gpu: GpuTelemetry | None = None,
+        gpu: GpuWatch | None = None,
         energy: CpuEnergy | None = None,
         retries: Callable[[], int | None] = lambda: None,
         top: int | None = None,
@@ -40,7 +39,6 @@ class Telemetry(UsageWatch):
         super().__init__(limit_bytes, exceeded, top=top, helpers=helpers, retries=retries, peaks=True)
         self._gpu, self._energy = gpu, energy
         self._joules_before: float | None = None
-        self._lock = threading.Lock()
 
     def __enter__(self) -> Telemetry:
         self.start()
@@ -48,29 +46,24 @@ class Telemetry(UsageWatch):
 
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
+        if self._gpu is not None:
+            self._gpu.close()
         self._thread.join(timeout=1.0)
 
     def begin(self) -> None:
         """Begins the timed part of the burst: what was spent before does not count."""
-        with self._lock:
-            if self._gpu is not None:
-                self._gpu.begin()
-            self._joules_before = self._joules()
-            super().begin()
+        if self._gpu is not None:
+            self._gpu.begin()
+        self._joules_before = self._joules()
+        super().begin()
 
     def end(self) -> dict[str, Any]:
         """Ends the timed part; returns its figures, by the names of `TelemetrySummary`."""
-        with self._lock:
-            figures = super().end() | {"energy_joules": increase(self._joules_before, self._joules())}
-            return figures | (self._gpu.end() if self._gpu is not None else {})
+        figures = super().end() | {"energy_joules": increase(self._joules_before, self._joules())}
+        return figures | (self._gpu.end() if self._gpu is not None else {})
 
     def _joules(self) -> float | None:
         return self._energy.joules() if self._energy is not None else None
-
-    def _sample(self) -> None:
-        if self._gpu is not None:
-            with self._lock:
-                self._gpu.sample()
 
 
 class Unwatched(Telemetry):
