@@ -8,17 +8,14 @@ import sys
 
 import typer
 
-from autotune.commands.check import check
+from autotune.commands.check import check, cross
 from autotune.commands.compare import compare
-from autotune.commands.cross import cross
 from autotune.commands.doctor import doctor
 from autotune.commands.fleet import fleet
-from autotune.commands.launch import launch
 from autotune.commands.patch import patch
 from autotune.commands.probe import probe
-from autotune.commands.run import run
+from autotune.commands.run import launch, run, train
 from autotune.commands.show import card, report, schema, show
-from autotune.commands.train import train
 from autotune.commands.tune import tune
 from autotune.commands.watch import watch
 from autotune.errors import UsageError
