@@ -40,7 +40,7 @@ class Gate(Generic[PlayerOf]):
 
     Args:
         reporter: Reports to the parent.
-        watch: Watches this process.
+        watch: Watches this process; None if another rank does.
         device: The device that it trains on.
         alone: Whether no other rank trains with it. With several, all must see a failure alike.
         looks: Looks at the resources that are held; None if another rank does.
@@ -54,7 +54,7 @@ class Gate(Generic[PlayerOf]):
     _course: Course
 
     def __init__(
-        self, reporter: Reporter, watch: UsageWatch, device: torch.device, *, alone: bool, looks: Looks | None
+        self, reporter: Reporter, watch: UsageWatch | None, device: torch.device, *, alone: bool, looks: Looks | None
     ) -> None:
         self.is_shared = False
         self._reporter = reporter
@@ -210,12 +210,13 @@ class Gate(Generic[PlayerOf]):
         if command.start is not None:
             player.restart(command.start)
         self._reporter.phase("train")  # a script's parent reads the energy counter now, and again at the block's end
-        self._watch.begin()
+        if self._watch is not None:
+            self._watch.begin()
         # Another player has used the process since. No lead into an epoch: its start must be timed.
         leads = self.is_shared and not command.straight and not player.starts_loader
         lead = max(player.clock.lead, int(leads), player.step_passes if command.frees else 0)
         lap = yield from self._lap(player, lead, 1, command.until or 0)
-        seen = dict(self._watch.end())
+        seen = self._watch.end() if self._watch is not None else {}
         if self.is_shared:  # players share the allocator, so this is not specific to one config
             seen.pop("allocator_retries", None)
         player.check_loss()
@@ -267,7 +268,7 @@ class Gate(Generic[PlayerOf]):
         elif not self.is_shared:
             self._see_peaks(player)
         player.check_weights()
-        host = None if self.is_shared else self._watch.peak_bytes()
+        host = None if self.is_shared or self._watch is None else self._watch.peak_bytes()
         looks = self._looks.taken() if self._looks is not None else []
         value: dict[str, Any] = {
             "host_memory_bytes": host, "final_loss": player.loss, "looks": looks

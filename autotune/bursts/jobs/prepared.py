@@ -15,7 +15,7 @@ import torch
 
 from autotune.bursts.hosts.protocol import PipeReporter, Request
 from autotune.bursts.telemetry.gpu_telemetry import GpuWatch, processes_of_run
-from autotune.bursts.telemetry.sampling import Telemetry, Unwatched
+from autotune.bursts.telemetry.sampling import Telemetry
 from autotune.hardware import CpuEnergy
 from autotune.knobs import TrainConfig
 from autotune.measuring import Outcome, Point
@@ -34,7 +34,7 @@ class Prepared:
     Attributes:
         workload: What is trained.
         tuned: The config at work.
-        telemetry: Watches memory, the processors and the GPU.
+        telemetry: Watches memory, the processors and the GPU; None where the first of several ranks does.
         start_seconds: Seconds that starting the process took.
         build_seconds: Seconds that `build()` took.
         gpu: Telemetry of the GPU, if there is one.
@@ -43,7 +43,7 @@ class Prepared:
 
     workload: Workload
     tuned: Tuned
-    telemetry: Telemetry
+    telemetry: Telemetry | None
     start_seconds: float
     build_seconds: float
     gpu: GpuWatch
@@ -87,10 +87,10 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
     retries = functools.partial(allocator_retries, tuned.device)
     top = None if rank.alone else os.getppid()  # the launcher, above all ranks
     limit = request.memory_limit_bytes
-    watch = (
-        Unwatched() if rank.number else Telemetry(limit, over_limit, gpu=gpu, energy=energy, retries=retries, top=top)
+    telemetry = (
+        Telemetry(limit, over_limit, gpu=gpu, energy=energy, retries=retries, top=top) if rank.number == 0 else None
     )
-    with watch as telemetry:
+    with telemetry or contextlib.nullcontext():
         tuned.apply_process_settings()
         if request.steady_malloc:
             tune_allocator(tuned.device)

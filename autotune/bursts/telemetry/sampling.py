@@ -64,27 +64,3 @@ class Telemetry(UsageWatch):
 
     def _joules(self) -> float | None:
         return self._energy.joules() if self._energy is not None else None
-
-
-class Unwatched(Telemetry):
-    """Watches nothing: the first of several ranks watches all."""
-
-    def __init__(self) -> None:
-        super().__init__(None, lambda _: None)
-
-    def __enter__(self) -> Unwatched:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def begin(self) -> None:
-        """Does nothing."""
-
-    def end(self) -> dict[str, Any]:
-        """No figures."""
-        return {"seconds": 0.0}
-
-    def peak_bytes(self) -> int:
-        """No figures."""
-        return 0
