@@ -61,7 +61,7 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
     from autotune.report.saved import SavedResult
     from autotune.search.interrupts import CallInterrupts
     from autotune.search.stopping import Budget
-    from autotune.sessions.saving import tune_and_save
+    from autotune.sessions.tuning import tune_and_save
     from autotune.terminal.console import make_console
     from autotune.terminal.progress import make_progress
     from autotune.workload.by_value import Sent

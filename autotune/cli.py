@@ -8,20 +8,14 @@ import sys
 
 import typer
 
-from autotune.commands.card import card
-from autotune.commands.check import check
+from autotune.commands.check import check, cross
 from autotune.commands.compare import compare
-from autotune.commands.cross import cross
 from autotune.commands.doctor import doctor
 from autotune.commands.fleet import fleet
-from autotune.commands.launch import launch
 from autotune.commands.patch import patch
 from autotune.commands.probe import probe
-from autotune.commands.report import report
-from autotune.commands.run import run
-from autotune.commands.schema import schema
-from autotune.commands.show import show
-from autotune.commands.train import train
+from autotune.commands.run import launch, run, train
+from autotune.commands.show import card, report, schema, show
 from autotune.commands.tune import tune
 from autotune.commands.watch import watch
 from autotune.errors import UsageError
@@ -50,7 +44,7 @@ def main() -> None:
     except OSError as error:  # of stdout: files raise errors of their own, and typer handles a broken pipe
         if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}:
             raise
-        from autotune.terminal.streams import abandon
+        from autotune.terminal.console import abandon
 
         abandon(sys.stdout)
         typer.echo(

@@ -141,10 +141,6 @@ def remember_secrets(words: Iterable[str] = (), environment: Mapping[str, str] |
     """Hides the secrets of a command or the environment from now on, also where they are repeated without a name.
 
     The last lines of a script may quote a key that a server has refused.
-
-    Args:
-        words: The command.
-        environment: Variables.
     """
     values = [secret for _, secrets in _scanned(words) for secret in secrets]
     values += [value for name, value in (environment or {}).items() if _is_secret(name, value)]

@@ -26,6 +26,7 @@ import torch
 
 from autotune import TrainConfig
 from autotune.bursts.telemetry.sampling import Telemetry
+from autotune.timing.usage import resident_bytes
 from autotune.workload.target import load_workload
 from benchmarks.output import save
 from benchmarks.plain import Loop, set_process
@@ -90,11 +91,10 @@ def measure(case: Case, rounds: int, seed: int = 0) -> Rates:
 
 def look_seconds(looks: int = 20) -> float:
     """CPU time of one look at the process tree as it is now."""
-    with make_watcher() as watcher:
-        began = time.thread_time()
-        for _ in range(looks):
-            watcher.peak_bytes()
-        return (time.thread_time() - began) / looks
+    began = time.thread_time()
+    for _ in range(looks):
+        resident_bytes(peaks=True)
+    return (time.thread_time() - began) / looks
 
 
 def train_for(steps: Iterator[int], seconds: float) -> float:

@@ -204,11 +204,6 @@ class ProcessRunner:
     def losses(self, point: Point, steps: int, deadline_seconds: float) -> tuple[float, ...]:
         """The losses of a script's first steps, from the same seeds each time.
 
-        Args:
-            point: The point to train.
-            steps: Optimizer steps.
-            deadline_seconds: Time for the job.
-
         Raises:
             AutotuneError: It crashed, hung, or ran out of memory.
         """

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from autotune.commands.common import AtLeast, Quiet, Samples, Seconds, Target, reported
-from autotune.errors import INTERRUPTED_STATUS
+from autotune.commands.run import run
+from autotune.commands.tune import tune
+from autotune.errors import INTERRUPTED_STATUS, UsageError
 from autotune.sessions import options
+from autotune.sessions.options import OFFERED, Options
 
 
 @reported
@@ -39,14 +44,13 @@ def fleet(
 
     All machines use the working directory: Ray sends it to them, and Slurm's nodes share it.
     """
-    from autotune.commands.fleet_words import require_understood
+    from autotune.commands.fleet import require_understood
     from autotune.fleet import read_plan
     from autotune.report.comparison import render_comparison
     from autotune.search.interrupts import Interrupts
     from autotune.sessions.fleet_run import FleetRequest, FleetRun
     from autotune.terminal.comparison import comparison_table
-    from autotune.terminal.console import make_console
-    from autotune.terminal.fleet import ending_lines, step_line
+    from autotune.terminal.console import ending_lines, make_console, step_line
 
     plan = read_plan(file, engine=engine, address=address)
     request = FleetRequest.of(plan, folder, require_understood, model=model, budget=budget, others=tuple(others or ()))
@@ -67,3 +71,33 @@ def fleet(
         for ending in failed:
             console.print(ending_lines(ending.machine, ending.told, ending.log))
     raise typer.Exit(INTERRUPTED_STATUS if run.interrupted else 1 if failed else 0)
+
+
+PATHS = {"writable"}
+"""Options that name files of the machine, which this one may not have."""
+_REFUSED: Any = typer.BadParameter.__base__
+"""Base of click's usage errors. Some versions of typer include click, and others depend on it."""
+
+
+def require_understood(machine: str, words: Sequence[str]) -> None:
+    """Refuses a command line that the machine would refuse; paths are not checked, since they are the machine's.
+
+    Args:
+        machine: Its name in the fleet's file.
+        words: Its command line, after ``autotune``.
+
+    Raises:
+        UsageError: An option is unknown or invalid.
+    """
+    command, rest = (run, words[1:]) if words[:1] == ("run",) else (tune, words)
+    app = typer.Typer(add_completion=False)
+    app.command(context_settings={"allow_interspersed_args": command is not run})(command)
+    try:
+        typed = get_command(app).make_context("autotune", list(rest)).params
+    except _REFUSED as error:
+        raise UsageError(f"the options of {machine}: {error.format_message()}") from None
+    try:
+        given = {name: typed[name] for name in OFFERED.keys() & typed.keys() - PATHS}
+        Options.parse(given, target="", script=tuple(typed.get("command") or ()))
+    except UsageError as error:
+        raise UsageError(f"the options of {machine}: {error}") from None

@@ -1,13 +1,16 @@
-"""`autotune run`: tunes a training script without changing it."""
+"""Commands that run a training script: `run` tunes it, `launch` trains with a result, `train` tunes while it trains."""
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from autotune.commands.common import DryRun, Json, Quiet, reported
-from autotune.sessions.options import FOR_MODELS, Options, offering
+from autotune.sessions.options import FOR_MODELS, OFFERED, Options, offering, words_of
 
 Words = Annotated[
     list[str] | None,
@@ -47,3 +50,79 @@ def run(
         look_and_tell(parsed, as_json=json, quiet=quiet)
     else:
         raise typer.Exit(tune_and_tell(parsed, as_json=json, quiet=quiet, patching=patch))
+
+
+@reported
+def launch(
+    file: Annotated[Path, typer.Argument(help="A result file of autotune run.")],
+    command: Words = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse if this is a different machine, or where a process cannot be entered."),
+    ] = False,
+    no_realised: Annotated[
+        bool, typer.Option("--no-realised", help="Do not record beside FILE the rate that the training reaches.")
+    ] = False,
+) -> None:
+    """Runs a training script with a result's settings: autotune launch FILE -- python train.py --epochs 90."""
+    from autotune.hardware.host import read_cpu
+    from autotune.results.result import read_result
+    from autotune.scripts.launching import differences, launch_environment
+    from autotune.scripts.script import Script
+    from autotune.scripts.training import Training
+    from autotune.terminal.console import make_console, warning_lines
+
+    result, console = read_result(file), make_console()
+    script = Script.of(command or ())
+
+    def warn(sentence: str) -> None:
+        console.print(warning_lines([sentence]))
+
+    with tempfile.TemporaryDirectory(prefix="autotune-launch-") as folder:
+        environment = launch_environment(
+            result, file, script, os.environ, Path(folder), strict=strict, realised=not no_realised
+        )
+        for difference in differences(result, file, script, read_cpu({}), strict=strict):
+            warn(difference)
+        raise typer.Exit(Training(script, environment, Path(folder), warn, strict=strict).run())
+
+
+@reported
+def train(
+    command: Words = None,
+    out: Annotated[
+        Path | None, typer.Option(*words_of("out"), help=str(OFFERED["out"].description), metavar="FILE")
+    ] = None,
+    allow: Annotated[
+        str, typer.Option(help="Settings to try although they change what is learned: precision.", metavar="KNOB,…")
+    ] = "",
+    quiet: Quiet = False,
+) -> None:
+    """Trains for real, and finds faster settings meanwhile: autotune train -- python train.py --epochs 90."""
+    from autotune.bursts.hosts.cleanup import make_run_folder
+    from autotune.knobs import allowed_knobs
+    from autotune.sandbox.view import remove_folder
+    from autotune.scripts.live import Live
+    from autotune.scripts.script import Script
+    from autotune.sessions.outputs import require_result_place
+    from autotune.terminal.console import make_console, warning_lines
+    from autotune.wording import labelled
+
+    allowed = allowed_knobs(allow)
+    script, console = Script.of(command or ()), make_console()
+    if out is not None:
+        require_result_place(out)
+
+    def say(sentence: str) -> None:
+        if not quiet:
+            console.print(labelled("autotune", sentence, "bold"), soft_wrap=True)
+
+    def warn(sentence: str) -> None:
+        if not quiet:
+            console.print(warning_lines([sentence]))
+
+    folder = make_run_folder()
+    try:
+        raise typer.Exit(Live(script, out, folder, say, allowed).run(warn))
+    finally:
+        remove_folder(str(folder))

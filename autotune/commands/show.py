@@ -1,13 +1,14 @@
-"""`autotune show`: one result in the terminal."""
+"""Commands that read results: `show` in the terminal, `report` as a page, `card` as a picture; and `schema`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from autotune.commands.common import Json, reported, say
+from autotune.errors import UsageError
 
 
 @reported
@@ -21,8 +22,14 @@ def show(
     """Shows one result."""
     from autotune.results.files import to_json
     from autotune.results.result import read_result
-    from autotune.terminal.console import make_console, result_table, training_lines, usage_lines
-    from autotune.terminal.trials import profile_tables, trials_table
+    from autotune.terminal.console import (
+        make_console,
+        profile_tables,
+        result_table,
+        training_lines,
+        trials_table,
+        usage_lines,
+    )
 
     result = read_result(file)
     if json:
@@ -32,3 +39,57 @@ def show(
     console.print(trials_table(result) if why else result_table(result))
     console.print(training_lines(result, file))
     console.print(profile_tables(result) if why else usage_lines(result, file))
+
+
+@reported
+def report(files: Annotated[list[Path], typer.Argument(help="Result files.")]) -> None:
+    """Writes one HTML page beside each result, which opens from disk without a network."""
+    from autotune.report import write_report
+    from autotune.results.result import read_result
+    from autotune.sessions.outputs import PAGE, require_replaceable
+
+    results = [(read_result(file), file) for file in files]  # reads all before it writes any
+    for file in files:
+        require_replaceable("the report", file.with_suffix(".html"), PAGE)
+    for result, file in results:
+        say(str(write_report(result, file)))
+
+
+@reported
+def card(
+    file: Annotated[Path, typer.Argument(help="A result file.")],
+    svg: Annotated[Path | None, typer.Option(help="Write the picture to this file, as SVG.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write the picture to this file, as PNG.")] = None,
+) -> None:
+    """Draws a result as a card for a pull request: the speed-up, both rates, the changed knobs, and the machine.
+
+    Without --svg and --png, both pictures are written beside the result.
+    """
+    from autotune.files import write_whole
+    from autotune.report.card import card as drawn
+    from autotune.results.result import read_result
+    from autotune.sessions.outputs import CARDS, require_replaceable
+
+    result = read_result(file)
+    places: dict[Literal["svg", "png"], Path | None] = {"svg": svg, "png": png}
+    if svg is None and png is None:
+        places = {kind: file.with_suffix(f".{kind}") for kind in places}
+    for kind, place in places.items():
+        if place is None:
+            continue
+        require_replaceable(f"--{kind}", place, CARDS[kind])
+        try:
+            write_whole(place, drawn(result, kind))
+        except OSError as error:
+            raise UsageError(f"the card could not be written to {place}: {error.strerror or error}") from error
+        say(str(place))
+
+
+@reported
+def schema() -> None:
+    """Prints the JSON Schema of the result file."""
+    import json
+
+    from autotune.results.result import Result
+
+    say(json.dumps(Result.model_json_schema(by_alias=True, mode="serialization"), indent=2))

@@ -54,7 +54,7 @@ def tune_and_tell(options: Options, *, as_json: bool, quiet: bool, patching: boo
     from autotune.results.files import to_json
     from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget
-    from autotune.sessions.saving import tune_and_save
+    from autotune.sessions.tuning import tune_and_save
     from autotune.terminal.console import make_console, result_table, usage_lines
     from autotune.terminal.progress import make_progress
 

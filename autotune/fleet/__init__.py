@@ -5,8 +5,7 @@ their results; `campaign` starts all jobs, and starts a job again when its machi
 `search`. Start with `campaign`.
 """
 
-from autotune.fleet.campaign import Campaign, Ending
-from autotune.fleet.engine import Engine
+from autotune.fleet.campaign import Campaign, Ending, Engine
 from autotune.fleet.job import Job
 from autotune.fleet.plan import MachineKind, Plan, read_plan
 

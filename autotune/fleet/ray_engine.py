@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from autotune.errors import AutotuneError, UsageError
-from autotune.fleet.engine import Event
+from autotune.fleet.campaign import Event
 from autotune.fleet.job import Job, Reply, last_line
 from autotune.fleet.plan import MachineKind
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
-from autotune.fleet.engine import Event, Fate
+from autotune.fleet.campaign import Event, Fate
 from autotune.fleet.job import GRACE_SECONDS, Job, Reply, last_line, run_job
 from autotune.fleet.plan import MachineKind
 

@@ -6,9 +6,9 @@ import `recorder`, `timing` and shared basics, and no torch. Start with `probe`.
 
 from autotune.hardware.description import hardware_rows
 from autotune.hardware.energy import CpuEnergy, GpuEnergy, open_energy, why_no_energy
+from autotune.hardware.host import running, this_process
 from autotune.hardware.model import Cpu, Gpu, Hardware, Memory, Software, slug
 from autotune.hardware.probe import UNUSABLE, merge, pin_gpu, probe_host
-from autotune.hardware.process import running, this_process
 from autotune.stored import DeviceKind
 
 __all__ = [

@@ -7,12 +7,14 @@ A value that cannot be read stays None, and each reader puts the reason into its
 from __future__ import annotations
 
 import math
+import os
 import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -162,3 +164,18 @@ def _windows_model() -> str | None:
         except OSError:
             pass
     return platform.processor() or None
+
+
+def this_process() -> list[Any]:
+    """Identifies this process uniquely: by its machine, its id, and its start time."""
+    return [platform.node(), os.getpid(), psutil.Process().create_time()]
+
+
+def running(described: Any) -> int | None:
+    """The id of a process that `this_process` described, if it still runs on this machine."""
+    try:
+        node, pid, created = described
+        alive = node == platform.node() and psutil.Process(pid).create_time() == created
+    except (TypeError, ValueError, psutil.Error):
+        return None
+    return int(pid) if alive else None

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Mapping, MutableMapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from autotune.hardware import host, nvidia, surroundings
-from autotune.hardware.cgroups import ROOT
-from autotune.hardware.model import Gpu, Hardware, Peaks
+from autotune.hardware import host, nvidia
+from autotune.hardware.cgroups import ROOT, read_text
+from autotune.hardware.model import Gpu, Hardware, Peaks, Software
 
 UNUSABLE = "gpus.unusable"
 """The key of the reason why torch cannot use a GPU of this machine."""
@@ -41,7 +43,7 @@ def probe_host(
         gpus=nvidia.read_gpus(nvml, unread, environ),
         cpu=host.read_cpu(unread, root, usable=usable_cpus),
         memory=host.read_memory(unread, root),
-        software=surroundings.read_software(unread, root),
+        software=read_software(unread, root),
         unread=unread,
     )
 
@@ -151,3 +153,36 @@ def _is_missing(dump: Any, key: str) -> bool:
         elif isinstance(dump, dict):
             dump = dump.get(part)
     return dump in (None, (), [])
+
+
+DISTRIBUTION = "autotune-torch"
+
+
+def read_software(unread: dict[str, str], root: Path = ROOT) -> Software:
+    """The versions that affect speed, as far as they are known without importing torch."""
+    unread["software.cuda"] = "only torch knows what it was built for, and it was not imported"
+    return Software(
+        os=_os_name(root),
+        python=platform.python_version(),
+        torch=_version("torch", "software.torch", unread),
+        autotune=_version(DISTRIBUTION, "software.autotune", unread),
+    )
+
+
+def _version(distribution: str, field: str, unread: dict[str, str]) -> str | None:
+    """The version of an installed package."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        unread[field] = f"the package {distribution} is not installed"
+        return None
+
+
+def _os_name(root: Path) -> str:
+    """The operating system with its kernel and C library, which determines the allocator."""
+    if platform.system() != "Linux":
+        return platform.platform()
+    release = read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release")
+    names = re.findall(r"^PRETTY_NAME=[\"']?(.*?)[\"']?$", release, re.MULTILINE)
+    library = " ".join(platform.libc_ver()).strip()
+    return ", ".join(filter(None, [*names, f"Linux {platform.release()} {platform.machine()}", library]))

@@ -8,25 +8,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.hardware import DeviceKind
-from autotune.knobs import (
-    attention,
-    batch,
-    checkpointing,
-    compiling,
-    layout,
-    loader,
-    optimizer,
-    precision,
-    process,
-    ranks,
-)
+from autotune.knobs import batch, compiling, loader, model, optimizer, precision, process, ranks
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.knob import Effect, Framework, Knob
 
 if TYPE_CHECKING:
     import torch
 
-FAMILIES = (precision, batch, layout, attention, checkpointing, compiling, optimizer, loader, process, ranks)
+FAMILIES = (precision, batch, model, compiling, optimizer, loader, process, ranks)
 """The order in which values are set in torch, and first guesses are made: each guess sees those before it."""
 KNOBS: Mapping[str, Knob] = {knob.name: knob for family in FAMILIES for knob in family.KNOBS}
 DATALOADER_ARGUMENTS: Mapping[str, str] = {

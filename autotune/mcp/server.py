@@ -17,7 +17,7 @@ from autotune.errors import INTERRUPTED_STATUS, Interrupted, UsageError
 from autotune.sandbox.system import ENDING_SIGNALS, WINDOWS
 from autotune.search.interrupts import Stop
 from autotune.secrets import masked_text
-from autotune.terminal.progress_text import Sentence
+from autotune.terminal.progress import Sentence
 
 PROGRESS_SECONDS = 1.0
 """Interval between two progress reports. Not tuned."""

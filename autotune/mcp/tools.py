@@ -26,7 +26,7 @@ from autotune.search.stopping import Budget
 from autotune.secrets import masked_data, masked_text
 from autotune.sessions.options import FOR_SCRIPTS, OFFERED, Options, repeats, schema_of
 from autotune.sessions.outputs import BESIDE
-from autotune.terminal.progress_text import Sentence
+from autotune.terminal.progress import Sentence
 from autotune.units import parse_duration
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class _Measuring:
     async def run(self, context: Context[Any, Any], given: dict[str, Any]) -> ToolAnswer:
         """`autotune --model` and `autotune run`."""
         from autotune.commands.patch import after_run
-        from autotune.sessions.saving import tune_and_save
+        from autotune.sessions.tuning import tune_and_save
 
         options = _options(given, out_anywhere=self._desk.out_anywhere)
         budget = Budget(options.budget_seconds)
@@ -208,8 +208,7 @@ def _compare(given: dict[str, Any]) -> ToolAnswer:
 
 def _result_answer(result: Result, path: Path | None, page: Path | None, *, why: bool = False) -> ToolAnswer:
     """The answer for a result; `why` adds every burst."""
-    from autotune.terminal.console import result_table, training_lines, usage_lines
-    from autotune.terminal.trials import profile_tables, trials_table
+    from autotune.terminal.console import profile_tables, result_table, training_lines, trials_table, usage_lines
 
     diff = path.with_suffix(".diff") if path is not None and result.workload.script is not None else None
     places = {"file": path, "report": page, "diff": diff if diff is not None and diff.is_file() else None}

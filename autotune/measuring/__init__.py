@@ -2,11 +2,10 @@
 
 A `Burst` runs a `Point` and ends in an `Outcome`. A burst that ends well has a `Measurement`, which an `Objective`
 scores. A `Pair` compares a candidate with the incumbent; a `Speedup` is the ratio of two scores over several pairs of
-processes. The other modules are `numerics` (does a config still train the same thing?), `memory_model`, `profiles` and
+processes. The other modules are `numerics` (does a config still train the same thing?), `memory_model` and
 `telemetry_summary`. May import `knobs` and what lies below. Start with `records`.
 """
 
-from autotune.measuring.cycles import ran_faster, throttled
 from autotune.measuring.growth import Growth, Held, Look, SideName, slope
 from autotune.measuring.memory_model import Line, MemoryModel
 from autotune.measuring.numerics import (
@@ -28,9 +27,23 @@ from autotune.measuring.objective import (
     per_dollar,
 )
 from autotune.measuring.pairs import APART_ERROR, Pair, pair_apart, pair_of
-from autotune.measuring.profiles import Headroom, Operator, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.measuring.ratios import Scatter, block_error, paired, warm_up_length
-from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, compiler_text, pool, worst
+from autotune.measuring.records import (
+    Block,
+    Burst,
+    Headroom,
+    Measurement,
+    Operator,
+    Outcome,
+    Point,
+    Profile,
+    SampleCost,
+    SamplePart,
+    Synchronisation,
+    compiler_text,
+    pool,
+    worst,
+)
 from autotune.measuring.speedup import (
     FEWEST_PAIRS,
     PROCESS_SPREAD,
@@ -39,7 +52,9 @@ from autotune.measuring.speedup import (
     best_round_seconds,
     checked_by,
     comparable,
+    ran_faster,
     speedup_in,
+    throttled,
 )
 from autotune.measuring.statistics import Interval, KnownInterval
 from autotune.measuring.telemetry_summary import FOREIGN_CPU_LIMIT, SLOWDOWNS, TelemetrySummary, bearable, merged

@@ -15,8 +15,7 @@ from autotune.knobs.changes import changes_of
 from autotune.patching import framework_words as words
 from autotune.patching.arguments import ANY, set_arguments
 from autotune.patching.source import CannotEditError, Source, naming
-from autotune.results.result import Result
-from autotune.results.sites import Site, SourceRecord
+from autotune.results.result import Result, Site, SourceRecord
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,7 @@ class EditedFile:
 
 
 class Files:
-    """A script's files, as they were when it was measured.
-
-    Args:
-        record: The names and hashes of the files.
-    """
+    """A script's files, as they were when it was measured."""
 
     def __init__(self, record: SourceRecord) -> None:
         self._record = record

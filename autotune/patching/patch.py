@@ -16,8 +16,7 @@ from autotune.errors import UsageError
 from autotune.patching.diff import reverted, unified
 from autotune.patching.in_place import EditedFile, Files, read_file, set_in_place
 from autotune.patching.source import CannotEditError, Source, literal
-from autotune.results.result import Result
-from autotune.results.sites import SourceRecord
+from autotune.results.result import Result, SourceRecord
 from autotune.scripts.launching import script_of
 
 
@@ -41,10 +40,6 @@ class Patch:
 
 def patch_of(result: Result, path: Path) -> Patch:
     """A result's changes in the script's files, which are read from the working directory.
-
-    Args:
-        result: The result of a script.
-        path: The result's file.
 
     Raises:
         UsageError: The files are not here, or have changed; or they cannot be changed for another reason.

@@ -12,7 +12,7 @@ import tokenize
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from autotune.results.sites import Site
+from autotune.results.result import Site
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 """Where Python ends a line: a form feed, or a separator of Unicode, ends none."""
@@ -43,10 +43,6 @@ def naming(settings: Iterable[str]) -> Iterator[None]:
 
 class Source:
     """A file's tree, and edits at the places of its nodes. Offsets count bytes of UTF-8, as the tree's columns do.
-
-    Args:
-        content: The file's bytes.
-        argv: The words that the script was started with.
 
     Raises:
         CannotEditError: This version of Python cannot read it.

@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import DataLoader, IterableDataset
+
 from ..torch_settings import process_settings
 from ..torch_settings.copies import Copies
 from ..torch_settings.layout import follow_weights
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim import Optimizer
-    from torch.utils.data import DataLoader
 
 OF_ORDER = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
 """Arguments of DataLoader that decide the batches of samples."""
@@ -56,15 +57,6 @@ class Changes:
             - ``copies``: whether copies of batches do not wait
 
     Attributes:
-        knobs: A value for each knob.
-        changed: A value for each knob that differs from the script's own config.
-        loader: Arguments of DataLoader.
-        taking: The knob of each of them.
-        is_compiled: Whether torch.compile compiles a part of the training.
-        reads: Functions of `in_force`, by knob.
-        shows: Methods of `Effects`, by knob.
-        of_models: Names of the changed knobs that models must be found for.
-        ddp: Arguments of ``DistributedDataParallel``, by knob.
         wrapped: The ``DistributedDataParallel`` models made with these arguments.
         copies: Makes copies of batches that do not wait; None where they are left as they are.
         switched: Optimizers that were changed, in the order of their first steps; a script may train many models.
@@ -184,8 +176,6 @@ class Changes:
 
     def arguments(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """The arguments to recreate a loader: the script's own, with the changes."""
-        from torch.utils.data import DataLoader
-
         names = [name for name in inspect.signature(DataLoader).parameters if name not in OF_ORDER]
         arguments = {name: getattr(loader, name) for name in names if hasattr(loader, name)} | self.loader
         size = arguments.pop("batch_size", None)
@@ -215,6 +205,4 @@ def _put_variable(name: str, value: str) -> Undo:
 
 
 def _is_iterable(loader: DataLoader[Any]) -> bool:
-    from torch.utils.data import IterableDataset
-
     return isinstance(loader.dataset, IterableDataset)

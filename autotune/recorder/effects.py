@@ -87,12 +87,7 @@ class Effects:
                 self._forms.append((optimizer, FormWatch(optimizer, self._changes.knobs.optimizer_impl)))
 
     def missing(self, stream: Stream | None, *, reads_only: bool) -> dict[str, str]:
-        """Returns the knobs that did not take effect, each with the reason.
-
-        Args:
-            stream: The stream that the script draws from.
-            reads_only: Whether only the loader runs.
-        """
+        """Returns the knobs that did not take effect, each with the reason."""
         import torch
 
         missing: dict[str, str] = {}

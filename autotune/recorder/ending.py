@@ -48,11 +48,7 @@ def has_ended() -> bool:
 
 
 def rest_in_the_end(wire: Wire) -> None:
-    """Keeps this process from ending by itself: its launcher would believe that training has finished.
-
-    Args:
-        wire: To the parent, which kills this process.
-    """
+    """Keeps this process from ending by itself: its launcher would believe that training has finished."""
     _resting[:] = [wire]
 
 
@@ -64,12 +60,7 @@ def leave() -> NoReturn:
 
 
 def give_up(wire: Wire, error: BaseException) -> NoReturn:
-    """Ends the script when the recorder itself fails: it would train for real, and unprotected. Call it in ``except``.
-
-    Args:
-        wire: To the parent.
-        error: The recorder's error.
-    """
+    """Ends the script when the recorder itself fails: it would train on, unprotected. Call it in ``except``."""
     traceback.print_exc()
     message = f"autotune's recorder failed, and not the script: {sentence_of(error)}"
     wire.send("ended", error=message, steps=0, forwards=0, loaders=0, seen=None)

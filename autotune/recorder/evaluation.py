@@ -6,12 +6,12 @@ import gc
 import weakref
 from collections.abc import Callable, Iterable
 from time import perf_counter  # by name: the script may replace what `time` holds
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
 
 from ..torch_settings.naming import class_of, model_key, wrapped_in
-
-if TYPE_CHECKING:
-    from torch import nn
 
 OFTEN_STEPS = 2
 """A forward that recurs within this many steps is part of training, like that of a teacher. Not tuned: some scripts
@@ -136,8 +136,6 @@ class Copies:
 
     def _may_be(self, thing: Any) -> bool:
         """Whether an object may be a copy, by its type alone: touching the object might run code of the script."""
-        from torch import nn
-
         return issubclass(type(thing), nn.Module) and class_of(thing) in self._named
 
 
@@ -145,8 +143,6 @@ class _ReportingHook:
     """A hook that stays with copies of its model. Pickling turns it into one that does nothing."""
 
     def __init__(self, called: Callable[[str], None], key: str) -> None:
-        import torch
-
         self._called = called
         self._key = key
         self._wants_gradients = torch.is_grad_enabled

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ..timing.loop import autocast_dtype
 from ..torch_settings.undo import Undo, in_reverse
 from . import hooks
@@ -35,8 +37,6 @@ class Functions:
         self.attends = True
 
     def _on_cross_entropy(self, *args: Any, **kwargs: Any) -> None:
-        import torch
-
         if torch.compiler.is_compiling():
             return
         scores = args[0] if args else kwargs["input"]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from .ranks import this_rank
-
-if TYPE_CHECKING:
-    import torch
 
 MOST_ELEMENTS = 20_000_000
 """Most elements of a gradient that are compared (80 MB); a larger one is sampled evenly."""
@@ -28,8 +27,6 @@ def gradient_of(
     Returns:
         The elements, or an even sample of them, and the norm of all.
     """
-    import torch
-
     trained = [weight for weight in weights if weight.requires_grad]
     stride = max(1, math.ceil(sum(weight.numel() for weight in trained) / MOST_ELEMENTS))
     elements: list[torch.Tensor] = []
@@ -73,8 +70,6 @@ class Gradients:
             return
         if all(weight.grad is None for weight in weights):  # an optimizer whose step calls the model first
             return
-        import torch
-
         self._is_compared = True
         gradient, self._norm = gradient_of(weights, _own_part)
         if os.path.exists(file):

@@ -9,16 +9,17 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.modules import module as modules
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader, get_worker_info
 
 from ..torch_settings.compiled import compiled_graphs
 from ..torch_settings.naming import class_of, find_models, model_key
 from ..torch_settings.undo import Undo, in_reverse, put, unless_changed
-
-if TYPE_CHECKING:
-    import torch
-    from torch.optim import Optimizer
-    from torch.utils.data import DataLoader
 
 Iterate = Callable[["DataLoader[Any]"], Iterator[Any]]
 MOST_CALLS = 100
@@ -31,8 +32,6 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def on_iterate(then: Callable[[DataLoader[Any], Iterate], Iterator[Any]]) -> Undo:
     """Calls ``then(loader, iterate)`` in place of each ``iter(loader)``, except within workers."""
-    from torch.utils.data import DataLoader, get_worker_info
-
     original, callbacks = DataLoader.__iter__, [then]
 
     @functools.wraps(original)
@@ -44,12 +43,10 @@ def on_iterate(then: Callable[[DataLoader[Any], Iterate], Iterator[Any]]) -> Und
 
 def on_step(before: Callable[[Optimizer], None] = _nothing, after: Callable[[Optimizer], None] = _nothing) -> Undo:
     """Calls functions before and after each step of any optimizer of torch."""
-    from torch.optim import optimizer
-
     if before is not _nothing:
-        optimizer.register_optimizer_step_pre_hook(lambda stepping, *_: before(stepping))
+        register_optimizer_step_pre_hook(lambda stepping, *_: before(stepping))
     if after is not _nothing:
-        optimizer.register_optimizer_step_post_hook(lambda stepping, *_: after(stepping))
+        register_optimizer_step_post_hook(lambda stepping, *_: after(stepping))
 
     def end() -> None:
         nonlocal before, after
@@ -60,28 +57,21 @@ def on_step(before: Callable[[Optimizer], None] = _nothing, after: Callable[[Opt
 
 def on_mode(then: Callable[[Any, bool], None]) -> Undo:
     """Calls ``then(module, training)`` before each switch of a module to training or evaluation."""
-    from torch import nn
-
     return _around(nn.Module, "train", lambda module, mode=True: then(module, mode))
 
 
 def on_backward(before: Callable[[torch.Tensor], None], after: Callable[[], None] = _nothing) -> Undo:
     """Calls ``before(loss)`` and ``after()`` around each ``loss.backward()``."""
-    import torch
-
     return _around(torch.Tensor, "backward", lambda loss, *_, **__: before(loss), lambda *_, **__: after())
 
 
 def on_autocast(then: Callable[[str], None]) -> Undo:
     """Calls ``then(device)`` after each entry into autocast."""
-    import torch
-
     return _around(torch.autocast, "__enter__", after=lambda mode: then(mode.device))
 
 
 def on_gradients_again(then: Callable[[], None]) -> Undo:
     """Calls ``then()`` after each exit from a context without gradients that enables them again."""
-    import torch
 
     def left(*_: Any) -> None:
         if torch.is_grad_enabled():
@@ -93,8 +83,6 @@ def on_gradients_again(then: Callable[[], None]) -> Undo:
 
 def on_group(then: Callable[[], None]) -> Undo:
     """Calls ``then()`` before each opening of a process group by the script."""
-    import torch
-
     if not torch.distributed.is_available():
         return _nothing
     return _around(torch.distributed, "init_process_group", lambda *_, **__: then())
@@ -105,8 +93,6 @@ def on_function(name: str, then: Callable[..., None]) -> Undo:
 
     Compiled code calls it too, as part of its graph, so there it must only set an attribute.
     """
-    import torch
-
     return _unless_compiled(_around(torch.nn.functional, name, then))
 
 
@@ -155,9 +141,6 @@ def on_outermost_forward(
         inside: Receives the arguments of each module within.
         after: Receives the result of each module; None if it failed.
     """
-    import torch
-    from torch.nn.modules import module as modules
-
     # Torch warns about global hooks when a compiled model is called, but the script has not registered them.
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
     # torch.compile knows this and leaves out the code after it: the script's graphs stay the same.
@@ -203,8 +186,6 @@ def when_called(keys: Sequence[str], then: Callable[[list[Any]], None], most_cal
         then: Receives all models with these keys.
         most_calls: Calls in training after which it stops waiting; None for no limit.
     """
-    import torch
-
     named = {key.split(" ", 1)[0] for key in keys}
     calls = 0
 
@@ -220,3 +201,19 @@ def when_called(keys: Sequence[str], then: Callable[[list[Any]], None], most_cal
             end()
 
     end = on_outermost_forward(before)
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def harmless(method: Method) -> Method:
+    """Wraps a method: if it fails, it calls its object's ``give_up(reason)``, and training continues."""
+
+    @functools.wraps(method)
+    def tried(self: Any, *args: Any) -> Any:
+        try:
+            return method(self, *args)
+        except Exception as error:  # noqa: BLE001 - a full disk, a device that has failed, a script's own strange parts
+            self.give_up(f"{type(error).__name__}: {error}")
+
+    return tried  # type: ignore[return-value]

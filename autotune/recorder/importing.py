@@ -34,10 +34,6 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     """Finds a module as usual, with a loader that calls a function once the module is imported.
 
     It stays until then: many libraries only check for a module with ``importlib.util.find_spec``.
-
-    Args:
-        name: Name of the module.
-        then: The function to call.
     """
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
@@ -70,12 +66,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 
 class _NotifyingLoader(importlib.abc.Loader):
-    """A loader that calls a function after loading; other attributes come from the module's own loader.
-
-    Args:
-        loader: The module's own loader.
-        then: The function to call.
-    """
+    """A loader that calls a function after loading; other attributes come from the module's own loader."""
 
     def __init__(self, loader: Any, then: Callable[[], None]) -> None:
         self._loader = loader

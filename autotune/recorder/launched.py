@@ -9,31 +9,36 @@ import atexit
 import functools
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from ..torch_settings.naming import (
     batches_of,
     find_models,
     has_own_iterator,
     is_own_batch_sampler,
+    length_of,
     loader_key,
     loader_kind,
     models_of,
 )
 from . import hooks
+from .attributes import Attributes, is_same
 from .batches import Watched
 from .changes import Changes
+from .drawing import Drawing, Own
 from .matching import Match, note
-from .persistent_workers import StandIn
 from .ranks import this_rank
 from .realised import Notes
+from .stream import ITERATE
 from .surroundings import differences
 
 if TYPE_CHECKING:
-    from torch import nn
     from torch.optim import Optimizer
-    from torch.utils.data import DataLoader
 
 
 MADE = "_made_by_autotune"
@@ -60,8 +65,6 @@ class Launched:
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
-        import torch
-
         self._loop = orders["loop"]
         self._is_strict = orders.get("strict", False)
         self._left_out: list[str] = orders.get("left_out", [])
@@ -94,8 +97,6 @@ class Launched:
 
     def _count_batches(self, size: int) -> None:
         """Makes ``len(loader)`` count batches of another size, since schedules use it."""
-        from torch.utils.data import DataLoader, IterableDataset
-
         original = DataLoader.__len__
 
         @functools.wraps(original)
@@ -111,8 +112,6 @@ class Launched:
 
     def _feeds(self, loader: DataLoader[Any]) -> bool:
         """Whether a loader is like the tuned ones, and gradients are enabled."""
-        import torch
-
         if not torch.is_grad_enabled():
             return False
         return loader_kind(loader_key(loader)) in self._kinds and self._may_be_measured()
@@ -126,8 +125,6 @@ class Launched:
         return self._is_measured
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
-        import torch
-
         if torch.is_grad_enabled():
             self._match.drawn_from(loader)
         elif self._notes is not None:
@@ -228,8 +225,6 @@ class Launched:
             _say("the tuned model and its data were not seen together: this process trained as it is")
 
     def _missing(self) -> list[str]:
-        import torch
-
         missing = []
         if self._changes.loader and not self._stand_ins:
             missing.append("no loader like the one that was tuned was seen")
@@ -252,3 +247,89 @@ def _say_once(sentence: str) -> None:
 
 def _say(sentence: str) -> None:
     print(f"autotune: {sentence}", file=sys.stderr)
+
+
+_FOLLOWED = ("sampler", "batch_sampler")
+
+
+class StandIn:
+    """A loader that replaces a script's own, and later ones that the script makes like it: its workers persist.
+
+    They see changes to the data set between epochs, like workers that are started for each epoch. Random numbers are
+    drawn as by the script's own loader.
+
+    Args:
+        arguments: Arguments of `DataLoader`: the script's own with the changes.
+        say: Receives a warning about draws that differ.
+        persists_anyway: Whether workers persist in the unchanged script, and keep their copy of the data set.
+
+    Attributes:
+        was_changed: Whether the script has changed the data set, so that workers were restarted.
+    """
+
+    def __init__(self, arguments: dict[str, Any], say: Callable[[str], None], *, persists_anyway: bool = False) -> None:
+        self.was_changed = False
+        self._arguments = arguments
+        self._say = say
+        self._sampler = _sampler_of(arguments)
+        self._loader = self._made()
+        self._sees_changes = bool(arguments.get("persistent_workers")) and not persists_anyway
+        self._copied: Attributes | None = None
+        self._reader: weakref.ref[Watched] | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether an epoch is unfinished; not every script reaches its end: Lightning counts batches."""
+        reader = self._reader() if self._reader is not None else None
+        if reader is None or reader.is_over:
+            return False
+        batches = length_of(self._loader)
+        return batches is None or reader.count < batches
+
+    def takes_over(self, arguments: dict[str, Any]) -> bool:
+        """Whether it can replace a loader with these arguments; if so, it adopts that loader's order.
+
+        It must not be in use, and its workers must hold the same objects: data set and collate function.
+        """
+        if self.is_read or not self._is_alike(arguments):
+            return False
+        self._sampler = _sampler_of(arguments)
+        return True
+
+    def read(self, script: DataLoader[Any], *, goes_on: bool) -> Iterator[Any]:
+        """Starts an epoch.
+
+        Args:
+            script: The script's own loader.
+            goes_on: Whether that loader was read before.
+        """
+        if self._sees_changes:
+            self._see_changes()
+        reading = self._loader.read(Own.of(script), self._sampler, ITERATE, self._say, goes_on=goes_on)
+        self._reader = weakref.ref(reading)
+        return reading
+
+    def _made(self) -> Drawing:
+        return Drawing(**self._arguments)
+
+    def _see_changes(self) -> None:
+        """Restarts workers if their copies differ from the script's objects."""
+        former, self._copied = self._copied, Attributes(self._arguments["dataset"], self._arguments["collate_fn"])
+        if former is not None and not self._copied.are_as(former):
+            self._loader = self._made()
+            self.was_changed = True
+
+    def _is_alike(self, arguments: dict[str, Any]) -> bool:
+        if arguments.keys() != self._arguments.keys() or not arguments.get("persistent_workers"):
+            return False
+        # By identity: a data set may define equality in any way.
+        held = (name for name in arguments if name not in _FOLLOWED)
+        return all(is_same(arguments[name], self._arguments[name]) for name in held)
+
+
+def _sampler_of(arguments: dict[str, Any]) -> Any:
+    """The sampler of a loader's batches; None for an iterable data set."""
+    if "batch_sampler" in arguments:
+        return arguments["batch_sampler"]
+    sampler, size = arguments.get("sampler"), arguments["batch_size"]
+    return sampler if sampler is None or size is None else BatchSampler(sampler, size, arguments["drop_last"])

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..sandbox.inside import begin_training, watch_reading
 from ..timing.devices import uuids
 from ..timing.failing import sentence_of
@@ -68,8 +70,6 @@ class Look:
 
     def _on_draw(self, _: Any) -> None:
         """Ends a script again that has caught its end and continues to draw."""
-        import torch
-
         if self._is_over and torch.is_grad_enabled():
             end_burst()
 

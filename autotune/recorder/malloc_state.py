@@ -13,6 +13,8 @@ import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..sandbox.system import LINUX, libc
 from ..torch_settings.naming import batches_of, is_own_batch_sampler, length_of, tensors_in
 
@@ -31,8 +33,6 @@ class Activations:
 
     def note(self, returned: Any) -> None:
         """Notes what a module has returned."""
-        import torch
-
         # While tracing, sizes are tensors, which would be part of the script's graph.
         is_tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         if is_tracing or not torch.is_grad_enabled():

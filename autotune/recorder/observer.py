@@ -52,6 +52,8 @@ from itertools import pairwise
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..timing.devices import uuids
 from ..timing.loop import (
     StepProfile,
@@ -124,8 +126,6 @@ class Observer:
         reads: Mapping[str, str],
         late_seconds: float = math.inf,
     ) -> None:
-        import torch
-
         self._default_threads = torch.get_num_threads()
         self._enough, self._failed, self._stepped = enough, failed, stepped
         self._is_thorough, self._reads = is_thorough, reads
@@ -228,16 +228,12 @@ class Observer:
         return batches if begun is None else begun.through(batches, lambda batch: self._note_draw(begun, batch))
 
     def _begin(self, loader: DataLoader[Any]) -> Pass:
-        import torch
-
         self._loaders[id(loader)] = loader
         if torch.is_grad_enabled() and not self._draws:
             self._facts["fork_unsafe_reason"] = reason_of_others()  # now: the loader may start processes itself
         return self._passes.begin(loader, trains=torch.is_grad_enabled())
 
     def _on_draw(self, begun: Pass, batch: Any) -> None:
-        import torch
-
         if not torch.is_grad_enabled():
             return
         self._threads["draw"].add(threading.current_thread().name)
@@ -259,8 +255,6 @@ class Observer:
             self._finish()
 
     def _on_forward(self, model: Any, arguments: tuple[Any, ...]) -> None:
-        import torch
-
         self._forwards += 1
         if is_in_backward():  # checkpointing recomputes parts
             return
@@ -284,8 +278,6 @@ class Observer:
 
     def _on_inner_forward(self, arguments: tuple[Any, ...]) -> None:
         """Notes the arguments of an inner module: frameworks set a precision there."""
-        import torch
-
         if not torch.is_grad_enabled():  # such as a rollout or an evaluation
             return
         if "step_samples" not in self._facts and (rows := rows_of(arguments)) is not None:
@@ -362,8 +354,6 @@ class Observer:
 
     def _on_autocast(self, device: str) -> None:
         """Notes the precision of autocast, also for compiled models, whose calls are invisible."""
-        import torch
-
         if torch.is_grad_enabled() and (casts_to := autocast_dtype(self._facts.get("device", device))) is not None:
             self._facts["precision"] = casts_to
 
@@ -375,8 +365,6 @@ class Observer:
         self._enough(seen)
 
     def _seen(self) -> dict[str, Any]:
-        import torch
-
         evaluated = self._passes.evaluating(self._marks)
         count = len(self._draws)  # a thread of the script may continue to draw
         places = [place for place in range(count) if place not in evaluated]

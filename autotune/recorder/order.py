@@ -135,12 +135,7 @@ class SeededBatches(Sampler[Any]):
 
 
 class Beginning(Sampler[Any]):
-    """Yields only the first indices or batches of each epoch, for a script that never draws more.
-
-    Args:
-        sampler: The script's sampler.
-        count: Number of indices or batches.
-    """
+    """Yields only the first indices or batches of each epoch, for a script that never draws more."""
 
     def __init__(self, sampler: Any, count: int) -> None:
         self.generator = getattr(sampler, "generator", None)

@@ -9,6 +9,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
 from ..sandbox.system import stat_of
 from ..torch_settings.naming import arguments_of
 
@@ -17,8 +20,6 @@ _OF_LAUNCHER = "TORCHELASTIC_USE_AGENT_STORE"
 
 def count_ranks() -> int:
     """Number of processes that train together."""
-    import torch
-
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())
@@ -27,8 +28,6 @@ def count_ranks() -> int:
 
 def this_rank() -> int:
     """This process's rank, from 0."""
-    import torch
-
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
@@ -44,8 +43,6 @@ class Meeting:
     """
 
     def __init__(self, port: int, before: Callable[[int], None] = lambda _: None) -> None:
-        import torch
-
         self._port = port
         distributed = torch.distributed
         if not distributed.is_available():
@@ -86,8 +83,6 @@ def exchange_by(arguments: dict[str, Any], suits: Callable[[Any], bool]) -> list
     Returns:
         The list of models made so, which grows.
     """
-    from torch.nn.parallel import DistributedDataParallel
-
     made: list[Any] = []
     original: Any = DistributedDataParallel.__init__
 
@@ -105,8 +100,6 @@ def exchange_by(arguments: dict[str, Any], suits: Callable[[Any], bool]) -> list
 
 def exchange_of(models: Iterable[Any]) -> dict[str, Any] | None:
     """How models exchange gradients, as arguments of ``DistributedDataParallel``; None if they do not use it."""
-    from torch.nn.parallel import DistributedDataParallel
-
     for model in models:
         for part in model.modules():
             if isinstance(part, DistributedDataParallel):

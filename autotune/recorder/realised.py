@@ -20,6 +20,9 @@ from datetime import datetime, timezone
 from time import perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
 from ..timing.clock import clock_of
 from ..timing.usage import Processors, memory_bytes
 from ..torch_settings.compiled import compiled_graphs
@@ -27,12 +30,11 @@ from ..torch_settings.naming import batches_of, count_of, is_own_batch_sampler, 
 from . import hooks
 from .batches import Watched
 from .effects import compiling
-from .harmless import harmless
+from .hooks import harmless
 from .ranks import count_ranks, this_rank
 from .surroundings import here
 
 if TYPE_CHECKING:
-    import torch
     from torch.utils.data import DataLoader
 
 SCHEMA = "autotune.realised/1"
@@ -71,9 +73,6 @@ class Order(TypedDict):
 
 def note_training(order: Order, device: torch.device) -> None:
     """Starts notes of a new training in this process."""
-    import torch
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
     notes = _NOTED.get(order["path"])
     if notes is not None:
         notes.restart()
@@ -145,13 +144,7 @@ class Reading:
 
 
 class Drawing(Watched):
-    """The batches of a pass, counted in a `Reading`, whose attributes are faster to read than those of a proxy.
-
-    Args:
-        batches: The iterator.
-        reading: Counts the batches.
-        notes: Handles work that is due.
-    """
+    """The batches of a pass, counted in a `Reading`, whose attributes are faster to read than those of a proxy."""
 
     def __init__(self, batches: Iterator[Any], reading: Reading, notes: Notes) -> None:
         super().__init__(batches)
@@ -180,10 +173,6 @@ class Drawing(Watched):
 
 class Notes:
     """Measures a training, and appends notes to a file.
-
-    Args:
-        order: The order to take notes.
-        device: The device that trains.
 
     Attributes:
         due: A time on the host's clock. The next timed draw after it calls `attend`.
@@ -234,13 +223,7 @@ class Notes:
     def reads(
         self, loader: DataLoader[Any], iterate: Callable[[], Iterator[Any]], batch_size: int | None = None
     ) -> Iterator[Any]:
-        """Starts a pass through a loader that may feed training.
-
-        Args:
-            loader: The script's loader.
-            iterate: Begins the pass.
-            batch_size: Size of the batches, if not the loader's own.
-        """
+        """Starts a pass through a loader that may feed training."""
         if self._is_over:
             return iterate()
         requested = perf_counter()
@@ -463,14 +446,10 @@ class Notes:
 
     def _peak_bytes(self) -> int | None:
         """Peak device memory that torch has reserved since the process began."""
-        import torch
-
         return int(torch.cuda.max_memory_reserved(self._device)) if self._device.type == "cuda" else None
 
     def _clock_mhz(self) -> int | None:
         """The clock of the GPU's multiprocessors; None if torch cannot read it, e.g. without ``nvidia-ml-py``."""
-        import torch
-
         with contextlib.suppress(Exception):
             return int(torch.cuda.clock_rate(self._device)) if self._device.type == "cuda" else None
         return None

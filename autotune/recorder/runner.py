@@ -14,10 +14,12 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..sandbox.inside import announce_step, enter_layer
 from ..sandbox.system import adopt_orphans
 from ..timing.devices import cuda_devices
-from ..timing.usage import UsageWatch
+from ..timing.usage import UsageWatch, allocator_retries
 from ..timing.wire import Wire, parent_has_gone
 from ..torch_settings.naming import find_models, loader_key, without_length, wrapped_in
 from ..torch_settings.process_settings import tune_allocator
@@ -25,23 +27,20 @@ from . import ending, hooks
 from .batches import Watched
 from .changes import Changes
 from .evaluation import Copies
-from .feeding import Feeding, Reader
+from .feeding import Feeding, Reader, Source
 from .malloc_state import free_chunk
-from .opening_cuda import Opener, before_cuda, open_in_fork
 from .order import seed_all, seed_start
 from .ranks import Meeting, this_rank, top_of_run
 from .saving import leave_out_checkpoints
 from .script_gate import ScriptGate
 from .server import Server, unsafe_reason
-from .source import Source
 from .stream import Stream
 
 if TYPE_CHECKING:
-    import torch
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
 
-    from .script_player import ScriptPlayer
+    from .script_gate import ScriptPlayer
 
 
 def begin(orders: dict[str, Any]) -> None:
@@ -99,8 +98,6 @@ class Runner:
                 before_cuda(self._on_cuda)
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
-        import torch
-
         own = loader_key(loader)
         if not torch.is_grad_enabled():
             return self._iterated_aside(loader, own, iterate)
@@ -254,16 +251,12 @@ class Runner:
             self._wire.failure("crashed", f"the job got no layer of its own: {error}")
             ending.leave()
         self._exchange = Changes(self._request["changes"]).exchange()
-        import torch
-
         if self._threads is not None:
             torch.get_num_threads, torch.set_num_threads = self._own_threads
             torch.set_num_threads(self._threads)
 
     def _become(self, wire: Wire) -> ScriptGate:
         """Applies the job's changes, and makes its gate."""
-        import torch
-
         request = self._request
         if not self._models:
             gc.unfreeze()  # some may be made later; then existing ones are searched again
@@ -277,7 +270,9 @@ class Runner:
                 torch.cuda.set_per_process_memory_fraction(request["memory_fraction"], number)
         free_chunk(self._loop["evaluation_bytes"])
         device = torch.device(self._loop["device"])
-        usage = UsageWatch(limit, lambda seen: _exceeded(wire, request, seen, limit), top, device)
+        retries = functools.partial(allocator_retries, device)
+        usage = UsageWatch(limit, lambda seen: _exceeded(wire, request, seen, limit), top=top, retries=retries)
+        usage.start()
         if request["steady_malloc"] and device.type == "cpu":
             tune_allocator(device)
         wrapped = self._exchange.wrapped
@@ -294,8 +289,6 @@ class Runner:
 
         The script can still read and set the number of threads as usual.
         """
-        import torch
-
         self._own_threads = (torch.get_num_threads, torch.set_num_threads)
         self._threads = torch.get_num_threads()
 
@@ -352,3 +345,45 @@ def _exceeded(wire: Wire, request: dict[str, Any], seen: int, limit: int) -> Non
     message = f"the process tree took {seen} bytes of host memory, more than the target of {limit}"
     wire.failure(outcome, message)
     ending.leave()
+
+
+Opener = Callable[[], Any]
+
+
+def before_cuda(then: Callable[[Opener], None]) -> None:
+    """Calls a function before CUDA is opened in this process, then torch's own opener.
+
+    That is the last moment at which a script can be forked. Everything that opens CUDA in torch calls
+    ``torch._C._cuda_init`` through ``torch.cuda._lazy_init``: a tensor that is moved there, a stream, a query of the
+    device's properties. In bursts, torch asks NVML whether a device exists (``PYTORCH_NVML_BASED_CUDA_CHECK``), which
+    does not open CUDA. A process that has opened CUDA cannot be forked. Nor can one that has queried the driver in
+    another way; this is tested.
+
+    If the function forks the process, the script continues in the child, and opens CUDA there.
+
+    Args:
+        then: Receives torch's own opener.
+    """
+    own: Opener = getattr(torch._C, "_cuda_init", lambda: None)  # a build without CUDA has none
+    home = os.getpid()
+
+    def opened() -> Any:
+        if os.getpid() == home:
+            then(own)
+        return own()
+
+    torch._C._cuda_init = opened
+
+
+def open_in_fork(own: Opener) -> None:
+    """Opens CUDA in a process that was forked within `before_cuda`, and computes there.
+
+    Raises:
+        RuntimeError: CUDA cannot be opened here.
+    """
+    if torch.cuda._is_in_bad_fork():
+        raise RuntimeError("the driver was asked before the fork")
+    torch.cuda._tls.is_initializing = True  # the forked parent holds its lock, within this call
+    own()
+    if torch.cuda.is_available():
+        float(torch.ones(8, device="cuda").sum())

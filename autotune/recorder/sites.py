@@ -5,22 +5,30 @@ It runs within the script's calls, so nothing here may harm the script.
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import dis
 import functools
 import importlib.util
+import inspect
 import itertools
 import os
 import sys
 import sysconfig
 import weakref
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from ..torch_settings.naming import loader_key
 from ..torch_settings.undo import Undo, in_reverse
+from .attributes import held_by
 from .hooks import replace
-from .mutable import may_change
 from .surroundings import here
 
 _TAKES_ANY_KEYWORD = 0x08
@@ -28,17 +36,9 @@ _TAKES_ANY_KEYWORD = 0x08
 
 
 class Sites:
-    """Records the calls that make loaders and optimizers.
-
-    Attributes:
-        look_away: Stops recording.
-    """
+    """Records the calls that make loaders and optimizers."""
 
     def __init__(self) -> None:
-        import torch
-        from torch.optim import Optimizer
-        from torch.utils.data import DataLoader
-
         self._folder = os.getcwd()
         between = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
         paths = sysconfig.get_paths()  # not "data", which is the prefix: a script may lie in /usr/src
@@ -50,12 +50,7 @@ class Sites:
         self.look_away: Undo = in_reverse([_watch(DataLoader, self._on_loader), _watch(Optimizer, self._on_optimizer)])
 
     def described(self, loaders: list[Any], optimizers: list[Any]) -> dict[str, Any]:
-        """Describes the sites of loaders and optimizers, and the script.
-
-        Args:
-            loaders: Loaders that feed training.
-            optimizers: Optimizers that step.
-        """
+        """Describes the sites of loaders and optimizers, and the script."""
         main = self._main
         return {
             "main": main if main is not None and self._is_own(main) else None,
@@ -71,15 +66,11 @@ class Sites:
     @property
     def loaders(self) -> list[Any]:
         """All recorded loaders that are still alive."""
-        from torch.utils.data import DataLoader
-
         return [one for one in list(self._made) if isinstance(one, DataLoader)]
 
     @property
     def has_optimizer(self) -> bool:
         """Whether an optimizer of torch was made, and is still alive."""
-        from torch.optim import Optimizer
-
         return any(isinstance(one, Optimizer) for one in list(self._made))
 
     def evaluates(self) -> bool:
@@ -112,8 +103,6 @@ class Sites:
         return True
 
     def _on_loader(self, loader: Any, site: dict[str, Any] | None) -> None:
-        from torch.utils.data import DataLoader
-
         self._made[loader] = site
         if type(loader).__iter__ is not DataLoader.__iter__:
             self._own_loaders.add(type(loader).__name__)
@@ -143,13 +132,7 @@ class Sites:
         return {**site, "shared": len(others) > 1}
 
     def _site(self, frame: FrameType | None, made: Any, called: CodeType) -> dict[str, Any] | None:
-        """The call in a file of the script that led here, past the constructors of libraries.
-
-        Args:
-            frame: The innermost frame to check.
-            made: The object under construction.
-            called: The function that takes the arguments.
-        """
+        """The call in a file of the script that led here, past the constructors of libraries."""
         while frame is not None:
             code = frame.f_code
             place = _place(self._folder, code.co_filename)
@@ -238,3 +221,85 @@ def _signature(made: Any, called: CodeType) -> dict[str, Any]:
         "parameters": list(names[1:count]),
         "accepts": None if called.co_flags & _TAKES_ANY_KEYWORD else by_name,
     }
+
+
+_SETS = {"STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR"}
+_CHANGES = {"append", "extend", "insert", "clear", "update", "shuffle", "sort", "reverse", "pop", "remove"}
+"""Methods that change a list, a dictionary or a set, and functions that shuffle one."""
+
+
+def may_change(datasets: Iterable[Any], is_own: Callable[[type], bool], files: Iterable[str]) -> bool:
+    """Whether the source shows that data sets may change between epochs, which persistent workers would not see.
+
+    A look does not reach an epoch's end, so this reads the source. It looks for methods that set something, in the
+    script's classes of anything that a data set holds, and for loops that set an attribute of such an object, or an
+    item of one.
+
+    Args:
+        datasets: The data sets that training draws from.
+        is_own: Whether a class is the script's, not a library's.
+        files: The script's files.
+    """
+    parts = list(held_by(*datasets))
+    kinds = {kind for part in parts for kind in type(part).__mro__ if is_own(kind)}
+    names = {name for one in (*parts, *kinds) for name in getattr(one, "__dict__", {}) if not name.startswith("__")}
+    return any(map(_has_setter, kinds)) or any(name in names for file in files for name in _set_in_loops(file))
+
+
+def _has_setter(kind: type) -> bool:
+    """Whether a public method sets something; private ones are mostly called from the constructor."""
+    public = [value for name, value in vars(kind).items() if not name.startswith("_")]
+    setters = [value.fset if isinstance(value, property) else value for value in public]
+    return any(_sets(inspect.unwrap(one).__code__) for one in setters if isinstance(one, FunctionType))
+
+
+def _sets(code: CodeType) -> bool:
+    if _CHANGES & {*code.co_names}:
+        return True
+    return any(instruction.opname in _SETS for instruction in dis.get_instructions(code))
+
+
+def _set_in_loops(file: str) -> Iterator[str]:
+    """Yields attributes that a file sets repeatedly, or whose contents it sets, except those of ``self``."""
+    tree = ast.Module([], [])
+    with contextlib.suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        tree = ast.parse(Path(file).read_bytes())
+    for node in _repeated(tree):
+        if isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
+            yield from _path(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
+            for changed in (node.func.value, *node.args):
+                yield from _path(changed)
+
+
+def _repeated(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yields nodes in loops, in functions of the file that loops call, and in those that frameworks call."""
+    functions: dict[str, list[ast.AST]] = {}
+    waiting: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            functions.setdefault(node.name, []).append(node)
+        elif isinstance(node, (ast.For, ast.While)):
+            waiting.append(node)
+    waiting += [each for name in functions if name.startswith("on_") for each in functions[name]]
+    seen: set[ast.AST] = set()
+    for top in waiting:  # grows as it goes
+        for node in ast.walk(top):
+            if node not in seen:
+                seen.add(node)
+                yield node
+            if isinstance(node, ast.Call):
+                called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                waiting += functions.pop(called, ())
+
+
+def _path(node: ast.AST) -> Iterator[str]:
+    """Yields the attributes in an expression such as ``a.b[0].c``, except those of ``self``."""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        if isinstance(node, ast.Attribute) and not _is_self(node.value):
+            yield node.attr
+        node = node.func if isinstance(node, ast.Call) else node.value
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"

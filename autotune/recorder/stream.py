@@ -6,21 +6,23 @@ The order of samples depends only on seed and epoch, so that two configs train o
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import zlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
 from ..timing.endless import Counted, Endless
-from ..torch_settings.naming import has_own_iterator, length_of
+from ..torch_settings.naming import count_of, has_own_iterator, length_of
+from .batches import Batches
 from .order import Beginning, SeededBatches, SeededSampler, epoch_seed, random_numbers
-from .own_epoch import OwnEpoch
-from .reading import SeededCollate, seeded_reads
 
 if TYPE_CHECKING:
     from ..timing.clock import Clock
     from .changes import Changes
+
 
 ITERATE = DataLoader.__iter__
 """torch's own function, even if it is replaced later."""
@@ -126,3 +128,91 @@ def _shortened(arguments: dict[str, Any], batches: int | None) -> dict[str, Any]
         return arguments
     count = batches * (arguments["batch_size"] or 1)
     return {**arguments, "sampler": Beginning(arguments["sampler"], count)}
+
+
+class OwnEpoch(Batches):
+    """Yields batches with their numbers of samples. Their order depends on a seed as far as torch's samplers do."""
+
+    def __init__(self, iterate: Callable[[Any], Iterator[Any]], loader: DataLoader[Any], seed: int) -> None:
+        self._seed = seed
+        self._size, self._rest = loader.batch_size, length_of(loader.sampler)
+        self._is_begun = False
+        for one in (loader, loader.sampler):
+            if (own := getattr(one, "generator", None)) is not None:
+                own.manual_seed(seed)
+        with random_numbers(seed):
+            self._batches = iterate(loader)
+
+    def __next__(self) -> tuple[int, Any]:
+        # Without workers, a sampler draws its order only with the first batch.
+        with contextlib.nullcontext() if self._is_begun else random_numbers(self._seed):
+            batch = next(self._batches)
+        self._is_begun = True
+        return self._samples_of(batch), batch
+
+    def _inner(self) -> Any:
+        return self._batches
+
+    def _samples_of(self, batch: Any) -> int:
+        """The number of samples that the sampler drew: the batch's first tensor may also hold their neighbours."""
+        if self._size is None:
+            return count_of(batch)
+        samples = self._size if self._rest is None else min(self._size, max(1, self._rest))
+        self._rest = self._rest - samples if self._rest is not None else None
+        return samples
+
+
+class SeededReads:
+    """A map-style data set that reads each sample with its own random numbers; workers can unpickle it.
+
+    Augmentation draws other numbers with each number of workers, because each worker has its own seed. Loaders' batches
+    can only be compared bitwise without that effect.
+    """
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset = dataset
+        self._seed = seed
+        self.last = seed
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes that workers' start-up and collating need."""
+        if name.startswith("__") or "_dataset" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._read(self._dataset.__getitem__, index)
+
+    def _read(self, read: Callable[[Any], Any], index: Any) -> Any:
+        self.last = epoch_seed(self._seed, zlib.crc32(repr(index).encode()))
+        with random_numbers(self.last):
+            return read(index)
+
+
+class SeededBatchReads(SeededReads):
+    """The same for a data set that is indexed by lists."""
+
+    def __getitems__(self, indices: Any) -> Any:
+        return self._read(self._dataset.__getitems__, indices)
+
+
+class SeededCollate:
+    """Collates with random numbers that depend on the last sample of a batch."""
+
+    def __init__(self, collate: Callable[[Any], Any], reads: SeededReads) -> None:
+        self._collate = collate
+        self._reads = reads
+
+    def __call__(self, samples: Any) -> Any:
+        """Collates a batch."""
+        with random_numbers(self._reads.last):
+            return self._collate(samples)
+
+
+def seeded_reads(dataset: Any, seed: int) -> SeededReads:
+    """Wraps a data set; the wrapper is indexed by lists if the data set is."""
+    kind = SeededBatchReads if callable(getattr(dataset, "__getitems__", None)) else SeededReads
+    return kind(dataset, seed)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from .ranks import count_ranks
 
 
 def here() -> dict[str, Any]:
     """Facts that are unknown before the script trains; ``gpu`` is None if it uses none."""
-    import torch
-
     return {
         "torch": str(torch.__version__),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_initialized() else None,  # type: ignore[no-untyped-call]

@@ -206,14 +206,7 @@ def events_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
 
 
 class LiveLog:
-    """Keeps the events of a training, in a file and as a story, and reports the notable ones.
-
-    Args:
-        say: Shows a sentence to the user.
-
-    Attributes:
-        story: The events so far.
-    """
+    """Keeps the events of a training, in a file and as a story, and reports the notable ones."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.story = Story()

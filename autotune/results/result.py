@@ -9,7 +9,7 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, comp
 
 from autotune.errors import UsageError
 from autotune.hardware import DeviceKind, Hardware, Software
-from autotune.knobs import KNOBS, ModelFacts, Parameters, Scalar, TrainConfig
+from autotune.knobs import KNOBS, ModelFacts, Parameters, Scalar, TrainConfig, WorkloadFacts
 from autotune.measuring import (
     SAMPLES_PER_SECOND,
     Growth,
@@ -26,9 +26,41 @@ from autotune.measuring import (
     objective_named,
 )
 from autotune.results.files import Document, read_document
-from autotune.results.sites import SourceRecord, Words
-from autotune.secrets import masked_text
+from autotune.secrets import masked_command, masked_text
 from autotune.stored import Dollars, Figure, Seconds, Share, Stored, Whole
+
+Words = Annotated[tuple[str, ...], AfterValidator(masked_command)]
+"""A command, or part of one, without its secrets."""
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Site(Stored):
+    """A call in one of the script's files."""
+
+    file: str
+    line: Whole
+    end: tuple[Whole, Whole] | None = Field(
+        default=None, description="its last line, and the column behind it in bytes of UTF-8; null before Python 3.11"
+    )
+    kind: str | None = Field(default=None, description="the class that it creates")
+    parameters: tuple[str, ...] = Field(default=(), description="its positional arguments")
+    accepts: tuple[str, ...] | None = Field(default=None, description="its keyword arguments; null: any")
+    shared: bool = Field(default=False, description="it creates other loaders too")
+
+
+class SourceRecord(Stored):
+    """The files of a script, as they were when it was measured."""
+
+    main: str | None = Field(description="the file that was run, relative to autotune's folder; null: none of yours")
+    folder: str = Field(description="where the script ran, relative to autotune's folder")
+    argv: Words = Field(default=(), description="the words that the file was run with")
+    files: dict[str, Sha256] = Field(default_factory=dict, description="hash of each file that is named here")
+    loaders: tuple[Site | None, ...] = Field(
+        default=(), description="those that feed training; null: created elsewhere"
+    )
+    optimizers: tuple[Site | None, ...] = ()
+    may_change_data: bool = Field(default=False, description="the script seems to change its data between epochs")
+    has_autotune: bool = Field(default=False, description="the script's interpreter can import autotune")
 
 
 def _known_knobs(config: Any) -> Any:
@@ -62,6 +94,12 @@ class WorkloadRecord(Stored):
     )
     script: ScriptRecord | None = Field(default=None, description="null: a build()")
 
+    @classmethod
+    def of(cls, facts: WorkloadFacts, parameters: Parameters, script: ScriptRecord | None = None) -> WorkloadRecord:
+        """The record of a workload whose facts are known, trained with some arguments of `build()`."""
+        values = {name: getattr(facts, name) for name in cls.model_fields.keys() - {"parameters", "script"}}
+        return cls(parameters=parameters, script=script, **values)
+
 
 class Side(Stored):
     """A config and its measurement."""
@@ -74,6 +112,11 @@ class Side(Stored):
     def point(self) -> Point:
         """The config and the arguments of `build()`."""
         return Point(config=self.config, parameters=self.parameters)
+
+    @classmethod
+    def of(cls, point: Point, measurement: Measurement | None) -> Side:
+        """A point and its measurement."""
+        return cls(config=point.config, parameters=point.parameters, measurement=measurement)
 
 
 class AblationRow(Stored):

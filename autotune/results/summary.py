@@ -98,12 +98,7 @@ def unfinished(result: Result) -> str | None:
 
 
 def how_to_train(result: Result, path: Path) -> str:
-    """How to train with a result: a command that launches the script, else lines for your own script.
-
-    Args:
-        result: The result.
-        path: Its file, as the script will name it.
-    """
+    """How to train with a result: a command that launches the script, else lines for your own script."""
     script = result.workload.script
     if script is not None:
         return f"autotune launch {shlex.quote(path.as_posix())} -- {shlex.join(script.command)}"

@@ -54,12 +54,7 @@ def for_reading(path: Any) -> Any:
 
 
 class Mirror:
-    """Maps paths to the mirror.
-
-    Args:
-        layer: The folder that mirrors ``/``.
-        allowed: Folders that are written to directly.
-    """
+    """Maps paths to the mirror."""
 
     def __init__(self, layer: str, allowed: list[str]) -> None:
         self.layer = layer

@@ -163,11 +163,7 @@ def upper(layer: str, number: int) -> str:
 
 
 class _Explorer:
-    """Finds out by trial which role each folder can have.
-
-    Args:
-        plan: The plan to fill in.
-    """
+    """Finds out by trial which role each folder can have."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

@@ -13,8 +13,7 @@ from typing import Any, cast
 from autotune.errors import WorkloadError
 from autotune.knobs import KNOBS, TrainConfig, WorkloadFacts, arguments_as_knobs
 from autotune.knobs.config import allowed_words
-from autotune.results.result import ScriptRecord
-from autotune.results.sites import Site, SourceRecord
+from autotune.results.result import ScriptRecord, Site, SourceRecord
 from autotune.scripts.changes import BEGUN_ANEW
 from autotune.scripts.script import Script
 from autotune.scripts.seen import SeenScript

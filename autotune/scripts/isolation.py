@@ -18,23 +18,21 @@ from autotune.bursts.hosts.endings import LONGER, OutOfTimeError, result_of
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import Request
 from autotune.bursts.hosts.running_job import Ended, Live
-from autotune.bursts.telemetry.gpu_telemetry import GpuWatch
+from autotune.bursts.telemetry.gpu_telemetry import GpuWatch, descendants_of_this
 from autotune.errors import AutotuneError, Interrupted, WorkloadError
-from autotune.hardware import open_energy
+from autotune.hardware import CpuEnergy, GpuEnergy, open_energy
 from autotune.knobs import TrainConfig, affecting
 from autotune.knobs.changes import changes_of
 from autotune.knobs.registry import READS
 from autotune.measuring import Point
 from autotune.sandbox.protection import Protection
 from autotune.scripts.child import ScriptChild
-from autotune.scripts.energy import BlockEnergy
 from autotune.scripts.facts import baseline_of, facts_of, loop_of, require_trainable
 from autotune.scripts.looking import watch
 from autotune.scripts.ranks import free_port
-from autotune.scripts.restarting import Course, take_over, why_fruitless
 from autotune.scripts.script import QUIET, Script
 from autotune.scripts.seen import SeenScript
-from autotune.timing.protocol import Command
+from autotune.timing.protocol import FIRST, Command
 from autotune.units import format_seconds
 
 LOOK = "look"
@@ -58,7 +56,7 @@ class ScriptIsolation(Isolation):
         super().__init__(script.text, note)
         self._spawning = self._spawning or not forks
         self._seen: SeenScript | None = None
-        self._gpus = GpuWatch(())
+        self._gpus = GpuWatch((), descendants_of_this)
         self._script = script
         self._starts = 0
         self._serves = False
@@ -119,7 +117,7 @@ class ScriptIsolation(Isolation):
         if hint := self._protection.hint(child.stderr_tail()):
             self._note(f"the script went on without what it was denied{hint}")
         self._seen = seen
-        self._gpus = GpuWatch(seen.used_gpus)
+        self._gpus = GpuWatch(seen.used_gpus, descendants_of_this)
         # A script that opens CUDA or a process group is forked before it does so.
         if seen.fork_unsafe_reason is not None and not (self._spawning or seen.cuda_opened or seen.opens_group):
             self.fork_unsafe_reason = seen.fork_unsafe_reason
@@ -430,3 +428,103 @@ def _layer(job: Request | Live) -> str:
 
 def _config_of(request: Request) -> TrainConfig:
     return request.point.config if request.point is not None else TrainConfig()
+
+
+class Course:
+    """The commands of a job, so that a new process can repeat them when the script has finished its training.
+
+    Attributes:
+        request: The job.
+        fruitless: Whether no block was trained since the script began, so that restarting it would not help.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.fruitless = True
+        self._last_command: Command | None = None
+        self._begins = 0  # where the last requested block begins
+        self._joined: dict[int, Command] = {}
+        self._first_plays = True
+        self._ends: dict[int, int] = {}  # by player: where its last block ends in the stream of samples
+        self._anew: set[int] = set()  # players whose streams have begun again at another place
+
+    def note(self, command: Command) -> Command:
+        """Records a command; returns the one to send, which may have to name where its block begins."""
+        player, until = command.player, command.until
+        if until is not None:
+            self._begins = self._ends.get(player, 0) if command.start is None else command.start
+            self._ends[player] = until
+            if player in self._anew:
+                self._anew.discard(player)
+                command = dataclasses.replace(command, start=self._begins)
+        elif command.action == "join":
+            self._joined[player] = command
+        elif command.action == "leave":
+            self.without(player)
+        self._last_command = command
+        return command
+
+    def without(self, player: int) -> None:
+        """Records that a player is out or has left."""
+        self._joined.pop(player, None)
+        self._first_plays &= player != FIRST
+
+    def again(self) -> list[Command]:
+        """The commands for a restarted process whose first player is ready; the last one was interrupted."""
+        self.fruitless = True
+        if self._last_command is None:
+            return []
+        last = self._last_command
+        if last.action == "train":
+            last = dataclasses.replace(last, start=self._begins)
+        joins = [command for command in self._joined.values() if command is not last]
+        self._anew = {FIRST, *self._joined} - {last.player}
+        leaves = [] if self._first_plays else [Command(action="leave", player=FIRST)]
+        return [*joins, *leaves, last]
+
+
+def why_fruitless(error: str | None) -> str:
+    """Why restarting the script would not help, and what would.
+
+    Args:
+        error: The error by which the script ended after a whole epoch; None if it ended normally.
+    """
+    if error is None:
+        return "the script ended before one block was trained; have it train longer, by more steps or epochs"
+    return (
+        "the script failed before one block was trained, after it had drawn a whole epoch, which never ends in a burst "
+        f"({error}); make epochs longer, or size nothing by the length of an epoch"
+    )
+
+
+def take_over(live: Live, new: Live) -> None:
+    """Moves a live job to another process, for all that hold it."""
+    for field in dataclasses.fields(Live):
+        if field.name not in {"began", "kills_before"}:
+            setattr(live, field.name, getattr(new, field.name))
+
+
+class BlockEnergy:
+    """Adds the energy of each block to the event that reports it, without that of evaluations in the block.
+
+    The script's parent reads it: the script may lack NVML, or the right to read a counter.
+    """
+
+    def __init__(self, counter: CpuEnergy | GpuEnergy) -> None:
+        self._counter = counter
+        self._began: float | None = None  # joules at the block's begin, raised by those of its evaluations
+        self._evaluates: float | None = None  # joules at the begin of an evaluation
+
+    def note(self, event: dict[str, Any]) -> None:
+        """Notes an event of the script as soon as it arrives."""
+        now, phase = self._counter.joules(), event.get("phase")
+        if phase == "evaluate":
+            self._evaluates = now
+        elif phase == "train":
+            resumes = self._began is not None and self._evaluates is not None and now is not None
+            self._began = self._began + now - self._evaluates if resumes else now  # type: ignore[operator]
+            self._evaluates = None
+        elif event["event"] != "phase":
+            if event["event"] == "block" and self._began is not None and now is not None:
+                event["seen"]["energy_joules"] = now - self._began
+            self._began = self._evaluates = None

@@ -46,12 +46,7 @@ class Together:
         return bool(self._failures)
 
     def add_event(self, sender: int, event: dict[str, Any]) -> list[dict[str, Any]]:
-        """Takes an event of a rank; returns the merged events, which are empty until all ranks have sent theirs.
-
-        Args:
-            sender: The number of the rank's connection.
-            event: The event.
-        """
+        """Takes an event of a rank; returns the merged events, which are empty until all ranks have sent theirs."""
         kind = event["event"]
         if kind in {"joined", "started", "serves"}:
             self.pids.append(event["pid"])
@@ -157,13 +152,7 @@ def free_port() -> int:
 
 
 def on_port(command: Sequence[str], variables: dict[str, str], port: int) -> tuple[list[str], dict[str, str]]:
-    """A command and its environment with a port of its own for its ranks, so that two runs of it can coexist.
-
-    Args:
-        command: The words that were typed.
-        variables: The environment.
-        port: A free port.
-    """
+    """A command and its environment with a port of its own for its ranks, so that two runs of it can coexist."""
     words = list(command)
     for place, word in enumerate(words):
         option, equals, value = word.partition("=")

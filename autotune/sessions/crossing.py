@@ -210,22 +210,15 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
         )
     return Cross(
         created=datetime.now(timezone.utc),
-        workload=WorkloadRecord(
-            target=place.facts.target,
-            name=place.facts.name,
-            parameters=theirs.parameters,
-            samples=place.facts.samples,
-            fingerprint=place.facts.fingerprint,
-            model=place.facts.model,
-        ),
+        workload=WorkloadRecord.of(place.facts, theirs.parameters),
         # The name in this machine's own result, which the comparison shows beside it.
         machine=place.own[1].machine if place.own is not None else place.hardware.machine(place.device),
         hardware=place.hardware,
         software=place.hardware.software.model_copy(update={"autotune": __version__}),
         device=place.device,
         config_of=origin_of(source),
-        theirs=Side(config=theirs.config, parameters=theirs.parameters, measurement=_pooled(theirs, rounds)),
-        baseline=Side(config=baseline.config, parameters=baseline.parameters, measurement=_pooled(baseline, rounds)),
+        theirs=Side.of(theirs, _pooled(theirs, rounds)),
+        baseline=Side.of(baseline, _pooled(baseline, rounds)),
         own=_own_side(place.own, rounds) if place.own is not None else None,
         outcome=broken.outcome if broken is not None else Outcome.OK,
         failure=failure,

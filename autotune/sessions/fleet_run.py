@@ -124,13 +124,7 @@ class FleetRequest:
 
 @dataclass
 class FleetRun:
-    """One run of a fleet. As a context manager, it ends running jobs on exit.
-
-    Args:
-        request: What to tune, and on which machines.
-        report: Receives each machine's steps.
-        interrupts: Ends the run early.
-    """
+    """One run of a fleet. As a context manager, it ends running jobs on exit."""
 
     request: FleetRequest
     report: Report

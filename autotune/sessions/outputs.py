@@ -47,11 +47,6 @@ BESIDE = {".html": PAGE, ".journal": JOURNAL, ".live.jsonl": LIVE, ".diff": None
 def require_replaceable(option: str, path: Path, kind: Kind) -> None:
     """Refuses to replace anything but an empty file, or a file of autotune of the same kind.
 
-    Args:
-        option: The option that names the file, for the message.
-        path: The file.
-        kind: The kind of file to write.
-
     Raises:
         UsageError: Another file is there, or the file cannot be read.
     """

@@ -1,4 +1,4 @@
-"""One tuning from end to end: look at the machine and the workload, search, confirm."""
+"""One tuning from end to end: look at the machine and the workload, search, confirm, save the result."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.doctor import Examination, examine_quickly, known_examination
-from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, UsageError
+from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, ResultFileError, UsageError
 from autotune.hardware import UNUSABLE, DeviceKind, Hardware
 from autotune.knobs import Scalar, Space, TrainConfig, WorkloadFacts, build_space, limit_of, share_of_rank
 from autotune.measuring import NumericsGuard, Point, Profile
+from autotune.results.files import keep_document
 from autotune.results.result import Evaluation, Result, Scaling
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
@@ -369,3 +370,56 @@ def _place(out: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):  # someone else has put a file there
                 folder.rmdir()
         raise
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A result and its file.
+
+    Attributes:
+        result: The result; partial if the tuning was interrupted.
+        path: Its file; None if it could not be written.
+        failure: Why the file is not at the requested path; None if it is.
+    """
+
+    result: Result
+    path: Path | None
+    failure: ResultFileError | None
+
+    def write_page(self) -> tuple[Path | None, str | None]:
+        """Writes the report beside the result, unless the result had to be written elsewhere.
+
+        Returns:
+            The report's path, and the reason if it could not be made.
+        """
+        if self.path is None or self.failure is not None:
+            return None, None
+        try:
+            from autotune.report import write_report
+
+            return write_report(self.result, self.path), None
+        except Exception as error:  # noqa: BLE001 - the result is written; without its report it is still complete
+            return None, f"the report could not be made: {error}; 'autotune report {self.path}' tries again"
+
+
+def tune_and_save(options: Options, progress: Progress, budget: Budget, stop: Stop) -> Saved:
+    """Tunes, and writes the result.
+
+    Args:
+        options: The options of the command.
+        progress: Receives progress events; this function opens it.
+        budget: Wall-clock limit for the whole tuning.
+        stop: Ends the tuning early, with a partial result.
+
+    Raises:
+        AutotuneError: As `Tuning.run`.
+        Interrupted: Asked to end before the first burst ended.
+    """
+    try:
+        with progress:
+            result, place = Tuning(options, progress, budget, stop).run()
+    except Interrupted:
+        raise Interrupted("interrupted before the first burst ended; nothing was written") from None
+    with stop.held():
+        path, failure = keep_document(result, place)
+    return Saved(result, path, failure)

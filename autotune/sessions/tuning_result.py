@@ -112,14 +112,6 @@ def make_result(
 ) -> Result:
     """The result of a tuning, however the search ended.
 
-    Args:
-        search: The search.
-        setting: The workload, the machine and the options.
-        findings: How the search ended, and the measurements after it.
-        tried: Candidates from other machines' results.
-        notes: The notes that the user has seen.
-        seconds: Duration of the whole tuning.
-
     Raises:
         NothingFeasibleError: No config could be trained.
     """
@@ -134,17 +126,7 @@ def make_result(
     return Result(
         status="partial" if stopped_by == "interrupted" else "complete",
         created=datetime.now(timezone.utc),
-        workload=WorkloadRecord(
-            target=facts.target,
-            name=facts.name,
-            parameters=best.parameters,
-            samples=facts.samples,
-            fingerprint=facts.fingerprint,
-            model=facts.model,
-            flops_per_sample=facts.flops_per_sample,
-            padding_fraction=facts.padding_fraction,
-            script=setting.script,
-        ),
+        workload=WorkloadRecord.of(facts, best.parameters, setting.script),
         hardware=hardware,
         machine_name=setting.options.machine_name,
         dollars_per_hour=setting.options.dollars_per_hour,
@@ -377,10 +359,7 @@ def _sides(search: Search, best: Point, speedup: Speedup | None) -> tuple[Side, 
     points = (search.baseline, best)
     paired = search.confirmation.sides(best) if speedup is not None else None
     measured = paired or tuple(_measured(search, point) for point in points)
-    before, after = (
-        Side(config=point.config, parameters=point.parameters, measurement=its)
-        for point, its in zip(points, measured, strict=True)
-    )
+    before, after = map(Side.of, points, measured)
     return before, after
 
 

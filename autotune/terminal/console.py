@@ -7,8 +7,12 @@ Text from the user or a file goes into `Text` through `as_text`, never into mark
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import IO, Any, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Column, Table
@@ -16,11 +20,12 @@ from rich.text import Text
 
 from autotune.errors import AutotuneError
 from autotune.hardware import Hardware, hardware_rows
+from autotune.knobs import format_scalar
 from autotune.results import summary
 from autotune.results.check import Check
-from autotune.results.result import Result
+from autotune.results.result import Result, TrialRecord
+from autotune.results.summary import operators, sample_parts, skipped_lines, trial_notes, turn_text
 from autotune.results.trainings import read_trainings
-from autotune.terminal.streams import lasting
 from autotune.wording import as_text, labelled, ratio_text
 
 
@@ -148,3 +153,108 @@ def _search_lines(result: Result) -> Iterator[Text]:
         yield as_text(summary.warm_start_text(record))
     for note in search.notes:
         yield labelled("note", note)
+
+
+def step_line(machine: str, text: str) -> Text:
+    """One step of a machine, with the time of day, since fleets run for a long time."""
+    return Text.assemble((f"{datetime.now():%H:%M:%S} ", "dim"), labelled(machine, text, "bold"))
+
+
+def ending_lines(machine: str, reason: str, log: str) -> RenderableType:
+    """A machine that brought no result: the last lines of its job, then the reason."""
+    last = [as_text(line, "dim") for line in log.rstrip().splitlines()[-8:]]
+    return Group(*last, labelled(f"{machine} brought no result", reason, "bold red"))
+
+
+def trials_table(result: Result) -> RenderableType:
+    """One row per burst in the order of the run, under a heading for each stage and each turn; then skipped knobs."""
+    title = as_text(f"{result.workload.name} ({result.workload.target}): {len(result.trials)} bursts", "bold")
+    skipped = [as_text(line, "dim") for line in skipped_lines(result, every=True)]
+    skipped = [as_text("not searched", "bold"), *skipped] if skipped else []
+    if not result.trials:
+        return Group(title, as_text("this file does not say which bursts were run"), *skipped)
+    figures = ("#", "rate" if result.objective.is_rate else "score", "")
+    columns = [Column(heading, justify="right", overflow="fold") for heading in figures]
+    table = plain_table(*columns, Column("what and why", overflow="fold"))
+    base, heading = result.score_of(result.baseline), ""
+    for number, trial in enumerate(result.trials, 1):
+        if (own := trial.stage if trial.turn is None else turn_text(result.trials, trial.turn)) != heading:
+            heading = own
+            table.add_row("", "", "", as_text(heading, "bold"))
+        if (score := result.score_of(trial)) is None:
+            table.add_row(str(number), as_text(trial.outcome.value, "red"), "", _what_and_why(trial))
+        else:
+            ratio = ratio_text(score / base) if base else ""
+            table.add_row(str(number), result.objective.format(score), ratio, _what_and_why(trial))
+    return Group(title, table, *skipped)
+
+
+def profile_tables(result: Result) -> RenderableType:
+    """The slowest operators and the time to read a sample; empty if no profile was taken."""
+    if result.diagnosis.before is None and result.diagnosis.after is None:
+        return Group()
+    table = plain_table(Column(overflow="fold"), Column("before", justify="right"), Column("after", justify="right"))
+    for row in operators(result):
+        table.add_row(*map(as_text, row))
+    parts: list[RenderableType] = ["", as_text("operators, time per sample", "bold"), table]
+    if rows := sample_parts(result):
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for number, (name, where, time) in enumerate(rows):
+            table.add_row(as_text(f"  {name} ({where})" if number else name), as_text(time))
+        parts += ["", table]
+    return Group(*parts)
+
+
+def _what_and_why(trial: TrialRecord) -> Text:
+    changes = " ".join(f"{knob}={format_scalar(value)}" for knob, value in trial.changes.items()) or "baseline"
+    parts: list[str | Text] = [as_text(changes), "\n", as_text("; ".join([trial.reason, *trial_notes(trial)]), "dim")]
+    if trial.failure is not None:
+        parts += ["\n", as_text(trial.failure, "red")]
+    return Text.assemble(*parts)
+
+
+def lasting(console: Console) -> Console:
+    """The same console, made to drop what it can no longer write (a closed terminal or pipe)."""
+    if not isinstance(console.file, _LastingStream):
+        console.file = cast("IO[str]", _LastingStream(console.file))
+    return console
+
+
+def abandon(stream: IO[str]) -> None:
+    """Redirects a stream to the null device: its buffered text would otherwise fail at exit, with status 120."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor buffers nothing
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+class _LastingStream:
+    """A text stream that drops what cannot be written.
+
+    The stream itself is guarded, rather than each print, since rich also writes from its own thread, and turns a broken
+    pipe into SystemExit.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except BlockingIOError:  # full for the moment
+            pass
+        except OSError:
+            abandon(self._stream)
+        except ValueError:  # Python raises it for a stream that was closed meanwhile
+            if not self._stream.closed:
+                raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

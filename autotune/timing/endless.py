@@ -10,15 +10,14 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter  # by name: the user's code may replace what `time` holds
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch.utils.data import DataLoader
 
 from ..sandbox.system import signals
 from ..torch_settings.naming import count_of, length_of
 from .clock import Clock
 from .protocol import Start
-
-if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
 
 CACHED_BATCHES = 4
 """Batches that repeat where nothing is loaded. Not tuned."""
@@ -100,8 +99,6 @@ class Endless:
 
     def _iterated(self) -> Iterator[Any]:
         """An epoch of the loader, as torch iterates it."""
-        from torch.utils.data import DataLoader
-
         return DataLoader.__iter__(self.loader)
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:

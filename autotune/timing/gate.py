@@ -7,40 +7,29 @@ error is its own outcome: its loaders end, and the other players continue.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from time import perf_counter  # by name: the user's code may replace what `time` holds
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .keeping import Keeping
+import torch
+from torch import nn
+
+from ..torch_settings.naming import weights_of
 from .player import COMPILED_BATCHES, NonFiniteLossError, Player
 from .protocol import FIRST, Command, Lap
-from .usage import Looks, forget_peaks, free_cache, free_memory, peak_bytes
+from .usage import Looks, UsageWatch, available_bytes, forget_peaks, free_cache, free_memory, peak_bytes
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
     from torch.optim import Optimizer
 
     from .wire import Reporter
+
 
 OPENING_SECONDS = 2.0
 """The first steps stop after a whole one once they have taken longer, unless they compile. Not tuned."""
 
 PlayerOf = TypeVar("PlayerOf", bound=Player)
 Course = Generator[bool, None, None]
-
-
-class Watch(Protocol):
-    """Watches how this process and others use the machine."""
-
-    def begin(self) -> None:
-        """Begins a block."""
-
-    def end(self) -> Any:
-        """Returns what was seen since, as fields of a telemetry summary."""
-
-    def peak_bytes(self) -> int | None:
-        """Peak host memory so far; None where the system does not report it."""
 
 
 class Gate(Generic[PlayerOf]):
@@ -51,7 +40,7 @@ class Gate(Generic[PlayerOf]):
 
     Args:
         reporter: Reports to the parent.
-        watch: Watches this process.
+        watch: Watches this process; None if another rank does.
         device: The device that it trains on.
         alone: Whether no other rank trains with it. With several, all must see a failure alike.
         looks: Looks at the resources that are held; None if another rank does.
@@ -65,7 +54,7 @@ class Gate(Generic[PlayerOf]):
     _course: Course
 
     def __init__(
-        self, reporter: Reporter, watch: Watch, device: torch.device, *, alone: bool, looks: Looks | None
+        self, reporter: Reporter, watch: UsageWatch | None, device: torch.device, *, alone: bool, looks: Looks | None
     ) -> None:
         self.is_shared = False
         self._reporter = reporter
@@ -221,12 +210,13 @@ class Gate(Generic[PlayerOf]):
         if command.start is not None:
             player.restart(command.start)
         self._reporter.phase("train")  # a script's parent reads the energy counter now, and again at the block's end
-        self._watch.begin()
+        if self._watch is not None:
+            self._watch.begin()
         # Another player has used the process since. No lead into an epoch: its start must be timed.
         leads = self.is_shared and not command.straight and not player.starts_loader
         lead = max(player.clock.lead, int(leads), player.step_passes if command.frees else 0)
         lap = yield from self._lap(player, lead, 1, command.until or 0)
-        seen = dict(self._watch.end())
+        seen = self._watch.end() if self._watch is not None else {}
         if self.is_shared:  # players share the allocator, so this is not specific to one config
             seen.pop("allocator_retries", None)
         player.check_loss()
@@ -278,7 +268,7 @@ class Gate(Generic[PlayerOf]):
         elif not self.is_shared:
             self._see_peaks(player)
         player.check_weights()
-        host = None if self.is_shared else self._watch.peak_bytes()
+        host = None if self.is_shared or self._watch is None else self._watch.peak_bytes()
         looks = self._looks.taken() if self._looks is not None else []
         value: dict[str, Any] = {
             "host_memory_bytes": host, "final_loss": player.loss, "looks": looks
@@ -315,3 +305,53 @@ class Gate(Generic[PlayerOf]):
         if number in self._players:
             self._players.pop(number).close()
         free_memory()
+
+
+KEPT_SHARE = 0.125
+"""Largest share of available memory for a copy of weights and optimizer state. If they are larger, a loss that is not
+finite ends the host, which starts again without the player. Not tuned."""
+
+
+class Keeping:
+    """Copies of the tensors of some models and optimizers, on the host."""
+
+    def __init__(self) -> None:
+        self._kept: list[torch.Tensor] | None = None
+
+    def keep(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
+        """Copies them for `restore`, unless memory is short."""
+        tensors = list(_tensors(models, optimizers))
+        available = available_bytes()
+        if available is not None and sum(tensor.nbytes for tensor in tensors) > KEPT_SHARE * available:
+            self._kept = None
+        elif self._kept is not None and len(self._kept) == len(tensors):
+            for kept, tensor in zip(self._kept, tensors, strict=True):
+                kept.copy_(tensor)
+        else:
+            self._kept = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+
+    def restore(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> bool:
+        """Restores the copies, and drops gradients; returns whether there was a copy."""
+        optimizers = list(optimizers)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        tensors = list(_tensors(models, optimizers))
+        if self._kept is None or len(self._kept) != len(tensors):
+            return False
+        with torch.no_grad():
+            for tensor, kept in zip(tensors, self._kept, strict=True):
+                tensor.copy_(kept)
+        return True
+
+
+def _tensors(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:
+    """Yields weights, each once, then buffers and the state of optimizers."""
+    models, optimizers = list(models), list(optimizers)
+    weights = [weight for model in models for weight in model.parameters()]
+    weights += weights_of(*optimizers)
+    yield from ({id(weight): weight.data for weight in weights}).values()
+    for model in models:
+        yield from model.buffers()
+    for one in optimizers:
+        for state in one.state.values():
+            yield from (value for value in state.values() if isinstance(value, torch.Tensor))

@@ -7,7 +7,11 @@ import gc
 import os
 from collections.abc import Iterable, Sequence
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from ..sandbox.system import children_of
 from ..torch_settings.naming import (
@@ -25,11 +29,8 @@ from ..torch_settings.naming import (
 from ..torch_settings.packages import installed
 from ..torch_settings.repeated_blocks import count_blocks
 from .padding import Padding, padded_fractions
-from .traffic import traffic_of
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
     from torch.optim import Optimizer
 
 SAMPLE_SECONDS, MOST_SAMPLES = 0.3, 16
@@ -128,8 +129,6 @@ def usual(counts: list[int]) -> int:
 
 def described(loader: Any) -> dict[str, Any]:
     """Describes a script's loader by DataLoader's arguments."""
-    from torch.utils.data import DataLoader, IterableDataset
-
     dataset = loader.dataset
     iterable = isinstance(dataset, IterableDataset)
     size = None if is_own_batch_sampler(loader) else batches_of(loader)[1]
@@ -147,8 +146,6 @@ def described(loader: Any) -> dict[str, Any]:
 
 def reads_batches(dataset: Any) -> bool:
     """Whether a worker may read a whole batch of a data set at once, rather than sample by sample."""
-    from torch.utils.data import IterableDataset, Subset
-
     while isinstance(dataset, Subset):  # a subset always has the method, and calls its data set's if that has one
         dataset = dataset.dataset
     return isinstance(dataset, IterableDataset) or hasattr(dataset, "__getitems__")
@@ -231,8 +228,6 @@ def has_sparse_gradients(optimizer: Optimizer) -> bool:
 
 def implementations(optimizer: Optimizer | None) -> list[str]:
     """The forms that an optimizer accepts with its arguments."""
-    import torch
-
     if optimizer is None:
         return []
     forms: list[str] = [form for form in ("foreach", "fused") if form in optimizer.defaults]
@@ -247,8 +242,6 @@ def implementations(optimizer: Optimizer | None) -> list[str]:
 
 def holders_of(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
     """The outermost models that hold optimizers' weights, called or not: calls in compiled code are invisible."""
-    from torch import nn
-
     stepped = {id(weight) for weight in weights_of(*optimizers)}
     modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
     return outermost(one for one in modules if any(id(weight) in stepped for weight in one.parameters()))
@@ -263,8 +256,6 @@ def outermost(models: Iterable[nn.Module]) -> list[nn.Module]:
 
 def autocast_dtype(device: str) -> str | None:
     """The type that a device computes in under the script's own autocast; None without one."""
-    import torch
-
     try:
         on, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
     except (TypeError, AttributeError):  # torch before 2.4
@@ -275,8 +266,6 @@ def autocast_dtype(device: str) -> str | None:
 
 def is_in_backward() -> bool:
     """Whether this thread computes gradients."""
-    import torch
-
     task = getattr(torch._C, "_current_graph_task_id", None)  # private to torch, so it may disappear
     return task is not None and task() != -1
 
@@ -291,8 +280,6 @@ def is_compiled(model: nn.Module) -> bool:
 
 def sums_of(models: Iterable[nn.Module]) -> list[float]:
     """The sum of each weight, which shows whether it has changed."""
-    import torch
-
     sums = []
     with torch.no_grad():
         for model in models:
@@ -320,3 +307,47 @@ def _is_tracker(process: int) -> bool:
     with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as command_line:
         return b"resource_tracker" in command_line.read()
     return True
+
+
+class Traffic(NamedTuple):
+    """Least bytes that are read and written for any batch, without activations, which are unknown.
+
+    Attributes:
+        pass_bytes: Bytes of a micro-batch: each weight is read forward and backward, each gradient is written.
+        update_bytes: Bytes of an optimizer step: gradients are read, weights and state are read and written.
+    """
+
+    pass_bytes: int
+    update_bytes: int
+
+
+def traffic_of(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Traffic:
+    """The traffic of a training whose optimizers have stepped. Rows that a pass reads of embeddings do not count.
+
+    Args:
+        models: The trained models.
+        optimizers: Their optimizers. If one keeps state for other weights but none for a weight, that weight had no
+            gradient, and does not count.
+    """
+    weights: dict[torch.Tensor, bool] = {}  # whether all of it is read
+    for model in models:
+        for module in model.modules():
+            for weight in module.parameters(recurse=False):
+                weights[weight] = weights.get(weight, False) or not _looks_up(module)
+    trained: set[torch.Tensor] = set()
+    update_bytes = 0
+    for optimizer in optimizers:
+        for weight in weights_of(optimizer):
+            if weight in trained or not weight.requires_grad or (optimizer.state and weight not in optimizer.state):
+                continue
+            trained.add(weight)
+            kept = [value for value in optimizer.state.get(weight, {}).values() if isinstance(value, torch.Tensor)]
+            update_bytes += 3 * weight.nbytes + sum(2 * value.nbytes for value in kept if value.numel() > 1)
+    read = {weight for weight, whole in weights.items() if whole and (weight in trained or not weight.requires_grad)}
+    backward = sum(weight.nbytes * (1 + (weight in read)) for weight in trained)
+    return Traffic(sum(weight.nbytes for weight in read) + backward, update_bytes)
+
+
+def _looks_up(module: nn.Module) -> bool:
+    """Whether a module only reads the rows of its weights that a batch selects."""
+    return isinstance(module, (nn.Embedding, nn.EmbeddingBag))

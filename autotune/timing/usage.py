@@ -8,18 +8,19 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from time import perf_counter, sleep  # by name: the script may replace what `time` holds
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from time import monotonic, perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
-from ..sandbox.system import LINUX, children_of, stat_of
+from ..sandbox.system import CHILDREN_ARE_LISTED, LINUX, children_of, stat_of
 from .devices import devices_like
 
 if TYPE_CHECKING:
     import torch
 
-WATCH_SECONDS = 0.5
-"""Time between two checks of memory."""
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 1.0
+"""Time between two looks at memory, while it grows and once it has settled."""
 GROWTH = 1.05
 """Growth of resident memory after which it is measured in full. That walks all pages: 35 ms for three processes of
 440 MB, during which training waits for each page that it touches first."""
@@ -35,24 +36,27 @@ a process of 470 MB, and a slope needs three looks in a round of a second or two
 
 
 def processes(top: int | None = None) -> list[int]:
-    """A process (this one by default) and its descendants; only itself where the system does not report them."""
+    """A process (this one by default) and its descendants; only itself where nothing reports them."""
     family = [top or os.getpid()]
+    if not CHILDREN_ARE_LISTED:
+        try:
+            return family + [child.pid for child in _process(family[0]).children(recursive=True)]
+        except _not_read():
+            return family
     for process in family:  # grows as it goes
         with contextlib.suppress(OSError):
             family += children_of(process)
     return family
 
 
-def memory_bytes() -> int | None:
-    """Memory of all `processes`, shared pages counted once; None where the system does not report it."""
-    total = 0
-    for process in processes():
-        with contextlib.suppress(OSError, ValueError), open(f"/proc/{process}/smaps_rollup", "rb") as rollup:
-            for line in rollup:
-                if line.startswith(b"Pss:"):
-                    total += 1024 * int(line.split()[1])
-                    break
-    return total or None
+def memory_bytes(family: Iterable[int] | None = None, *, peaks: bool = False) -> int | None:
+    """Memory of processes, shared pages counted once where the system reports that; None if it reports none.
+
+    Args:
+        family: Ids of the processes; None for `processes`.
+        peaks: Whether to count each process at its peak, where the system reports that.
+    """
+    return int(_total(family, lambda process: _memory_bytes(process, peaks=peaks))) or None
 
 
 def available_bytes() -> int | None:
@@ -64,17 +68,12 @@ def available_bytes() -> int | None:
     return None
 
 
-def resident_bytes(process_ids: Iterable[int] | None = None) -> int:
+def resident_bytes(family: Iterable[int] | None = None, *, peaks: bool = False) -> int:
     """Memory of processes, shared pages counted for each: an upper bound of `memory_bytes`, and faster to read.
 
-    Args:
-        process_ids: Ids of the processes; None for `processes`.
+    The arguments are those of `memory_bytes`.
     """
-    total = 0
-    for process in processes() if process_ids is None else process_ids:
-        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/statm") as statm:
-            total += int(statm.read().split()[1])
-    return total * mmap.PAGESIZE
+    return int(_total(family, lambda process: (peaks and _peak_bytes(process)) or _resident_bytes(process)))
 
 
 def free_memory() -> None:
@@ -174,10 +173,10 @@ def _unbacked_bytes(process: int) -> int:
     """Proportional memory of a process without file pages, which the kernel can drop, as for a mapped data set.
 
     Raises:
-        OSError: The process has ended.
+        OSError: The process has ended, or the system does not report it.
     """
-    with open(f"/proc/{process}/smaps_rollup", "rb") as rollup:
-        return sum(1024 * int(line.split()[1]) for line in rollup if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")))
+    sizes = _bytes_by_name(process, "smaps_rollup")
+    return sizes.get("Pss_Anon:", 0) + sizes.get("Pss_Shmem:", 0)
 
 
 class Looks:
@@ -223,85 +222,242 @@ class Looks:
         return taken
 
 
+@dataclass(frozen=True)
+class CpuSeconds:
+    """CPU time spent until now, in seconds over all CPUs."""
+
+    at: float
+    busy: float
+    idle: float
+    stolen: float
+    own: float
+
+
+def shares(before: CpuSeconds, after: CpuSeconds) -> dict[str, float]:
+    """Fractions of all CPUs between two readings, by the names of `measuring.TelemetrySummary`."""
+    seconds, own = after.at - before.at, after.own - before.own
+    if seconds <= 0:
+        return {"seconds": 0.0}
+    spent = {
+        "cpu_fraction": own,
+        "foreign_cpu_fraction": after.busy - before.busy - own,
+        "idle_cpu_fraction": after.idle - before.idle,
+        "stolen_cpu_fraction": after.stolen - before.stolen,
+    }
+    capacity = seconds * (os.cpu_count() or 1)
+    # The system counts in ticks of 10 ms, so that short spans can come out below zero.
+    return {"seconds": seconds, **{name: min(1.0, max(0.0, part / capacity)) for name, part in spent.items()}}
+
+
 class Processors:
-    """Measures the share of the processors that other programs took since a moment, unless enough were idle.
+    """Measures who used the processors since it was made.
 
     Args:
         top: This process and its descendants are not counted as others; None for the current process.
+        helpers: Further processes that are not, without their descendants.
     """
 
-    def __init__(self, top: int | None = None) -> None:
-        self._top = top
+    def __init__(self, top: int | None = None, helpers: Sequence[int] = ()) -> None:
+        self._top, self._helpers = top, helpers
         self._began = self._read()
 
-    def taken(self) -> float:
-        """The share; 0 if unknown."""
+    def shares(self) -> dict[str, float]:
+        """The `shares` since then; only ``seconds``, and those 0, where the system does not report them."""
         before, now = self._began, self._read()
-        if before is None or now is None or now[0] <= before[0]:
-            return 0.0
-        total, busy, own = (now[index] - before[index] for index in range(3))
-        return lost_fraction(max(0.0, (busy - own) / total), max(0.0, 1 - busy / total))
+        return shares(before, now) if before is not None and now is not None else {"seconds": 0.0}
 
-    def _read(self) -> tuple[float, float, float] | None:
-        """Ticks of all processors: total, busy, and our own."""
+    def taken(self) -> float:
+        """Share that other programs and virtual machines took from this run; 0 if unknown."""
+        seen = self.shares()
+        lost = lost_fraction(seen.get("foreign_cpu_fraction", 0.0), seen.get("idle_cpu_fraction"))
+        return seen.get("stolen_cpu_fraction", 0.0) + lost
+
+    def _read(self) -> CpuSeconds | None:
+        """CPU time until now; None if it cannot be read, as when the user's code has taken every file descriptor."""
         try:
-            with open("/proc/stat") as stat:
-                figures = [float(figure) for figure in stat.readline().split()[1:9]]
-            own = 0.0
-            for process in processes(self._top):
-                with contextlib.suppress(OSError):
-                    own += sum(map(float, stat_of(process)[11:15]))
-        except (OSError, IndexError, ValueError):
+            busy, idle, stolen = _machine_seconds()
+            own = _total(processes(self._top), _cpu_seconds)
+            own += _total(self._helpers, lambda process: _cpu_seconds(process, with_ended=False))
+        except _not_read():
             return None
-        return sum(figures), sum(figures) - figures[3] - figures[4], own
+        return CpuSeconds(at=monotonic(), busy=busy, idle=idle, stolen=stolen, own=own)
 
 
 class UsageWatch:
-    """Watches memory all the time, and the processors while a block is trained.
+    """Watches memory from its own thread, and the processors and the allocator while a block is trained.
 
     Args:
-        limit_bytes: Limit of memory; None for no limit.
-        exceeded: Called at once with the memory in use if it exceeds the limit.
-        top: This process and its descendants are not counted as others; None for the current process.
-        device: The device that trains.
+        limit_bytes: Limit of the memory of all processes; None for no limit.
+        exceeded: Called by the thread with the memory in use if it exceeds the limit, to end the process.
+        top: The topmost process that is watched, with its descendants; None for the current process.
+        helpers: Further processes whose work is no load of others.
+        retries: Returns how often the device's allocator has had to try again so far; None if that is not counted.
+        peaks: Whether memory that a process took between two looks counts too, and before the watch began.
     """
 
     def __init__(
-        self, limit_bytes: int | None, exceeded: Callable[[int], None], top: int | None, device: torch.device
+        self,
+        limit_bytes: int | None,
+        exceeded: Callable[[int], None],
+        *,
+        top: int | None = None,
+        helpers: Sequence[int] = (),
+        retries: Callable[[], int | None] = lambda: None,
+        peaks: bool = False,
     ) -> None:
-        self._peak_bytes = 0
-        self._limit_bytes = limit_bytes
-        self._exceeded = exceeded
         self.top = top
-        self._processors = Processors(top)
-        self._device, self._retries = device, allocator_retries(device)
-        threading.Thread(target=self._watch, name="autotune-memory", daemon=True).start()
+        self._limit_bytes, self._exceeded = limit_bytes, exceeded
+        self._helpers, self._with_peaks = helpers, peaks
+        self._peak_bytes = self._counted_at_bytes = 0
+        self._processors: Processors | None = None
+        self._retries, self._retries_before = retries, retries()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="autotune-usage", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
 
     def begin(self) -> None:
-        """Begins a block."""
-        self._processors = Processors(self.top)
-        self._retries = allocator_retries(self._device)
+        """Begins a block: what was spent before does not count."""
+        self._retries_before = self._retries()
+        self._processors = Processors(self.top, self._helpers)
 
-    def end(self) -> dict[str, float | int | None]:
-        """Ends a block; returns the share of the processors that others took in it, and retries of the allocator."""
-        retries = allocator_retries(self._device)
-        more = retries - (self._retries or 0) if retries is not None else None
-        return {"foreign_cpu_fraction": self._processors.taken(), "allocator_retries": more}
+    def end(self) -> dict[str, Any]:
+        """Ends a block; returns its figures, by the names of `measuring.TelemetrySummary`."""
+        figures: dict[str, Any] = self._processors.shares() if self._processors is not None else {"seconds": 0.0}
+        return {**figures, "allocator_retries": increase(self._retries_before, self._retries())}
 
     def peak_bytes(self) -> int | None:
         """Peak memory so far, including now; None where the system does not report it."""
-        self._peak_bytes = max(self._peak_bytes, memory_bytes() or 0)
+        self._count(processes(self.top))
         return self._peak_bytes or None
 
     def _watch(self) -> None:
-        known_bytes = 0
-        while True:
-            sleep(WATCH_SECONDS)
-            resident = resident_bytes()
-            near = self._limit_bytes is not None and resident > self._limit_bytes
-            if resident <= GROWTH * known_bytes and not near:
-                continue
-            known_bytes = max(known_bytes, resident)
-            seen = self.peak_bytes()
-            if seen is not None and self._limit_bytes is not None and seen > self._limit_bytes:
-                self._exceeded(seen)
+        pause = PAUSE_SECONDS
+        while not self._is_over.wait(pause):
+            # A look takes a millisecond from training, and memory that has settled seldom grows again.
+            pause = PAUSE_SECONDS if self._look() else min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _look(self) -> bool:
+        """Looks at memory; returns whether it has grown notably."""
+        family = processes(self.top)
+        resident = resident_bytes(family, peaks=self._with_peaks)
+        near = self._limit_bytes is not None and resident > self._limit_bytes
+        if resident <= GROWTH * self._counted_at_bytes and not near:
+            return False
+        self._count(family)
+        self._counted_at_bytes = resident
+        return True
+
+    def _count(self, family: Sequence[int]) -> None:
+        """Measures memory in full."""
+        seen = memory_bytes(family, peaks=self._with_peaks) or 0
+        self._peak_bytes = max(self._peak_bytes, seen)
+        if self._limit_bytes is not None and seen > self._limit_bytes:
+            self._exceeded(seen)
+
+
+def increase(before: float | None, after: float | None) -> float | None:
+    """The increase of a counter; None if it could not be read."""
+    return after - before if before is not None and after is not None else None
+
+
+# What Linux shows in files is read there: a script's interpreter may have no psutil. Other systems need it.
+
+
+def _process(process: int) -> Any:
+    """A process as psutil shows it.
+
+    Raises:
+        ImportError, psutil.Error: This interpreter has no psutil, or the process has ended.
+    """
+    import psutil
+
+    return psutil.Process(process)
+
+
+def _not_read() -> tuple[type[Exception], ...]:
+    """What reading a figure may raise."""
+    psutil = sys.modules.get("psutil")
+    return (ImportError, OSError, ValueError, LookupError, *([psutil.Error] if psutil is not None else []))
+
+
+def _total(family: Iterable[int] | None, read: Callable[[int], float]) -> float:
+    """The sum of a figure over processes, `processes` by default; those that have ended count nothing."""
+
+    def figure(process: int) -> float:
+        try:
+            return read(process)
+        except _not_read():
+            return 0.0
+
+    return sum(map(figure, processes() if family is None else family))
+
+
+def _resident_bytes(process: int) -> int:
+    if not LINUX:
+        return int(_process(process).memory_info().rss)
+    with open(f"/proc/{process}/statm") as statm:
+        return int(statm.read().split()[1]) * mmap.PAGESIZE
+
+
+def _peak_bytes(process: int) -> int | None:
+    """The highest resident memory since a process began, even between two looks; None where nothing reports it."""
+    if LINUX:
+        return _bytes_by_name(process, "status").get("VmHWM:")
+    return getattr(_process(process).memory_info(), "peak_wset", None)  # of Windows
+
+
+def _memory_bytes(process: int, *, peaks: bool) -> int:
+    """PSS, which counts shared pages once, else RSS.
+
+    At the peak, PSS and RSS come from the same look: memory of a step that comes and goes between two looks would count
+    twice, or not at all.
+    """
+    try:
+        rollup = _bytes_by_name(process, "smaps_rollup")
+        resident, proportional = rollup["Rss:"], rollup["Pss:"]
+    except (OSError, KeyError):
+        resident = proportional = _resident_bytes(process)
+    # Memory that came and went is its own, not shared.
+    return proportional + (max(0, (_peak_bytes(process) or 0) - resident) if peaks else 0)
+
+
+def _bytes_by_name(process: int, file: str) -> dict[str, int]:
+    """The sizes in one of Linux's files about a process's memory.
+
+    Raises:
+        OSError: The process has gone, or the system has no such file.
+    """
+    with open(f"/proc/{process}/{file}", encoding="utf-8", errors="replace") as file_text:
+        lines = (line.split() for line in file_text)
+        return {words[0]: 1024 * int(words[1]) for words in lines if words[-1:] == ["kB"]}
+
+
+def _machine_seconds() -> tuple[float, float, float]:
+    """Seconds in which all processors were busy, idle, and taken by other virtual machines, since the machine began."""
+    if LINUX:
+        with open("/proc/stat") as stat:
+            ticks = [float(figure) for figure in stat.readline().split()[1:9]]
+        user, nice, system, idle, waiting, interrupts, soft_interrupts, stolen = (part / _ticks() for part in ticks)
+        return user + nice + system + interrupts + soft_interrupts, idle + waiting, stolen
+    import psutil
+
+    times = psutil.cpu_times()
+    names = ("user", "nice", "system", "irq", "softirq", "interrupt", "dpc")
+    return sum(getattr(times, name, 0.0) for name in names), times.idle, 0.0
+
+
+def _cpu_seconds(process: int, *, with_ended: bool = True) -> float:
+    """CPU time of a process, and of its ended children: workers come and go with the epochs."""
+    if LINUX:
+        user, system, *ended = map(float, stat_of(process)[11:15])
+        return (user + system + (sum(ended) if with_ended else 0.0)) / _ticks()
+    times = _process(process).cpu_times()
+    return float(sum(times[: 4 if with_ended else 2]))  # user, system, and both of ended children
+
+
+def _ticks() -> int:
+    """Ticks in a second."""
+    return os.sysconf("SC_CLK_TCK")

@@ -20,10 +20,6 @@ class Reporter:
     """Writes events to the parent, one line of JSON each.
 
     It reports only for the process that made it: a copy in a process that the user's code forked is silent.
-
-    Args:
-        write: Writes a line.
-        number: Number of the job, which events carry.
     """
 
     def __init__(self, write: Callable[[bytes], object], number: int = 0) -> None:

@@ -93,14 +93,7 @@ def cudnn_search(_model: nn.Module | None, _optimizer: Optimizer | None, device:
 def read(
     functions: Mapping[str, str], models: Sequence[nn.Module], optimizers: Sequence[Optimizer], device: torch.device
 ) -> dict[str, Any]:
-    """The values in force in a script, by knob; ``several`` if models or optimizers differ.
-
-    Args:
-        functions: The name of a function of this module for each knob.
-        models: The models that train.
-        optimizers: Their optimizers.
-        device: The device that they train on.
-    """
+    """The values in force in a script, by knob; ``several`` if models or optimizers differ."""
     values = {}
     for knob, name in functions.items():
         function = getattr(sys.modules[__name__], name)

@@ -34,10 +34,6 @@ class SideStream:
         """Copies a batch, and makes the current stream wait for it.
 
         Batches that are on a device already, or hide their tensors, are copied in the current stream.
-
-        Args:
-            batch: A batch in pinned memory.
-            copy: Copies it to the device without waiting.
         """
         if _hides_tensors(batch) or any(tensor.device.type != "cpu" for tensor in tensors_in(batch)):
             return copy(batch)

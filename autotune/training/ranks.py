@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler, IterableDataset, Sampler
+from torch.utils.data import Dataset, DistributedSampler, IterableDataset, Sampler
 
 from autotune.errors import ConfigError
 from autotune.hardware.host import read_cpu
@@ -27,9 +27,7 @@ from autotune.recorder.order import MOST_LISTED, SeededSampler
 from autotune.training.sharding import split_among_ranks
 
 if TYPE_CHECKING:
-    from torch import nn
     from torch.optim import Optimizer
-    from torch.utils.data import Dataset
 
 NO_DEADLINE = datetime.timedelta(days=7)
 """Timeout of a collective. A rank that waits for others is ended from outside. A runner may also be stopped inside a
@@ -171,10 +169,6 @@ class SharedSampler(Sampler[Any]):
 
     All ranks together draw the samples that one process would draw. Where these cannot be shared evenly, the first ones
     of a pass are drawn again.
-
-    Args:
-        sampler: A sampler that draws the same on all ranks.
-        rank: The rank that draws here.
     """
 
     def __init__(self, sampler: Any, rank: Rank) -> None:
@@ -217,11 +211,6 @@ class EpochSampler(DistributedSampler[Any]):
 
 def shared_out(dataset: Dataset[Any], settings: dict[str, Any], rank: Rank) -> dict[str, Any]:
     """Keyword arguments of a ``DataLoader`` whose samples are shared out among the ranks.
-
-    Args:
-        dataset: The data set.
-        settings: Keyword arguments for a single process.
-        rank: The rank that loads.
 
     Raises:
         ConfigError: The batches come from a batch sampler without support for ranks, or from a sampler that may draw

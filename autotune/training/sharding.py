@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 
 from autotune.errors import ConfigError
 from autotune.torch_settings.repeated_blocks import repeated_blocks
 
 if TYPE_CHECKING:
-    from torch import nn
     from torch.optim import Optimizer
 
     from autotune.knobs import TrainConfig

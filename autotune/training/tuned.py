@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from autotune.errors import ConfigError
 from autotune.knobs import DATALOADER_ARGUMENTS, ModelFacts, TrainConfig, going_with, loader_arguments
-from autotune.recorder.drawing import Own
+from autotune.recorder.drawing import Drawing, Own
 from autotune.recorder.realised import note_training
 from autotune.results.result import Result
 from autotune.results.trainings import order_of
@@ -27,7 +27,6 @@ from autotune.torch_settings.compiled import compile_loss
 from autotune.torch_settings.naming import length_of
 from autotune.torch_settings.precision import autocast
 from autotune.training.copying import SideStream
-from autotune.training.loader import TunedLoader
 from autotune.training.placement import PlacedDataset, unfit, unpacked
 from autotune.training.ranks import Exchange, device_of_rank, join, on_all_ranks, shared_out, this_rank
 from autotune.training.switching import InForce
@@ -36,6 +35,7 @@ from autotune.workload.fingerprint import model_differences
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
 
 Model = TypeVar("Model", bound=nn.Module)
 IN_BURST = "AUTOTUNE_BURST"
@@ -182,9 +182,6 @@ class Tuned:
         """Notes the rate of training beside the result from now on, if `realised` is set.
 
         `prepare` calls it; call it yourself if you prepare the model without that.
-
-        Args:
-            device: The device that trains.
         """
         if self.realised and self.result is not None and not os.environ.get(IN_BURST):
             note_training(order_of(self.result, self.source, self.config.effective_batch / self.config.ranks), device)
@@ -302,3 +299,26 @@ def torch_device(device: str | torch.device) -> torch.device:
             f"expected a device that torch finds here ({here}), got {str(device)!r}; pass device= or --device"
         )
     return parsed
+
+
+class TunedLoader(Drawing):
+    """A loader that shuffles and draws random numbers as it would without the tuned settings.
+
+    Attributes:
+        own: Settings of your own loader, whose draws it reproduces.
+    """
+
+    own = Own()
+    _is_read = False
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if not (self.num_workers or self.own.workers):
+            return super().__iter__()
+        goes_on, self._is_read = self._is_read, True
+        # Looked up now: the recorder, or the notes of a training, may have wrapped it.
+        return self.read(self.own, None, DataLoader.__iter__, _warn, goes_on=goes_on)
+
+
+def _warn(sentence: str) -> None:
+    if this_rank().number == 0:
+        warnings.warn(sentence, stacklevel=2)

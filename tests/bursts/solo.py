@@ -10,7 +10,7 @@ import json
 import time
 from typing import Any, cast
 
-from autotune.bursts.hosts.failures import classify
+from autotune.bursts.hosts.endings import classify
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan, PipeReporter, Request, Seat
 from autotune.bursts.hosts.running_job import Ended, Live
@@ -18,7 +18,6 @@ from autotune.bursts.jobs.host_job import HostGate, HostPlayer
 from autotune.bursts.jobs.prepared import Prepared
 from autotune.bursts.jobs.trainer import Drain
 from autotune.bursts.runner import ProcessRunner
-from autotune.bursts.telemetry.sampling import Unwatched
 from autotune.measuring.records import Burst, Measurement, Point
 from autotune.timing.protocol import FIRST, Command, Lap
 from autotune.training.tuned import Tuned
@@ -103,9 +102,13 @@ class _Lines:
         """There is nothing to wait for."""
 
 
+WATCH: Any = None
+"""What watches a workload."""
+
+
 def ready(workload: Workload, tuned: Tuned) -> Prepared:
-    """A workload that nothing watches."""
-    return Prepared(workload, tuned, cast("Any", Unwatched()), 0.0, 0.0, None, None)
+    """A workload."""
+    return Prepared(workload, tuned, WATCH, 0.0, 0.0, cast("Any", None), None)
 
 
 class Alone(HostGate):

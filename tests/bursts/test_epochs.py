@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.bursts.hosts.epochs import boundary_of
+from autotune.bursts.hosts.block_account import boundary_of
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Measurement
 from autotune.timing.protocol import Lap, Start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch._utils import ExceptionWrapper
 
-from autotune.bursts.hosts.failures import classify
+from autotune.bursts.hosts.endings import classify
 from autotune.measuring.records import Outcome
 from autotune.timing.failing import PINNING
 

@@ -16,11 +16,9 @@ from torch.utils.data import TensorDataset
 from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.jobs.host_job import HostGate
 from autotune.bursts.runner import ProcessRunner
-from autotune.bursts.telemetry import sampling
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.ratios import paired
 from autotune.measuring.records import Burst, Outcome, Point
-from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.timing import gate
 from autotune.timing.protocol import Command
 from autotune.workload.workload import Workload
@@ -79,12 +77,12 @@ def runner_on(card: Card, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Proce
         if not self._players:
             card.end(id(self))
 
-    class Watched(sampling.Unwatched):
+    class Watched:
         def begin(self) -> None:
             self._before = card.retries
 
-        def end(self) -> TelemetrySummary:
-            return TelemetrySummary(seconds=0.1, allocator_retries=card.retries - self._before)
+        def end(self) -> dict[str, Any]:
+            return {"seconds": 0.1, "allocator_retries": card.retries - self._before}
 
         def peak_bytes(self) -> int:
             return card.peak_bytes
@@ -96,7 +94,7 @@ def runner_on(card: Card, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Proce
     monkeypatch.setattr(HostGate, "obey", obeyed)
     monkeypatch.setattr(HostGate, "_drop", dropped)
     monkeypatch.setattr(gate, "free_cache", card.free_cache)
-    monkeypatch.setattr("tests.bursts.solo.Unwatched", Watched)
+    monkeypatch.setattr("tests.bursts.solo.WATCH", Watched())
     workload = Workload(nn.Linear(4, 1), TensorDataset(torch.ones(64, 4)), loss, batch_size=4)
     return ProcessRunner(SoloIsolation(workload), "cpu", **more)  # type: ignore[arg-type]
 

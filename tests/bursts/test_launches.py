@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autotune.bursts.telemetry import kernel_launches
+from autotune.bursts.jobs import look_job
 from tests.simulated_device import Device
 
 
@@ -33,7 +33,7 @@ def test_a_long_sleep_is_several_kernels(monkeypatch: pytest.MonkeyPatch) -> Non
     device, slept = Device(), list[float]()
 
     def sleep(cycles: int) -> None:
-        slept.append(cycles / kernel_launches.CYCLES_PER_SECOND)
+        slept.append(cycles / look_job.CYCLES_PER_SECOND)
         device.launch(slept[-1])
 
     def step() -> None:
@@ -43,10 +43,10 @@ def test_a_long_sleep_is_several_kernels(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.cuda, "_sleep", sleep, raising=False)
     monkeypatch.setattr(torch.cuda, "synchronize", device.synchronize)
     monkeypatch.setattr(torch.cuda, "Event", lambda **_: Queued(device))
-    monkeypatch.setattr(kernel_launches, "perf_counter", lambda: device.now)
-    pace = kernel_launches.pace_of(step, torch.device("cuda"))
+    monkeypatch.setattr(look_job, "perf_counter", lambda: device.now)
+    pace = look_job.pace_of(step, torch.device("cuda"))
     assert pace is not None
     assert pace.step_seconds == pytest.approx(0.6, rel=0.2)
     assert pace.busy_fraction == 1.0
     assert max(slept) <= 0.1
-    assert sum(slept) / kernel_launches.REPEATS > 1.0
+    assert sum(slept) / look_job.REPEATS > 1.0

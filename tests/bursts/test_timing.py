@@ -23,7 +23,7 @@ from torch.utils.data import IterableDataset
 
 from autotune.bursts.hosts.protocol import BurstPlan, Seat
 from autotune.bursts.jobs.host_job import HostPlayer, stepper_of
-from autotune.bursts.jobs.learner import Learner
+from autotune.bursts.jobs.trainer import Learner
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Measurement, Outcome, Point
 from autotune.timing.clock import Clock

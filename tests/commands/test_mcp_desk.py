@@ -14,7 +14,7 @@ from autotune.errors import UsageError
 from autotune.mcp import server
 from autotune.mcp.server import Desk
 from autotune.search.interrupts import Stop
-from autotune.terminal.progress_text import Sentence
+from autotune.terminal.progress import Sentence
 
 WAIT_SECONDS = 20.0
 

@@ -12,8 +12,7 @@ from autotune.errors import WorkloadError
 from autotune.measuring import Outcome
 from autotune.report import write_report
 from autotune.results.files import write_document
-from autotune.results.result import Result, ScriptRecord, read_result
-from autotune.results.sites import SourceRecord
+from autotune.results.result import Result, ScriptRecord, SourceRecord, read_result
 from autotune.scripts import Script
 from autotune.search.storage import open_study
 from tests.factories import make_burst, make_result

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autotune.fleet import Campaign, Job, MachineKind
-from autotune.fleet.engine import Event
+from autotune.fleet.campaign import Event
 from autotune.fleet.job import Reply
 
 KINDS = {"a": MachineKind(), "b": MachineKind()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.fleet_words import require_understood
+from autotune.commands.fleet import require_understood
 from autotune.fleet import MachineKind, Plan
 from autotune.results.files import write_document
 from autotune.results.result import read_result

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.hardware import surroundings
+from autotune.hardware import probe
 from tests.hardware.readings import I5_9400F, write_host
 
 
@@ -21,7 +21,7 @@ def linux(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("linux")
 def test_system_names_its_c_library(tmp_path: Path) -> None:
     """The allocator depends on it."""
-    software = surroundings.read_software({}, write_host(tmp_path, I5_9400F))
+    software = probe.read_software({}, write_host(tmp_path, I5_9400F))
     assert software.os.startswith("Ubuntu 24.04 LTS, Linux ")
     assert " ".join(platform.libc_ver()).strip() in software.os
 
@@ -29,7 +29,7 @@ def test_system_names_its_c_library(tmp_path: Path) -> None:
 def test_torch_version_is_known_without_importing_it(tmp_path: Path) -> None:
     """The package's metadata tells it; what torch was built for waits for torch."""
     unread: dict[str, str] = {}
-    software = surroundings.read_software(unread, tmp_path)
+    software = probe.read_software(unread, tmp_path)
     assert software.torch == metadata.version("torch")
     assert software.cuda is None
     assert set(unread) == {"software.cuda"}
@@ -37,7 +37,7 @@ def test_torch_version_is_known_without_importing_it(tmp_path: Path) -> None:
 
 def test_package_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Running from a checkout that was never installed is no error."""
-    monkeypatch.setattr(surroundings, "DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setattr(probe, "DISTRIBUTION", "no-such-distribution")
     unread: dict[str, str] = {}
-    assert surroundings.read_software(unread, tmp_path).autotune is None
+    assert probe.read_software(unread, tmp_path).autotune is None
     assert "not installed" in unread["software.autotune"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.recorder.live.ledger import Ledger
+from autotune.recorder.live.evidence import Ledger
 
 
 @pytest.mark.parametrize(("trained", "allowed"), [(0, 0.0), (10, 0.2), (600, 12.0)])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from autotune.knobs.config import TrainConfig
-from autotune.measuring.cycles import RAN_FASTER, ran_faster, throttled
 from autotune.measuring.objective import SAMPLES_PER_JOULE, SAMPLES_PER_SECOND, Objective
 from autotune.measuring.records import Measurement, Point
-from autotune.measuring.speedup import speedup_in
+from autotune.measuring.speedup import RAN_FASTER, ran_faster, speedup_in, throttled
 from autotune.measuring.telemetry_summary import TelemetrySummary
 from tests.factories import make_measurement
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Gate, Numerics
-from autotune.measuring.profiles import Headroom, Operator, Profile, SampleCost, SamplePart
-from autotune.measuring.records import Outcome
+from autotune.measuring.records import Headroom, Operator, Outcome, Profile, SampleCost, SamplePart
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary

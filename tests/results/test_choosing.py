@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.choosing import MOST_LISTED
-from autotune.results.compare import WorkloadGroup, compare
+from autotune.results.compare import MOST_LISTED, WorkloadGroup, compare
 from autotune.results.gather import Gathered
 from autotune.results.result import Result, Side
 from tests.crosses import on_gpu

@@ -11,8 +11,7 @@ from typing import Any
 from autotune.knobs.config import TrainConfig
 from autotune.patching.patch import Patch
 from autotune.results.files import write_document
-from autotune.results.result import Result, ScriptRecord, Side
-from autotune.results.sites import Site, SourceRecord
+from autotune.results.result import Result, ScriptRecord, Side, Site, SourceRecord
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.facts import baseline_of, loop_of, source_of
 from autotune.scripts.seen import SeenScript

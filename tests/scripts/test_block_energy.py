@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.hardware import CpuEnergy
-from autotune.scripts.energy import BlockEnergy
+from autotune.scripts.isolation import BlockEnergy
 
 
 class Counter(CpuEnergy):

@@ -15,7 +15,7 @@ from autotune import TrainConfig, Tuned
 from autotune.recorder import drawing
 from autotune.recorder.changes import Changes
 from autotune.recorder.drawing import INDICES_DRAW, READS_DRAW
-from autotune.recorder.persistent_workers import StandIn
+from autotune.recorder.launched import StandIn
 
 SAMPLES, EPOCHS = 24, 3
 

@@ -18,7 +18,7 @@ import pytest
 from autotune.errors import WorkloadError
 from autotune.measuring.records import Outcome
 from autotune.scripts import Script, ScriptIsolation
-from autotune.scripts.empty_input import EmptyInput
+from autotune.scripts.child import EmptyInput
 from tests.example_scripts import START_SECONDS, STEPS, alone
 
 ROWS, COLUMNS = 41, 133

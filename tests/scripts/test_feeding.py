@@ -11,8 +11,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.recorder.changes import Changes
-from autotune.recorder.feeding import Feeding, Reader
-from autotune.recorder.source import Source
+from autotune.recorder.feeding import Feeding, Reader, Source
 from autotune.recorder.stream import ITERATE, Stream
 
 KEY = "alike"

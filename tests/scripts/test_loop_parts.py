@@ -18,7 +18,7 @@ from autotune.measuring import Point
 from autotune.recorder import ending, hooks
 from autotune.recorder.importing import after_import
 from autotune.scripts import Script
-from autotune.scripts.restarting import Course
+from autotune.scripts.isolation import Course
 from autotune.timing.loop import holders_of, merged, names_of
 from autotune.timing.protocol import Command
 from autotune.torch_settings.naming import find_models, loader_kind, model_key

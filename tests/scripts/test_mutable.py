@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from torch.utils.data import Dataset, Subset
 
-from autotune.recorder.mutable import may_change
+from autotune.recorder.sites import may_change
 
 
 class Rows(Dataset[int]):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from autotune.measuring.records import Outcome
-from autotune.recorder.opening_cuda import before_cuda
+from autotune.recorder.runner import before_cuda
 from autotune.scripts import ScriptIsolation
 from tests.example_scripts import START_SECONDS, alone, played, script
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
+from autotune.timing.loop import traffic_of
 from autotune.timing.padding import Padding, padded_fractions, padding_of
-from autotune.timing.traffic import traffic_of
 
 LENGTHS = (3, 10, 7, 12)
 PADDED, TOKENS = 16, 48

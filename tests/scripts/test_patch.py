@@ -11,7 +11,7 @@ import pytest
 from autotune.errors import UsageError
 from autotune.patching.diff import reverted, unified
 from autotune.patching.patch import Patch, patch_of
-from autotune.results.sites import SourceRecord
+from autotune.results.result import SourceRecord
 from tests.factories import make_result
 from tests.scripts.patching import changes, written
 

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from autotune.recorder import script_gate, script_player
+from autotune.recorder import script_gate
 from autotune.recorder.changes import Changes
 from autotune.recorder.ending import BurstEnded
+from autotune.recorder.feeding import Source
 from autotune.recorder.script_gate import ScriptGate
-from autotune.recorder.source import Source
 from autotune.recorder.stream import Stream
 from autotune.timing import clock as clocks
 from autotune.timing.clock import EventClock, clock_of
@@ -77,7 +77,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     """The simulated device, in place of CUDA's queue."""
     device = Device()
     clock = EventClock(lambda _: device.event(), lambda _: device.synchronize())
-    monkeypatch.setattr(script_player, "clock_of", lambda of: clock if of.type == "cuda" else clock_of(of))
+    monkeypatch.setattr(script_gate, "clock_of", lambda of: clock if of.type == "cuda" else clock_of(of))
     monkeypatch.setattr(script_gate, "end_burst", _end)
     return device
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler, TensorDataset
 
 from autotune.recorder.changes import Changes
-from autotune.recorder.source import Source
+from autotune.recorder.feeding import Source
 from autotune.recorder.stream import Stream
 from autotune.timing.endless import NoBatchError
 

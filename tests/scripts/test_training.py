@@ -15,8 +15,7 @@ from torch import nn
 from autotune.hardware.host import read_cpu
 from autotune.knobs.config import TrainConfig
 from autotune.results.files import write_document
-from autotune.results.result import ScriptRecord
-from autotune.results.sites import SourceRecord
+from autotune.results.result import ScriptRecord, SourceRecord
 from autotune.scripts import Script
 from autotune.torch_settings.naming import shapes_hash
 from tests.processes import Finished, heed_signals, run

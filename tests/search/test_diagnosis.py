@@ -10,8 +10,7 @@ from autotune.hardware.model import Peaks
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.facts import WorkloadFacts
 from autotune.measuring.memory_model import Line
-from autotune.measuring.profiles import Profile, SampleCost, SamplePart, Synchronisation
-from autotune.measuring.records import Block, Measurement
+from autotune.measuring.records import Block, Measurement, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
 from tests.factories import make_gpu, make_hardware

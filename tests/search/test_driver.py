@@ -9,8 +9,7 @@ import pytest
 from autotune.errors import Interrupted, IsolationError
 from autotune.knobs import build_space
 from autotune.knobs.config import TrainConfig
-from autotune.measuring.profiles import Profile
-from autotune.measuring.records import Outcome, Point
+from autotune.measuring.records import Outcome, Point, Profile
 from autotune.search.proposal import ALLOCATOR, BASELINE, BUNDLE, ELIMINATION, GAIN
 from autotune.search.refusals import refusal
 from autotune.search.stopping import Budget

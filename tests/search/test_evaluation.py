@@ -8,9 +8,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from autotune.bursts.hosts.protocol import BurstPlan
-from autotune.bursts.jobs.evaluator import evaluated
 from autotune.bursts.jobs.host_job import stepper_of
-from autotune.bursts.jobs.learner import Learner
+from autotune.bursts.jobs.trainer import Learner, evaluated
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point

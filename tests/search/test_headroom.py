@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.bursts.hosts.protocol import BurstPlan
-from autotune.measuring.profiles import Headroom
-from autotune.measuring.records import Point
+from autotune.measuring.records import Headroom, Point
 from autotune.measuring.statistics import Interval
 from autotune.results.summary import headroom_text
 from autotune.search.driver import Search

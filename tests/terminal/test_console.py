@@ -17,8 +17,7 @@ from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.results.result import AblationRow, Result, SearchRecord, Side
 from autotune.results.summary import how_to_train, skipped_lines
-from autotune.terminal.console import error_lines, hardware_table, make_console, result_table, usage_lines
-from autotune.terminal.trials import trials_table
+from autotune.terminal.console import error_lines, hardware_table, make_console, result_table, trials_table, usage_lines
 from autotune.units import format_rate
 from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
 

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from autotune.measuring.records import Burst, Outcome
 from autotune.search.progress import Progress
+from autotune.terminal.console import lasting
 from autotune.terminal.progress import Lines, Live, Quiet, make_progress
-from autotune.terminal.streams import lasting
 from tests.factories import make_burst, make_pair
 from tests.terminal.screens import Clock, Terminal, live_at
 

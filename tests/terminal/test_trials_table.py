@@ -8,7 +8,7 @@ from rich.console import Console
 
 from autotune.measuring.records import Outcome
 from autotune.results.result import Result, TrialRecord
-from autotune.terminal.trials import trials_table
+from autotune.terminal.console import trials_table
 from tests.factories import make_result
 
 

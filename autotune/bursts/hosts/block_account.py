@@ -1,22 +1,21 @@
-"""Turns the events of a player's process into blocks and measurements."""
+"""Turns the events of a player's process into blocks and measurements, charged with the costs of epochs' ends."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from autotune.bursts.hosts.epochs import Boundary, boundary_of
 from autotune.knobs import TrainConfig
-from autotune.measuring import Measurement, TelemetrySummary, merged
+from autotune.measuring import Block, Measurement, TelemetrySummary, merged
 from autotune.timing.protocol import Lap, Start
 
 
 class Account:
-    """Keeps the laps of one player, which together show what an epoch's end costs.
-
-    Args:
-        config: The player's config.
-    """
+    """Keeps the laps of one player, which together show what an epoch's end costs."""
 
     def __init__(self, config: TrainConfig) -> None:
         self._config = config
@@ -59,11 +58,7 @@ class Account:
         }
 
     def _measurement(self, figures: dict[str, Any]) -> Measurement:
-        """A measurement of all laps since the last one.
-
-        Args:
-            figures: Other fields of the measurement and of its telemetry.
-        """
+        """A measurement of all laps since the last one."""
         first, self._reported = self._reported, len(self._laps)
         boundary, ready_event = self._boundary, self._ready_event
         blocks = tuple(map(boundary.block, self._laps[first:]))
@@ -90,3 +85,110 @@ class Account:
     @property
     def _boundary(self) -> Boundary:
         return boundary_of(self._laps, self._starts, self._config, forks_workers=self._ready_event["forks_workers"])
+
+
+LEAST_SHARE = 0.5
+"""Share of its usual seconds that a lap keeps at least: the cost of its starts is only an estimate."""
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The cost of an epoch's end: measured apart from the blocks, and charged as often as training meets it.
+
+    Restarting the loader is most of it, but not all: workers that fill the queue compete with training for the
+    processors, a fork makes the first writes slow, and the last batch may be incomplete. So wherever whole epochs were
+    timed, the cost is the time that they took beyond that of their samples. Then the rate is that of whole epochs,
+    however the blocks lie in them.
+
+    Attributes:
+        seconds: Cost beyond the time that its samples usually take.
+        ordinary_seconds: Part of the wait for a first batch that any batch has.
+        pace: Seconds that a sample usually takes.
+        is_restart: Whether a restart in the middle of an epoch costs as much.
+        starts_workers: Whether only a restart starts workers, because they persist. After a fork each page that
+            training writes is copied first: a step of 0.14 s took 0.7 s. No epoch's end does that.
+    """
+
+    seconds: float
+    ordinary_seconds: float
+    pace: float
+    is_restart: bool
+    starts_workers: bool = False
+
+    def block(self, lap: Lap) -> Block:
+        """A lap as a block, without the cost of the loader's starts in it, which is charged by the epoch."""
+        seconds = max(self._seconds_less_starts(lap), LEAST_SHARE * self.pace * lap.consumed, 1e-9)
+        waited = lap.wait_seconds + min(lap.start_seconds, lap.starts * self.ordinary_seconds)
+        return Block(samples=lap.samples, seconds=seconds, data_wait_seconds=min(waited, seconds), joules=lap.joules)
+
+    def _seconds_less_starts(self, lap: Lap) -> float:
+        if self.is_restart:
+            return lap.seconds - self.seconds * lap.starts
+        if self.starts_workers and lap.restarts:
+            return self.pace * lap.consumed
+        restarting = max(0.0, lap.restart_seconds - lap.restarts * self.ordinary_seconds)
+        return lap.seconds - self.seconds * (lap.starts - lap.restarts) - restarting
+
+
+def boundary_of(
+    laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig, *, forks_workers: bool = True
+) -> Boundary:
+    """The cost of an epoch's end, by all that was timed.
+
+    Args:
+        laps: All timed laps; the first one after a restart of the loader may be among them.
+        starts: Starts of the loader.
+        config: The config that was trained with.
+        forks_workers: Whether workers are forked; others import torch before their first batch.
+    """
+    laps = [lap for lap in laps if not lap.compiled] or laps
+    # While the first batch is awaited, each worker prepares one: this much waiting is ordinary.
+    waits = sum(lap.wait_seconds for lap in laps) / max(1, sum(lap.batches - lap.starts for lap in laps))
+    ordinary = max(1, config.num_workers) * waits
+    if starts and not config.num_workers and all(lap.batches <= lap.starts for lap in laps):
+        ordinary = starts[-1].wait_seconds  # without workers, each batch is waited for alike, and no other was timed
+    pace = statistics.median(
+        (lap.seconds - max(0.0, lap.start_seconds - lap.starts * ordinary)) / lap.consumed for lap in laps
+    )
+    # Workers that do not persist start at a restart as they do at an epoch's end. Other costs are a restart's own:
+    # starting workers that persist, or cold caches.
+    start_again = config.num_workers > 0 and not config.persistent_workers
+    crossing = [index for index, lap in enumerate(laps) if lap.starts and (start_again or not lap.restarts)]
+    whole = (laps[first:last] for first, last in itertools.pairwise(crossing))  # epochs
+    stretches = [stretch for stretch in whole if start_again or not any(lap.restarts for lap in stretch)]
+    if not stretches and config.num_workers:
+        queue = config.queue_batches
+        stretches = [_until_full(laps[first:], queue) for first in crossing]
+    if stretches:
+        # Cost of each start in a stretch of laps, beyond the usual seconds of its samples.
+        cost = statistics.median(
+            sum(lap.seconds - lap.consumed * pace for lap in stretch) / sum(lap.starts for lap in stretch)
+            for stretch in stretches
+        )
+    else:
+        batch_seconds = pace * sum(lap.consumed for lap in laps) / max(1, sum(lap.batches for lap in laps))
+        cost = _start_seconds(starts, config, batch_seconds, forks_workers) - ordinary
+    return Boundary(max(0.0, cost), ordinary, pace, start_again, config.num_workers > 0 and not start_again)
+
+
+def _until_full(laps: Sequence[Lap], queue: int) -> Sequence[Lap]:
+    """The laps from a start of the loader until its queue could be full again."""
+    filled = itertools.accumulate(lap.batches for lap in laps)
+    return laps[: 1 + sum(batches < queue for batches in filled)]
+
+
+def _start_seconds(starts: Sequence[Start], config: TrainConfig, batch_seconds: float, forks_workers: bool) -> float:
+    """Seconds of a start of the loader at an epoch's end; else the comparable part of the burst's own start."""
+    if seen := [start.seconds for start in starts if start.after_epoch]:
+        return statistics.median(seen)
+    if not starts:
+        return 0.0
+    last = starts[-1]
+    if config.num_workers == 0:
+        return last.create_seconds
+    if not config.persistent_workers:
+        return last.seconds
+    # Workers that persist only fetch. None takes longer for a batch than training on one batch of each worker; a longer
+    # wait was their own start.
+    fetched = min(last.wait_seconds, config.num_workers * batch_seconds)
+    return fetched if forks_workers else 0.0

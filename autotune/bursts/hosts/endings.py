@@ -12,9 +12,10 @@ from pydantic import ValidationError
 
 from autotune.bursts.hosts.protocol import PIPE_LOST_STATUS, raise_reported
 from autotune.bursts.hosts.running_job import Ended
-from autotune.errors import WorkloadError
+from autotune.errors import ConfigError, WorkloadError
 from autotune.measuring import Burst, Measurement, Outcome, Point
 from autotune.sandbox.system import KILL
+from autotune.timing.failing import causes_of, exhausted, outcome_of, sentence_of
 
 LONGER = "give a longer --budget"
 CAUSE_SECONDS = 0.5
@@ -152,3 +153,25 @@ def describe_end(ended: Ended) -> str:
     if ended.status == PIPE_LOST_STATUS:
         return "the process closed file descriptors that were not its own, and with them the pipe for its result"
     return f"the process ended by itself with exit status {ended.status}"
+
+
+def classify(error: BaseException, *, compiled: bool = False, device: str = "cpu") -> tuple[Outcome, str]:
+    """The outcome that an exception in a burst stands for, and a sentence that names it.
+
+    Args:
+        error: What ended the burst.
+        compiled: Whether the config compiles, so that a failure in the compiler is the config's.
+        device: The device kind; host memory that runs out under a GPU is ``host_oom``.
+    """
+    outcome, reason = outcome_of(error, device, compiled=compiled, unsupported=(ConfigError,))
+    return Outcome(outcome), reason
+
+
+def device_failed(error: BaseException) -> bool:
+    """Whether a GPU refuses all further work of this process, as after an illegal access; not when it is out of memory.
+
+    Torch names such errors by their device, and raises them at some later call.
+    """
+    sentences = [sentence_of(cause) for cause in causes_of(error)]  # the text of a user's error may raise itself
+    failed = any("CUDA error" in text or "HIP error" in text for text in sentences)
+    return failed and not any(exhausted(cause, "cuda") for cause in causes_of(error))

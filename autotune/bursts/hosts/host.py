@@ -25,10 +25,6 @@ class Host:
         request: Its first player, and settings for all players.
         deadline: `time.monotonic()` at which its process must exist.
 
-    Attributes:
-        request: Its first player, and settings for all players.
-        ended: How it ended, once it has.
-
     Raises:
         TargetError, WorkloadError: The module can no longer be imported.
         IsolationError: No process could be started.

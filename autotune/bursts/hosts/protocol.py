@@ -179,12 +179,7 @@ class PipeLostError(Exception):
 
 
 class PipeReporter(Reporter):
-    """The child's end of the pipe.
-
-    Args:
-        stream: The pipe.
-        number: Number of the job that it reports on.
-    """
+    """The child's end of the pipe."""
 
     def __init__(self, stream: BinaryIO, number: int = 0) -> None:
         def write(line: bytes) -> None:

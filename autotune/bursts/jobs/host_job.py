@@ -14,14 +14,12 @@ from dataclasses import replace
 from json import loads  # by name: the user's module may replace what `json` holds
 from typing import TYPE_CHECKING, Any
 
-from autotune.bursts.hosts.failures import classify, device_failed
+from autotune.bursts.hosts.endings import classify, device_failed
 from autotune.bursts.hosts.protocol import Commands, Part, PipeLostError, PipeReporter, Request, Seat
-from autotune.bursts.jobs.evaluator import Evaluator, evaluated
 from autotune.bursts.jobs.feed import DeviceFeed, Feed
-from autotune.bursts.jobs.learner import Learner
 from autotune.bursts.jobs.prepared import Prepared, compiler_counts, prepared
 from autotune.bursts.jobs.ranks import Ranks
-from autotune.bursts.jobs.trainer import Drain, Trainer, WorkerKilledError
+from autotune.bursts.jobs.trainer import Drain, Evaluator, Learner, Trainer, WorkerKilledError, evaluated
 from autotune.timing.clock import clock_of
 from autotune.timing.gate import Gate
 from autotune.timing.loop import reads_batches
@@ -72,10 +70,6 @@ class HostPlayer(Player):
         seat: What it trains.
         setup: The workload and its telemetry.
         shared: Whether other players share this process.
-
-    Attributes:
-        trainer: Takes its micro-batches.
-        trains: Whether the model is in training mode.
     """
 
     stream: Feed
@@ -188,13 +182,7 @@ class HostPlayer(Player):
 
 
 class HostGate(Gate[HostPlayer]):
-    """The gate of a host.
-
-    Args:
-        request: Settings for all players.
-        setup: The workload and its telemetry.
-        reporter: Receives the answer to each command.
-    """
+    """The gate of a host."""
 
     _reporter: PipeReporter
 

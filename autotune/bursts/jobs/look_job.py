@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
+import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING, Any, cast
 
 import psutil
@@ -16,10 +20,9 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
-from autotune.bursts.jobs.evaluator import evaluated
 from autotune.bursts.jobs.feed import Feed
 from autotune.bursts.jobs.longest_samples import find_largest
-from autotune.bursts.telemetry.kernel_launches import pace_of
+from autotune.bursts.jobs.trainer import evaluated
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs import WorkloadFacts, with_what_is_in_force
 from autotune.recorder.functions import Functions
@@ -35,6 +38,7 @@ from autotune.workload.workload import Workload, draw_samples, indices_of
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
+
 
 FETCH_SECONDS = 4.0
 """If fetching a batch takes longer, only part of it is used."""
@@ -363,3 +367,75 @@ def _fixed_shapes(workload: Workload, samples: list[Any], target: str) -> bool:
     halves = (_collate(workload, part, target) for part in (samples[:half], samples[half : 2 * half]) if part)
     shapes = [[tensor.shape for tensor in tensors_in(batch)] for batch in halves]
     return bool(shapes) and shapes[0] == shapes[1]
+
+
+REPEATS = 3
+SLEEP_FACTOR, LEAST_SLEEP_SECONDS, MOST_SLEEP_SECONDS = 2.0, 0.02, 2.0
+"""The device sleeps this many times as long as a whole step takes: longer than launching it can take."""
+LONGEST_KERNEL_SECONDS = 0.1
+"""Windows resets a display's GPU after a kernel of two seconds, under WSL 2 too, so a long sleep is several kernels."""
+CYCLES_PER_SECOND = 2e9
+"""Approximate clock rate of a GPU; how long it really sleeps is measured."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The time of a step.
+
+    Attributes:
+        step_seconds: Seconds on host and device together.
+        busy_fraction: Share in which the device computes; for the rest it waits for kernels to be launched.
+    """
+
+    step_seconds: float
+    busy_fraction: float
+
+
+def pace_of(step: Callable[[], object], device: torch.device) -> Pace | None:
+    """Times a step that has run before, on host and device without each other, to find out whether a GPU waits.
+
+    None for a device that cannot be put to sleep. It sleeps first, so that all kernels of a step wait in its queue.
+    Then the host's time is the cost of launching, and the device's time is that of the kernels. The longer of the two
+    decides what may help: CUDA graphs for the host, fewer bits for the device.
+
+    Args:
+        step: Launches one step; time that it waits itself counts as launching.
+        device: The device that runs it.
+    """
+    if device.type != "cuda" or not hasattr(torch.cuda, "_sleep"):
+        return None
+    seconds = _together(step)
+    sleep = min(MOST_SLEEP_SECONDS, max(LEAST_SLEEP_SECONDS, SLEEP_FACTOR * seconds))
+    launched, computed = zip(*(_apart(step, sleep) for _ in range(REPEATS)), strict=True)
+    device_seconds = statistics.median(computed)
+    longest = max(device_seconds, statistics.median(launched))
+    return Pace(step_seconds=seconds, busy_fraction=min(1.0, device_seconds / max(longest, 1e-9)))
+
+
+def _together(step: Callable[[], object]) -> float:
+    """Seconds of a step as in training, queued behind others."""
+    torch.cuda.synchronize()
+    began = perf_counter()
+    for _ in range(REPEATS):
+        step()
+    torch.cuda.synchronize()
+    return (perf_counter() - began) / REPEATS
+
+
+def _apart(step: Callable[[], object], sleep_seconds: float) -> tuple[float, float]:
+    """Seconds that the host takes to launch, and the device to compute."""
+    asleep, first, last = (torch.cuda.Event(enable_timing=True) for _ in range(3))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    asleep.record()
+    for _ in range(math.ceil(sleep_seconds / LONGEST_KERNEL_SECONDS)):
+        seconds = min(sleep_seconds, LONGEST_KERNEL_SECONDS)
+        torch.cuda._sleep(int(seconds * CYCLES_PER_SECOND))  # type: ignore[no-untyped-call]
+    first.record()
+    began = perf_counter()
+    step()
+    launched = perf_counter() - began
+    last.record()
+    last.synchronize()
+    computed, slept = first.elapsed_time(last) / 1e3, asleep.elapsed_time(first) / 1e3
+    # Where the host waited, as for a loss's value, it waited for the sleep as well.
+    return (launched if launched < slept else launched - slept), computed

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from time import time as wall_clock
 
-import psutil
 import torch
 
 from autotune.bursts.hosts.protocol import PipeReporter, Request
-from autotune.bursts.telemetry.gpu_telemetry import GpuTelemetry, open_gpu_telemetry
-from autotune.bursts.telemetry.sampling import Telemetry, Unwatched
+from autotune.bursts.telemetry.gpu_telemetry import GpuWatch, processes_of_run
+from autotune.bursts.telemetry.sampling import Telemetry
 from autotune.hardware import CpuEnergy
 from autotune.knobs import TrainConfig
 from autotune.measuring import Outcome, Point
@@ -35,7 +34,7 @@ class Prepared:
     Attributes:
         workload: What is trained.
         tuned: The config at work.
-        telemetry: Watches memory, the processors and the GPU.
+        telemetry: Watches memory, the processors and the GPU; None where the first of several ranks does.
         start_seconds: Seconds that starting the process took.
         build_seconds: Seconds that `build()` took.
         gpu: Telemetry of the GPU, if there is one.
@@ -44,10 +43,10 @@ class Prepared:
 
     workload: Workload
     tuned: Tuned
-    telemetry: Telemetry
+    telemetry: Telemetry | None
     start_seconds: float
     build_seconds: float
-    gpu: GpuTelemetry | None
+    gpu: GpuWatch
     used_before: int | None
 
     def of_device(self) -> dict[str, int]:
@@ -56,7 +55,7 @@ class Prepared:
         if device.type != "cuda":
             return {}
         figures = {"fragmented_bytes": int(torch.cuda.memory_stats(device).get("inactive_split_bytes.all.peak", 0))}
-        used = self.gpu.used_bytes() if self.gpu is not None else None
+        used = self.gpu.used_bytes()
         if used is not None and self.used_before is not None:
             context = used - self.used_before - torch.cuda.memory_reserved(device)
             figures["device_context_bytes"] = max(0, int(context))
@@ -78,19 +77,20 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
     torch.manual_seed(request.seed)
     rank = this_rank()
     # Before our own context exists: processes that are there already are foreign.
-    gpu = open_gpu_telemetry(request.device_uuid, of_all=rank.alone) if rank.number == 0 else None
-    used_before = gpu.used_bytes() if gpu is not None else None
+    uuids = [request.device_uuid] if request.device_uuid is not None and rank.number == 0 else []
+    gpu = GpuWatch(uuids, processes_of_run, of_all=rank.alone)
+    used_before = gpu.used_bytes()
     cap_memory(request)
     tuned = Tuned(point.config, device=request.device or "cpu")
     energy = CpuEnergy.open() if tuned.device.type == "cpu" else None
     over_limit = end_over_limit(request, reporter)
     retries = functools.partial(allocator_retries, tuned.device)
-    root = None if rank.alone else psutil.Process(os.getppid())  # the launcher, above all ranks
+    top = None if rank.alone else os.getppid()  # the launcher, above all ranks
     limit = request.memory_limit_bytes
-    watch = (
-        Unwatched() if rank.number else Telemetry(limit, over_limit, gpu=gpu, energy=energy, retries=retries, root=root)
+    telemetry = (
+        Telemetry(limit, over_limit, gpu=gpu, energy=energy, retries=retries, top=top) if rank.number == 0 else None
     )
-    with watch as telemetry:
+    with telemetry or contextlib.nullcontext():
         tuned.apply_process_settings()
         if request.steady_malloc:
             tune_allocator(tuned.device)

@@ -1,7 +1,8 @@
-"""Trains a micro-batch at a time, with the functions that the user's own training uses."""
+"""Trains or evaluates a micro-batch at a time, with the functions that the user's own training uses."""
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,15 +10,38 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autotune.bursts.jobs.feed import Feed
-from autotune.bursts.jobs.learner import Learner
 from autotune.bursts.jobs.longest_samples import WORST_STEPS, worst_batch
 from autotune.bursts.jobs.ranks import Ranks
 from autotune.timing.failing import PlayerError
 from autotune.torch_settings.naming import weights_of
 
 if TYPE_CHECKING:
+    from autotune.bursts.jobs.feed import Feed
     from autotune.training.tuned import Tuned
     from autotune.workload.workload import Workload
+
+
+class Learner:
+    """A model and its optimizer."""
+
+    def __init__(self, workload: Workload, tuned: Tuned) -> None:
+        self.optimizer = workload.make_optimizer()
+        self.model, _ = tuned.prepare(workload.model, self.optimizer)
+        self._in_force = tuned.in_force
+        self._dtype = torch.get_default_dtype()
+
+    def take(self, tuned: Tuned, *, trains: bool) -> None:
+        """Switches to a config, and to training or evaluation.
+
+        Raises:
+            ConfigError: A setting did not come into effect.
+        """
+        if self._in_force is not None and self._in_force.config != tuned.config:
+            self._in_force.switch(tuned.config)
+            tuned.exchanges(self.model)
+            torch.set_default_dtype(self._dtype)  # the user's code may have changed it while another player played
+        if self.model.training != trains:
+            self.model.train(trains)
 
 
 class WorkerKilledError(PlayerError):
@@ -33,10 +57,6 @@ class WorkerKilledError(PlayerError):
 
 class Drain:
     """Draws a micro-batch at a time and drops it, to time the loader alone; a subclass computes with it.
-
-    Args:
-        tuned: The config at work.
-        feed: Gives the batches.
 
     Attributes:
         updates: Marks of the feed's clock before and after each step of the optimizer; the reader clears them.
@@ -146,3 +166,48 @@ class Trainer(Drain):
         """Drops its batches, and ends its loader."""
         self._steps.close()
         super().close()
+
+
+def evaluated(workload: Workload) -> Workload:
+    """The workload as it is evaluated: on its own data for that, else on the training data."""
+    if workload.evaluation is None:
+        return workload
+    return dataclasses.replace(workload, dataset=workload.evaluation, sampler=None)
+
+
+class Evaluator(Drain):
+    """Computes the loss of a micro-batch at a time in evaluation mode, without gradients.
+
+    Weights and the optimizer's state lie in memory as in training, so that a batch that fits here fits there.
+    """
+
+    def __init__(self, workload: Workload, tuned: Tuned, feed: Feed, learner: Learner) -> None:
+        super().__init__(tuned, feed)
+        self.workload = workload
+        self._model, self._optimizer = learner.model, learner.optimizer
+        if not self._optimizer.state:
+            self._make_state()
+
+    def micro_step(self) -> int:
+        """Evaluates the next micro-batch; returns its samples."""
+        samples, batch = next(self.feed)
+        self._evaluate(batch)
+        return samples
+
+    def train_on_worst(self, largest_samples: Sequence[int]) -> None:
+        """Evaluates a batch of the largest samples: memory must hold for them too."""
+        if largest_samples:
+            self._evaluate(worst_batch(self.workload, largest_samples, self.tuned.batch_size))
+            self.feed.clock.synchronize()
+
+    def _evaluate(self, batch: Any) -> None:
+        with torch.no_grad(), self.tuned.autocast():
+            self.workload.loss(self._model, self.tuned.to_device(batch))
+
+    def _make_state(self) -> None:
+        """Takes one step on gradients of zero, so that the optimizer makes its state."""
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)

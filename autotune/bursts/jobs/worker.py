@@ -24,13 +24,7 @@ from autotune.sandbox.system import end_with_parent
 
 
 def run(request: Request, reporter: PipeReporter, commands: Commands | None = None) -> int:
-    """Runs one job and reports its end; returns the exit status, and never raises an error of the job.
-
-    Args:
-        request: The job.
-        reporter: Receives its progress and how it ended.
-        commands: Commands for a host.
-    """
+    """Runs one job and reports its end; returns the exit status, and never raises an error of the job."""
     if request.ranks == 1:
         return run_rank(request, reporter, commands)
     return _reported(request, reporter, lambda: run_ranks(request, reporter, cast("BinaryIO", commands), run_rank))
@@ -71,7 +65,7 @@ def _report(error: BaseException, request: Request, reporter: PipeReporter) -> N
     The caller keeps the error until then: freeing what it holds may hang, since torch's loader may wait in its
     `__del__` for a lock that it held when a worker's death interrupted it.
     """
-    from autotune.bursts.hosts.failures import classify
+    from autotune.bursts.hosts.endings import classify
 
     try:
         if isinstance(error, AutotuneError) and request.job != "host":

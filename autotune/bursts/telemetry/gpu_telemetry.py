@@ -209,41 +209,31 @@ def processes_of_run() -> Set[int]:
     return family
 
 
-def open_gpu_telemetry(
-    uuid: str | None, ours: Callable[[], Set[int]] = processes_of_run, *, of_all: bool = True
-) -> GpuTelemetry | None:
-    """Telemetry of an NVIDIA GPU; None without a UUID or a driver.
-
-    Args:
-        uuid: UUID of the GPU.
-        ours: See `GpuTelemetry`.
-        of_all: Whether all samples are trained on it.
-    """
-    if uuid is None:
-        return None
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        return GpuTelemetry(pynvml, uuid, ours, of_all=of_all)
-    except pynvml.NVMLError:
-        return None
-
-
 class GpuWatch:
-    """Watches GPUs from outside the processes that train on them, block by block, from its own thread.
+    """Watches GPUs from its own thread, block by block.
 
     Args:
-        uuids: The GPUs; those that do not answer are left out.
+        uuids: UUIDs of NVIDIA GPUs; those that do not answer are left out.
+        ours: See `GpuTelemetry`.
+        of_all: Whether all samples are trained on them.
     """
 
-    def __init__(self, uuids: Sequence[str]) -> None:
-        opened = (open_gpu_telemetry(uuid, descendants_of_this) for uuid in uuids)
-        self._gpus = [gpu for gpu in opened if gpu is not None]
+    def __init__(self, uuids: Sequence[str], ours: Callable[[], Set[int]], *, of_all: bool = True) -> None:
+        self._gpus: list[GpuTelemetry] = []
+        for uuid in uuids:
+            import pynvml
+
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlInit()
+                self._gpus.append(GpuTelemetry(pynvml, uuid, ours, of_all=of_all))
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         if self._gpus:
             threading.Thread(target=self._watch, name="autotune-gpus", daemon=True).start()
+
+    def used_bytes(self) -> int | None:
+        """Memory in use on the first GPU now; None if that is not known."""
+        return self._gpus[0].used_bytes() if self._gpus else None
 
     def begin(self) -> None:
         """Begins a block."""

@@ -15,7 +15,7 @@ from ...torch_settings.naming import weights_of
 from ...torch_settings.undo import Undo, nothing
 from ...torch_settings.wrapping import wrap_forward
 from .. import hooks
-from ..harmless import harmless
+from ..hooks import harmless
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

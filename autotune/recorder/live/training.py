@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader, IterableDataset
 
 from ...timing.clock import clock_of
 from ...timing.loop import described, has_sparse_gradients, implementations
@@ -40,19 +41,16 @@ from ..attributes import held_by
 from ..changes import Changes
 from ..drawing import Indices, Own
 from ..effects import compiling
-from ..harmless import harmless
+from ..hooks import harmless
 from ..observer import Observer
 from ..ranks import count_ranks
 from .adviser import Parent
-from .evidence import Evidence, Spread
-from .ledger import WORST, Ledger
+from .evidence import WORST, Evidence, Ledger, Spread
 from .models import Models, with_fallback
-from .own_reading import OwnReading
-from .pools import Changed, Pass, Pool, Pools
+from .pools import Changed, OwnReading, Pass, Pool, Pools
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
-    from torch.utils.data import DataLoader
 
 WARM_STEPS, WARM_SECONDS = 8, 1.0
 """The training before the search: the first steps allocate, compile and fill caches. Not tuned."""
@@ -872,8 +870,6 @@ class LiveTraining:
 
 def why_not(loader: DataLoader[Any]) -> str | None:
     """Why a loader is left as it is; None where others may feed its pass."""
-    from torch.utils.data import IterableDataset
-
     if isinstance(loader.dataset, IterableDataset):
         return "the data set is iterable: its workers share it out themselves"
     if has_own_iterator(loader):
