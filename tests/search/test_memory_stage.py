@@ -27,7 +27,7 @@ def rate(config: TrainConfig) -> float:
 
 
 def test_the_largest_batch_is_found_in_one_leap() -> None:
-    """Two sizes are enough: the next burst is at what they predict, within the margin; hardly one runs out of memory."""
+    """Two sizes are enough: the next burst is at what they predict, within the margin; hardly any runs out."""
     search, surface = make_search(
         rate, space=make_space(effective_batch=None), budget_seconds=120, memory_limit_bytes=(200 + FITS) * MIB,
         bytes_of=bytes_of, oom_above=FITS, device="cuda",
