@@ -110,17 +110,6 @@ def kill_forkserver(isolation: Isolation) -> None:
         forkserver.wait(5)
 
 
-def test_the_forkserver_is_replaced_when_it_dies(forkserver: Isolation, told: list[str]) -> None:
-    """A burst after the forkserver was killed runs in a new one, as often as a burst came between; each is told."""
-    runner = ProcessRunner(forkserver, "cpu")
-    for _ in range(2):
-        kill_forkserver(forkserver)
-        assert runner.run(POINT, PLAN, DEADLINE_SECONDS).outcome is Outcome.OK
-    assert len(told) == 2
-    assert "killed between bursts" in told[0]
-    assert "started again" in told[0]
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("told")
 def test_a_forkserver_that_is_killed_again_before_a_burst_is_an_error(
@@ -152,11 +141,13 @@ def host_of_tiny(isolation: Isolation) -> Live:
     return live
 
 
-@pytest.mark.usefixtures("told")
-def test_the_end_of_what_lost_its_forkserver_leaves_the_new_one_alone(forkserver: Isolation) -> None:
+def test_a_forkserver_that_dies_is_replaced_and_what_it_had_begun_leaves_the_new_one_alone(
+    forkserver: Isolation, told: list[str]
+) -> None:
     """The incumbent died with the old one; the candidate lives below the new one, and trains on.
 
-    Where nothing lives below it, it is spared as well, though it carries the run's mark.
+    Where nothing lives below it, it is spared as well, though it carries the run's mark. It is replaced as often as a
+    burst came between; each time is told.
     """
     ended, discarded = host_of_tiny(forkserver), host_of_tiny(forkserver)
     kill_forkserver(forkserver)
@@ -173,6 +164,12 @@ def test_the_end_of_what_lost_its_forkserver_leaves_the_new_one_alone(forkserver
     another = host_of_tiny(forkserver)
     assert another.child is candidate.child
     forkserver.discard(another)
+    assert len(told) == 1
+    assert "killed between bursts" in told[0]
+    assert "started again" in told[0]
+    kill_forkserver(forkserver)
+    assert ProcessRunner(forkserver, "cpu").run(POINT, PLAN, DEADLINE_SECONDS).outcome is Outcome.OK
+    assert len(told) == 2
 
 
 def test_killing_a_job_spares_one_that_is_just_starting(forkserver: Isolation) -> None:

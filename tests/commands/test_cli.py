@@ -195,6 +195,7 @@ def test_a_build_that_hangs_ends_within_the_budget(tmp_path: Path) -> None:
     assert re.search(r"try --budget \d+0s", told)
 
 
+@pytest.mark.slow
 def test_an_interruption_writes_a_partial_result(tmp_path: Path) -> None:
     """Ctrl-C in the search ends it in good order; `tests/faults` has each signal in each stage."""
     out = tmp_path / "tiny.json"

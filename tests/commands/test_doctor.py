@@ -28,23 +28,18 @@ def doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return command
 
 
-def test_what_was_found_is_kept_beside_the_results(doctor: Any, tmp_path: Path) -> None:
-    """In the machine's own folder; the same as what is printed for a script."""
-    done = doctor("--json")
+def test_what_was_found_is_kept_beside_the_results_and_summed_up(doctor: Any, tmp_path: Path) -> None:
+    """In the machine's own folder; shown are the ten points by number, with what holds and what was not checked."""
+    done = doctor()
     assert done.exit_code == 0, done.output
     (file,) = tmp_path.glob("results/*/doctor-cpu.json")
-    assert json.loads(file.read_text()) == json.loads(done.stdout)
-    assert {"processes", "cap on memory"} <= {finding["name"] for finding in json.loads(done.stdout)["findings"]}
+    findings = json.loads(file.read_text())["findings"]
+    assert {"processes", "cap on memory"} <= {finding["name"] for finding in findings}
+    assert f"ok 2 {TEN[1]} not here 3 {TEN[2]}" in " ".join(done.output.split())
 
 
-def test_the_ten_points_are_summed_up(doctor: Any) -> None:
-    """By number, with what holds and what was not checked here."""
-    shown = " ".join(doctor().output.split())
-    assert f"ok 2 {TEN[1]} not here 3 {TEN[2]}" in shown
-
-
-def test_a_machine_that_cannot_be_trusted_ends_with_a_status_of_its_own(doctor: Any) -> None:
-    """A check that does not even end well is such a finding, and costs the others nothing."""
+def test_a_machine_that_cannot_be_trusted_ends_with_a_status_of_its_own(doctor: Any, tmp_path: Path) -> None:
+    """A check that does not even end well is such a finding, and costs the others nothing; a script gets the file."""
 
     def broken(_: Any) -> Any:
         """Something that fails."""
@@ -55,6 +50,8 @@ def test_a_machine_that_cannot_be_trusted_ends_with_a_status_of_its_own(doctor: 
     first, *others = json.loads(done.stdout)["findings"]
     assert (first["name"], first["found"]) == ("Something that fails", "no space left on device")
     assert others
+    (file,) = tmp_path.glob("results/*/doctor-cpu.json")
+    assert json.loads(file.read_text()) == json.loads(done.stdout)
 
 
 def test_a_folder_that_cannot_be_written_to_is_told(doctor: Any, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ import pytest
 
 from autotune.commands.tune import tune as tune_command
 from autotune.mcp import command as mcp_command
-from autotune.results.files import write_document
 from autotune.results.result import Result, read_result
 from autotune.results.trainings import trainings_path
 from autotune.sessions.options import FOR_SCRIPTS
@@ -86,14 +85,52 @@ def _of(temporary: Path) -> list[str]:
     return [*marked, *(path.name for path in temporary.glob("autotune-*"))]
 
 
-def called(folder: Path, tool: str, **arguments: Any) -> Any:
-    """The answer of one tool; its structure is checked against the schema by the client."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a result and a training that notes what it reached."""
+    folder = tmp_path_factory.mktemp("project")
+    result = make_result()
+    search = result.search.model_copy(update={"notes": ("the server said: token=abc-4711-xyz is old",)})
+    content = result.model_copy(update={"search": search}).model_dump_json(by_alias=True)
+    assert "abc-4711-xyz" in content
+    (folder / "a.json").write_text(content)
+    trainings_path(folder / "a.json").write_text(note_line(result, ratio=0.97))
+    return folder
 
-    async def use(client: Client) -> Any:
-        await client.list_tools()
-        return await client.call_tool(tool, arguments)
 
-    return served(folder, use)
+MISTAKES: tuple[tuple[str, dict[str, Any], list[str]], ...] = (
+    ("run", {"model": TINY, "budget": "soon"}, ["--model", TINY, "--budget", "soon"]),
+    ("run", {"model": TINY, "pin": {"num_worker": 1}}, ["--model", TINY, "--pin", "num_worker=1"]),
+    ("run", {"command": ["no-such-program"]}, ["run", "--", "no-such-program"]),
+    ("show", {"file": "nowhere.json"}, ["show", "nowhere.json"]),
+    ("check", {"file": "nowhere.json"}, ["check", "nowhere.json"]),
+    ("probe", {"device": "tpu"}, ["probe", "--device", "tpu"]),
+)
+SENSELESS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"budgte": "10m", "model": TINY}, "budgte"),
+    ({}, "expected either model, such as train:build, or command"),
+    ({"model": TINY, "command": ["python", "train.py"]}, "expected either model"),
+    ({"command": [sys.executable, "train.py"], "explore": {"width": [1]}}, "--explore is for models"),
+    ({"command": [sys.executable, "train.py"], "evaluation": True}, "--evaluation is for models"),
+)
+
+
+@pytest.fixture(scope="module")
+def answers(folder: Path) -> dict[str, Any]:
+    """The tools of a server, and its answers to what measures nothing; their structure is checked by the client."""
+
+    async def use(client: Client) -> dict[str, Any]:
+        return {
+            "tools": {tool.name: tool for tool in (await client.list_tools()).tools},
+            "show": await client.call_tool("show", {"file": "a.json"}),
+            "why": await client.call_tool("show", {"file": "a.json", "why": True}),
+            "compare": await client.call_tool("compare", {"paths": ["."]}),
+            "mistakes": [await client.call_tool(tool, arguments) for tool, arguments, _ in MISTAKES],
+            "senseless": [await client.call_tool("run", arguments) for arguments, _ in SENSELESS],
+        }
+
+    found: dict[str, Any] = served(folder, use)
+    return found
 
 
 def confirmed(result: Result) -> bool:
@@ -106,13 +143,9 @@ def text_of(answer: Any) -> str:
     return "\n".join(part.text for part in answer.content)
 
 
-def test_every_tool_has_the_options_of_its_command(tmp_path: Path) -> None:
+def test_every_tool_has_the_options_of_its_command(answers: dict[str, Any]) -> None:
     """By the same names, with the same defaults, choices and ranges; but for those that lift a protection."""
-
-    async def use(client: Client) -> Any:
-        return await client.list_tools()
-
-    tools = {tool.name: tool for tool in served(tmp_path, use).tools}
+    tools = answers["tools"]
     assert tools.keys() == {"probe", "dry_run", "run", "show", "check", "compare"}
     for tool in tools.values():
         assert tool.input_schema["additionalProperties"] is False
@@ -130,13 +163,9 @@ def test_every_tool_has_the_options_of_its_command(tmp_path: Path) -> None:
             assert told.get("default") == options[name].default
 
 
-def test_hints_say_which_tools_may_do_harm(tmp_path: Path) -> None:
+def test_hints_say_which_tools_may_do_harm(answers: dict[str, Any]) -> None:
     """What runs a person's code or a command may do anything; `check` cannot have a file name any code."""
-
-    async def use(client: Client) -> Any:
-        return await client.list_tools()
-
-    tools = {tool.name: tool for tool in served(tmp_path, use).tools}
+    tools = answers["tools"]
     harmful = {
         name: (tool.annotations.read_only_hint, tool.annotations.destructive_hint, tool.annotations.open_world_hint)
         for name, tool in tools.items()
@@ -177,25 +206,16 @@ def test_outputs_stay_in_the_project(tmp_path: Path) -> None:
     assert OUTSIDE not in text_of(anywhere)
 
 
-def test_answers_hide_secrets(tmp_path: Path) -> None:
+def test_answers_hide_secrets(answers: dict[str, Any]) -> None:
     """As text and as data; a file from elsewhere may hold some."""
-    result = make_result()
-    search = result.search.model_copy(update={"notes": ("the server said: token=abc-4711-xyz is old",)})
-    content = result.model_copy(update={"search": search}).model_dump_json(by_alias=True)
-    (tmp_path / "a.json").write_text(content)
-    assert "abc-4711-xyz" in content
-    answer = called(tmp_path, "show", file="a.json")
+    answer = answers["show"]
     assert "abc-4711-xyz" not in text_of(answer) + json.dumps(answer.structured_content)
     assert "the server said: token=*** is old" in answer.structured_content["search"]["notes"]
 
 
-def test_show_tells_figures_with_intervals_and_how_to_train(tmp_path: Path) -> None:
+def test_show_tells_figures_with_intervals_and_how_to_train(answers: dict[str, Any], folder: Path) -> None:
     """As data and as text, with what trainings reached."""
-    file = tmp_path / "a.json"
-    result = make_result()
-    write_document(result, file)
-    trainings_path(file).write_text(note_line(result, ratio=0.97))
-    answer = called(tmp_path, "show", file="a.json", why=True)
+    result, answer = make_result(), answers["why"]
     data = answer.structured_content
     assert result.speedup is not None
     assert data["confirmed"] is True
@@ -207,55 +227,30 @@ def test_show_tells_figures_with_intervals_and_how_to_train(tmp_path: Path) -> N
     assert "blocks" not in before
     assert "autotune.load" in text_of(answer)
     assert "0.97 of the claimed rate" in text_of(answer)
-    assert data["file"] == str(file)
+    assert data["file"] == str(folder / "a.json")
     assert len(data["trials"]) == len(result.trials)
-    assert "trials" not in called(tmp_path, "show", file="a.json").structured_content
+    assert "trials" not in answers["show"].structured_content
 
 
-def test_compare_puts_results_side_by_side(tmp_path: Path) -> None:
+def test_compare_puts_results_side_by_side(answers: dict[str, Any]) -> None:
     """With the intervals of their rates."""
-    write_document(make_result(), tmp_path / "a.json")
-    answer = called(tmp_path, "compare", paths=["."])
-    (group,) = answer.structured_content["groups"]
+    (group,) = answers["compare"].structured_content["groups"]
     assert group["rows"][0]["after_ci95"]
-    assert "digits" in text_of(answer)
+    assert "digits" in text_of(answers["compare"])
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "typed"),
-    [
-        ("run", {"model": TINY, "budget": "soon"}, ["--model", TINY, "--budget", "soon"]),
-        ("run", {"model": TINY, "pin": {"num_worker": 1}}, ["--model", TINY, "--pin", "num_worker=1"]),
-        ("run", {"command": ["no-such-program"]}, ["run", "--", "no-such-program"]),
-        ("show", {"file": "nowhere.json"}, ["show", "nowhere.json"]),
-        ("check", {"file": "nowhere.json"}, ["check", "nowhere.json"]),
-        ("probe", {"device": "tpu"}, ["probe", "--device", "tpu"]),
-    ],
-)
-def test_errors_are_the_commands_sentences(
-    tool: str, arguments: dict[str, Any], typed: list[str], tmp_path: Path
-) -> None:
+def test_errors_are_the_commands_sentences(answers: dict[str, Any], tmp_path: Path) -> None:
     """As errors of the tool, which a model reads."""
-    answer = called(tmp_path, tool, **arguments)
-    assert answer.is_error
-    assert " ".join(text_of(answer).split()) in " ".join(run_inside(typed, tmp_path).err.split())
+    for (_, _, typed), answer in zip(MISTAKES, answers["mistakes"], strict=True):
+        assert answer.is_error
+        assert " ".join(text_of(answer).split()) in " ".join(run_inside(typed, tmp_path).err.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"budgte": "10m", "model": TINY}, "budgte"),
-        ({}, "expected either model, such as train:build, or command"),
-        ({"model": TINY, "command": ["python", "train.py"]}, "expected either model"),
-        ({"command": [sys.executable, "train.py"], "explore": {"width": [1]}}, "--explore is for models"),
-        ({"command": [sys.executable, "train.py"], "evaluation": True}, "--evaluation is for models"),
-    ],
-)
-def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_arguments_that_make_no_sense_are_refused(answers: dict[str, Any]) -> None:
     """Nothing is left out in silence."""
-    answer = called(tmp_path, "run", **arguments)
-    assert answer.is_error
-    assert words in text_of(answer)
+    for (_, words), answer in zip(SENSELESS, answers["senseless"], strict=True):
+        assert answer.is_error
+        assert words in text_of(answer)
 
 
 @pytest.mark.slow

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.doctor.examination import examine_quickly
 from autotune.doctor.findings import Examination
+from autotune.hardware import probe_host
 from autotune.report import write_report
 from autotune.results.cross_file import default_cross_path
 from autotune.results.files import write_document
@@ -17,7 +19,6 @@ from autotune.sessions.outputs import BESIDE, PAGE, RESULT, require_replaceable,
 from tests.crosses import make_cross
 from tests.factories import make_result
 from tests.inside import run_inside
-from tests.processes import run
 
 SOURCE = "import torch\n"
 
@@ -117,7 +118,7 @@ def test_a_result_and_all_beside_it_may_be_replaced(folder: Path) -> None:
 def test_an_examination_takes_only_the_place_of_one(folder: Path) -> None:
     """Before anything is examined."""
     (folder / "doctor-cpu.json").write_text(SOURCE)
-    done = run(["doctor", "--device", "cpu", "--out", "doctor-cpu.json"], folder)
+    done = run_inside(["doctor", "--device", "cpu", "--out", "doctor-cpu.json"], folder)
     assert done.status == 2
     assert "an examination of autotune to replace" in " ".join(done.err.split())
 
@@ -125,9 +126,11 @@ def test_an_examination_takes_only_the_place_of_one(folder: Path) -> None:
 def test_a_second_examination_replaces_the_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what gathers results passes over it, but says what it is where a person names it."""
     monkeypatch.setattr("autotune.doctor.examination.CHECKS", ())
-    for _ in range(2):
-        assert run_inside(["doctor", "--device", "cpu", "--out", "kept/doctor.json", "--quiet"], folder).status == 0
     place = folder / "kept" / "doctor.json"
+    examine_quickly(probe_host(), "cpu").model_copy(update={"findings": ()}).write(place)
+    first = place.read_bytes()
+    assert run_inside(["doctor", "--device", "cpu", "--out", "kept/doctor.json", "--quiet"], folder).status == 0
+    assert place.read_bytes() != first
     assert Examination.model_validate_json(place.read_text()).schema_ == "autotune.doctor/1"
     write_document(make_result(), folder / "kept" / "result.json")
     compared = run_inside(["compare", "kept"], folder)

@@ -134,8 +134,20 @@ def test_a_script_that_fails_is_quoted_without_its_secret(tmp_path: Path) -> Non
     assert "no ***" in " ".join(done.err.split())
 
 
+def test_a_look_tells_what_would_be_tried_hides_secrets_and_changes_nothing(tmp_path: Path) -> None:
+    """What was found, each knob, and why the others are left; the script had the real token, or it would not train."""
+    (tmp_path / "train.py").write_text(TRAINS)
+    done = run(["run", "--dry-run", "--", *COMMAND], tmp_path)
+    assert done.status == 0, done.err
+    assert "TensorDataset of 512 samples, batches of 32" in done.err
+    assert "would be tried" in done.err
+    assert PRIVATE not in done.out + done.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tmp", "train.py"]
+
+
+@pytest.mark.slow
 def test_a_look_hides_secrets_from_programs_too(tmp_path: Path) -> None:
-    """The script had the real one, or it would not have trained."""
+    """As JSON."""
     (tmp_path / "train.py").write_text(TRAINS)
     done = run(["run", "--dry-run", "--json", "--", *COMMAND], tmp_path)
     assert done.status == 0, done.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 from pathlib import Path
@@ -23,32 +24,32 @@ TINY = "tests.workloads.tiny:build"
 RESULTS = sorted((ROOT / "results").rglob("*.json"))
 
 
-def schema(folder: Path) -> Draft202012Validator:
+@functools.cache
+def schema() -> Draft202012Validator:
     """What the command exports, as a validator."""
-    exported = json.loads(run_inside(["schema"], folder).out)
+    exported = json.loads(run_inside(["schema"], ROOT).out)
     Draft202012Validator.check_schema(exported)
     return Draft202012Validator(exported)
 
 
-def test_real_results_follow_the_schema(tmp_path: Path) -> None:
+def test_real_results_follow_the_schema() -> None:
     """Those that this repository keeps."""
-    validator = schema(tmp_path)
     files = [
         data for path in RESULTS if (data := json.loads(path.read_text()))["schema"].startswith("autotune.result/")
     ]
     assert files
     for data in files:
-        validator.validate(data)
+        schema().validate(data)
 
 
 @pytest.mark.parametrize(
     ("field", "value"), [("status", "done"), ("schema", "autotune.result/9"), ("stopped_by", None), ("search", {})]
 )
-def test_what_is_no_result_breaks_the_schema(field: str, value: object, tmp_path: Path) -> None:
+def test_what_is_no_result_breaks_the_schema(field: str, value: object) -> None:
     """An editor shows a person where."""
     data = json.loads(make_result().model_dump_json(by_alias=True))
-    assert schema(tmp_path).is_valid(data)
-    assert not schema(tmp_path).is_valid({**data, field: value})
+    assert schema().is_valid(data)
+    assert not schema().is_valid({**data, field: value})
 
 
 def test_a_report_lies_beside_each_result(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Commands that would harm a person's files; run as ``python -m tests.sandbox.adversary PLACE`` it tries them all.
 
-Each case is a line. It runs in a project folder, as a script of the person's would; `changes` then says what is not as
-it was in the project and in a folder beside it.
+Each case is a line. It runs in a project folder, as a script of the person's would: a command in a start of its own, a
+line of Python in a fork of one start, as jobs run. `changes` then says what is not as it was in the project and in a
+folder beside it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from pathlib import Path
 
 from autotune.sandbox.process_marks import marked
-from tests.sandbox.starting import begun, run
+from tests.sandbox.starting import begun, forking, run
 
 SHELL: dict[str, str] = {
     "rm -rf of outputs": "rm -rf out",
@@ -111,8 +112,6 @@ PYTHON: dict[str, str] = {
     "symlink over": "import os; os.remove('link.txt'); os.symlink('/nowhere', 'link.txt')",
     "no redirection": "import builtins, _io; _io.open('keep.txt', 'w').write('bad')",
     "compressed": "import gzip, zipfile; gzip.open('keep.txt', 'w').write(b'x'); zipfile.ZipFile('z.zip', 'w').close()",
-}
-TORCH: dict[str, str] = {
     "torch.save and torch.jit.save": (
         "import torch; torch.save({}, 'keep.txt'); torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), 'data.bin')"
     ),
@@ -176,22 +175,17 @@ def changes(before: dict[str, object], now: dict[str, object]) -> list[str]:
 def main() -> None:
     """Prints the row, and what each case changed and how it ended, as JSON."""
     place = Path(sys.argv[1]).resolve()
-    cases = [
-        *((name, ["sh", "-c", text]) for name, text in SHELL.items()),
-        *((name, [sys.executable, "-c", text]) for name, text in {**PYTHON, **TORCH}.items()),
-    ]
-    files = place / "files"
+    files, scratch = place / "files", place / "run"
     files.mkdir()
-    project = make_project(files)
-    os.chdir(project)
+    os.chdir(make_project(files))
     before, answers = states(files), {}
-    scratch = place / "run"
     protection = begun(scratch)
-    for number, (name, words) in enumerate(cases):
-        status, _ = run(words, protection, f"start{number}")
-        while marked(str(scratch)):  # a daemon goes on for a moment
+
+    def judge(name: str, layer: str, status: int, *, alive: int = 0) -> None:
+        nonlocal before
+        while len(marked(str(scratch))) > alive:  # a daemon goes on for a moment
             time.sleep(0.02)
-        protection.drop(f"start{number}")
+        protection.drop(layer)
         answers[name] = {"changed": changes(before, states(files)), "status": status}
         if answers[name]["changed"]:  # for the next case
             os.chdir("/")
@@ -199,6 +193,12 @@ def main() -> None:
             files.mkdir()
             os.chdir(make_project(files))
             before = states(files)
+
+    for number, (name, text) in enumerate(SHELL.items()):
+        judge(name, f"start{number}", run(["sh", "-c", text], protection, f"start{number}")[0])
+    with forking("import numpy, torch\n", protection) as fork:
+        for number, (name, text) in enumerate(PYTHON.items()):
+            judge(name, f"job{number}", fork(text, f"job{number}")[0], alive=1)
     protection.close()
     print(json.dumps({"row": protection.offer.row, "cases": answers}))
 

@@ -13,12 +13,13 @@ from autotune.sandbox.protection import find_offer
 from tests.sandbox import adversary
 
 ROOT = Path(__file__).parents[2]
-CASES = [*adversary.SHELL, *adversary.PYTHON, *adversary.TORCH]
+CASES = [*adversary.SHELL, *adversary.PYTHON]
 LEADS_OUT = {"by way of the root of process 1", "by way of its parent's root", "enters other namespaces"}
+STACKED = {"copy_file_range"}  # between the two file systems below a job's overlay
 NEEDS_ROOT = {"changes owners", "fchown", "makes a device"}
 ROWS = {
-    "overlay": ("none", LEADS_OUT),
-    "overlay of a user": ("root", LEADS_OUT | NEEDS_ROOT),
+    "overlay": ("none", LEADS_OUT | STACKED),
+    "overlay of a user": ("root", LEADS_OUT | STACKED | NEEDS_ROOT),
     "landlock": ("namespaces", {*CASES}),
 }
 """What is denied, so that a row is the best one; and which cases may fail there, since the kernel refuses them."""

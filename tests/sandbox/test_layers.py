@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,22 +14,9 @@ from autotune.errors import IsolationError, UsageError
 from autotune.sandbox import protection as module
 from autotune.sandbox.protection import Offer, Protection, find_offer
 from autotune.sandbox.view import remove_folder
-from tests.sandbox.starting import begun, python, run, start
+from tests.sandbox.starting import begun, forking, python, run
 
 LARGE = "open({!r}, 'wb').write(bytes(2**20))\n"
-FORK = """
-import json, os, sys
-sys.modules.setdefault("_autotune.sandbox", None)
-from _autotune.sandbox.inside import enter_layer
-for line in sys.stdin:
-    orders = json.loads(line)
-    if not os.fork():
-        enter_layer(orders["layer"])
-        exec(orders["code"])
-        os._exit(0)
-    os.wait()
-    print("done", flush=True)
-"""
 ROOT = Path(__file__).parents[2]
 
 
@@ -130,22 +116,12 @@ def test_what_training_changes_of_it_is_made_again(kept: Protection) -> None:
 
 def test_forked_jobs_see_the_start_and_not_each_other(kept: Protection) -> None:
     """What start-up wrote, a job may change or remove: the next one finds it."""
-    import json
-
-    code = "import os\nopen('started.txt', 'w').write('started')\nos.mkdir('out')\n" + FORK
+    code = "import os\nopen('started.txt', 'w').write('started')\nos.mkdir('out')\n"
     does = "import os\nos.rename('out', 'gone'); os.remove('started.txt'); open('mine.txt', 'w').write('bad')"
-    looks = "print(sorted(os.listdir('.')), open('mine.txt').read(), open('started.txt').read(), flush=True)"
-    with start([sys.executable, "-c", code], kept, "server", forks=True) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        for number, text in enumerate([does, looks]):
-            layer = kept.prepare_fork(f"job{number}", "server")
-            server.stdin.write(json.dumps({"layer": layer, "code": text}) + "\n")
-            server.stdin.flush()
-            if text is looks:
-                assert server.stdout.readline() == "['mine.txt', 'out', 'started.txt'] mine started\n"
-            assert server.stdout.readline() == "done\n"
-        server.stdin.close()
+    looks = "import os\nprint(sorted(os.listdir('.')), open('mine.txt').read(), open('started.txt').read())"
+    with forking(code, kept) as fork:
+        assert fork(does, "job1") == (0, "")
+        assert fork(looks, "job2") == (0, "['mine.txt', 'out', 'started.txt'] mine started\n")
     assert os.listdir(".") == ["mine.txt"]
 
 

@@ -83,9 +83,8 @@ def looked_at(command: Sequence[str]) -> SeenScript:
         return isolation.seen
 
 
-def claimed(command: Sequence[str], path: Path, **best: Any) -> Result:
-    """A result file of a real script, looked at for real, that claims some knobs."""
-    seen = looked_at(command)
+def claimed(seen: SeenScript, command: Sequence[str], path: Path, **best: Any) -> Result:
+    """A result file of a real script, as a look at it has seen it, that claims some knobs."""
     baseline = baseline_of(seen)
     script = ScriptRecord(command=tuple(command), loop=loop_of(seen), source=source_of(seen))
     result = result_of(script, baseline, baseline.replace(**best))

@@ -182,6 +182,7 @@ def test_batches_that_cannot_be_pinned_are_told() -> None:
     assert found == {"pin_memory": "no tensor of its batches is page-locked: their class has no pin_memory()"}
 
 
+@pytest.mark.slow
 def test_a_burst_whose_change_the_script_takes_back_is_unsupported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,9 +32,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_loader_model_and_optimizer_of_a_plain_loop_are_found() -> None:
+def test_loader_model_and_optimizer_of_a_plain_loop_are_found(seen_in: SeenIn) -> None:
     """The loader that feeds training is told from the one that evaluates; the model and the optimizer are named."""
-    seen, facts = look(script("plain"))
+    seen = seen_in(script("plain"))
+    facts = facts_of(seen, script("plain"))
     assert [loader.arguments["batch_size"] for loader in seen.loaders] == [32]
     assert facts.samples == 640
     assert facts.model is not None

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from autotune.scripts import ScriptIsolation
 from autotune.scripts.facts import baseline_of, loop_of
 from autotune.scripts.seen import SeenScript
 from autotune.timing.loop import UNKNOWN_READING
-from tests.example_scripts import EXAMPLES, START_SECONDS, script
+from tests.example_scripts import EXAMPLES, script
 from tests.forked import Forked
+from tests.scripts.conftest import SeenIn
 
 MEASURED_OTHERWISE = {"sample_seconds", "sample_wait_fraction", "small_operators_fraction"}
 SEEN_BY_A_LOOK = {"classes", "score_bytes"}
@@ -164,13 +164,13 @@ def test_a_failure_of_the_observer_does_not_reach_the_script(folder: Path, print
 @pytest.mark.parametrize(
     "name", ["plain", *(pytest.param(one, marks=pytest.mark.slow) for one in ("accumulating", "lightning_fit"))]
 )
-def test_a_real_training_shows_what_a_look_shows(name: str, folder: Path, printed: Callable[..., str]) -> None:
+def test_a_real_training_shows_what_a_look_shows(
+    name: str, folder: Path, printed: Callable[..., str], seen_in: SeenIn
+) -> None:
     """All of it, but for what a look measures by itself; reading is timed as the script draws."""
     printed("observed.py", "ends", str(EXAMPLES / f"{name}.py"))
     seen = SeenScript.of(report_in(folder)["seen"][0], processes=1)
-    with ScriptIsolation(script(name)) as isolation:
-        isolation.start(START_SECONDS)
-        looked = isolation.seen
+    looked = seen_in(script(name))
     assert (loop_of(seen), baseline_of(seen)) == (loop_of(looked), baseline_of(looked))
     assert 0 < seen.facts["sample_seconds"] != UNKNOWN_READING[0]
     shown, known = ({**vars(one), **one.facts, "facts": None} for one in (seen, looked))

@@ -15,10 +15,13 @@ from autotune.commands.patch import write_files
 from autotune.errors import UsageError
 from autotune.patching.in_place import EditedFile
 from autotune.results.files import write_document
+from autotune.scripts import Script
 from autotune.scripts.facts import baseline_of
 from tests.example_scripts import EXAMPLES
+from tests.forked import Forked
 from tests.inside import run_inside
 from tests.processes import Finished, budget, run
+from tests.scripts.conftest import SeenIn
 from tests.scripts.patching import claimed, looked_at, written
 
 DATA = "TensorDataset(torch.randn(256, 8), torch.randn(256, 1))"
@@ -86,34 +89,30 @@ def told(done: Finished) -> str:
     return " ".join(done.err.split())
 
 
-def require_in_force(command: list[str], best: dict[str, Any]) -> None:
-    """Looks at the changed script again: it trains with the loader settings of the result."""
-    found = baseline_of(looked_at(command)).model_dump()
-    assert {knob: found[knob] for knob in best} == best
-
-
 @pytest.mark.parametrize(
     "text",
     [
         pytest.param(OPTION, id="option"),
-        pytest.param(LITERALS, id="literals and CRLF", marks=pytest.mark.slow),
-        pytest.param(INDENTED, id="tabs and no last line ending", marks=pytest.mark.slow),
+        pytest.param(LITERALS, id="literals and CRLF"),
+        pytest.param(INDENTED, id="tabs and no last line ending"),
     ],
 )
-def test_a_script_is_changed_trains_so_and_is_as_before_when_that_is_undone(text: str) -> None:
+def test_a_script_is_changed_trains_so_and_is_as_before_when_that_is_undone(
+    text: str, seen_in: SeenIn, forked: Forked, tmp_path: Path
+) -> None:
     """Loader and optimizer in place; the file's mode and, undone, each of its bytes stay."""
-    script, command = Path("train.py"), [sys.executable, "train.py", "5000"]
+    script, command = Path("train.py"), (sys.executable, "train.py", "5000")
     script.write_bytes(text.encode())
     script.chmod(0o750)
-    claimed(command, Path("result.json"), **WORKERS, **FUSED)
+    claimed(seen_in(Script(command)), command, Path("result.json"), **WORKERS, **FUSED)
     done = patch()
     assert done.status == 0, done.err
     assert "changed: train.py" in told(done)
     assert "one line" not in told(done)
     assert stat.S_IMODE(script.stat().st_mode) == 0o750
-    seen = looked_at(command)
+    seen = seen_in(Script(command))
     assert [seen.loaders[0].arguments[name] for name in ("num_workers", "persistent_workers")] == [1, True]
-    trained = subprocess.run([sys.executable, "train.py", "1"], capture_output=True, text=True)
+    trained = forked.run(("train.py", "1"), tmp_path)
     assert trained.stdout == "fused True\n", trained.stderr
     assert "already changed" in told(patch())
     assert patch("--reverse").status == 0
@@ -130,7 +129,7 @@ def test_the_one_line_applies_what_has_no_place_and_finds_the_result(tmp_path: P
     (folder / "train.py").write_text(f"'''It trains.'''\n{text}")
     (tmp_path / "train.sh").write_text(f"cd code\nexec {sys.executable} train.py $1\n")
     command = ["bash", "train.sh", "5000"]
-    claimed(command, Path("result.json"), **FUSED, num_workers=1)
+    claimed(looked_at(command), command, Path("result.json"), **FUSED, num_workers=1)
     done = patch()
     assert done.status == 0, done.err
     assert "one line applies all of it: num_workers is computed by the script" in told(done)
@@ -157,7 +156,7 @@ def test_files_that_a_module_imports_are_changed_where_the_loader_is_made() -> N
         + LOOP.replace("{epochs}", "int(sys.argv[1])")
     )
     command = [sys.executable, "-m", "pkg.train", "5000"]
-    claimed(command, Path("result.json"), **WORKERS, **FUSED)
+    claimed(looked_at(command), command, Path("result.json"), **WORKERS, **FUSED)
     assert patch().status == 0
     diff = Path("result.diff").read_text()
     assert "shuffle=shuffle, num_workers=1, persistent_workers=True)" in diff
@@ -174,29 +173,30 @@ def test_files_that_a_module_imports_are_changed_where_the_loader_is_made() -> N
         ("transformers_trainer", ["disable_tqdm=True, bf16=True, dataloader_num_workers=1,"]),
     ],
 )
-def test_a_framework_is_told_in_its_own_words(name: str, changed: list[str]) -> None:
+def test_a_framework_is_told_in_its_own_words(name: str, changed: list[str], seen_in: SeenIn) -> None:
     """Where the script's own file makes the Trainer, its arguments or the Accelerator."""
     shutil.copy(EXAMPLES / f"{name}.py", "train.py")
-    command = [sys.executable, "train.py"]
+    command = (sys.executable, "train.py")
     best: dict[str, Any] = {"precision": "bf16", "num_workers": 1}
-    claimed(command, Path("result.json"), **best)
+    claimed(seen_in(Script(command)), command, Path("result.json"), **best)
     done = patch()
     assert done.status == 0, done.err
     diff = Path("result.diff").read_text()
     assert [words for words in changed if words not in diff] == []
     if name != "lightning_fit":  # Accelerate's autocast begins within the model's forward, where a look sees none
         best.pop("precision")
-    require_in_force(command, best)
+    found = baseline_of(seen_in(Script(command))).model_dump()
+    assert {knob: found[knob] for knob in best} == best
 
 
-@pytest.mark.slow
-def test_a_call_that_makes_other_loaders_too_is_left_alone() -> None:
+def test_a_call_that_makes_other_loaders_too_is_left_alone(seen_in: SeenIn) -> None:
     """The one line changes the loader that trains, and not the one that evaluates."""
     text = PLAIN.replace("loader = ", "def make(data): return ").replace(DATA, "data").replace(
         "\nfor _", f"\nloader = make({DATA})\ntest = make(TensorDataset(torch.randn(64, 8)))\nfor _", 1
     )  # fmt: skip
     Path("train.py").write_text(text)
-    claimed([sys.executable, "train.py", "5000"], Path("result.json"), num_workers=1)
+    command = (sys.executable, "train.py", "5000")
+    claimed(seen_in(Script(command)), command, Path("result.json"), num_workers=1)
     done = patch("--dry-run")
     assert "+import autotune; autotune.apply(" in done.out
     assert "where other loaders are made as well" in told(done)

@@ -14,7 +14,6 @@ from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
 from autotune.scripts import Script
 from autotune.sessions.tuning import _require_changeable
-from tests.example_scripts import EXAMPLES
 from tests.inside import run_inside
 from tests.processes import budget, run
 
@@ -35,15 +34,6 @@ for epoch in range(int(sys.argv[1])):
 print("threads", torch.get_num_threads(), "fused", optimizer.param_groups[0]["fused"], "argv", sys.argv[1:])
 print("main", __name__, "place", sys.path[0] == os.path.dirname(os.path.abspath(__file__)))
 """
-
-
-def test_a_look_tells_what_would_be_tried_and_changes_nothing(tmp_path: Path) -> None:
-    """--dry-run prints what was found, each knob, and why the others are left."""
-    done = run(["run", "--dry-run", "--", sys.executable, str(EXAMPLES / "plain.py")], tmp_path)
-    assert done.status == 0, done.err
-    assert "TensorDataset of 640 samples, batches of 32" in done.err
-    assert "would be tried" in done.err
-    assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
 
 
 @pytest.mark.parametrize(

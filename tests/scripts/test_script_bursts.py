@@ -26,12 +26,20 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     assert not set(psutil.Process().children(recursive=True)) - before
 
 
-def test_sides_of_a_script_train_as_many_samples_block_by_block(tmp_path: Path) -> None:
+def test_sides_of_a_script_train_as_many_samples_block_by_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A duet of the script as it is and with a worker; what it writes is gone in the end, and no process is left.
 
     Changes outside the loader come into effect as well: half precision, a fused optimizer, threads and the allocator.
+    The energy of a block is read by the parent, here by a counter of a device that takes 40 W all the time.
     """
+
+    class Steady:
+        joules = staticmethod(lambda: 40.0 * time.monotonic())
+
     (tmp_path / "log.txt").write_text("mine\n")
+    monkeypatch.setattr("autotune.scripts.isolation.open_energy", lambda *_: Steady())
     with ScriptIsolation(script("plain")) as isolation:
         isolation.start(START_SECONDS)
         bursts = played(isolation, {"num_workers": 1})
@@ -41,27 +49,13 @@ def test_sides_of_a_script_train_as_many_samples_block_by_block(tmp_path: Path) 
     assert first is not None
     assert second is not None
     assert [block.samples for block in first.blocks] == [block.samples for block in second.blocks]
-    if sys.platform == "linux":
-        assert all(look.host_bytes and look.open_files for look in (*first.looks, *second.looks))
-        assert first.looks
+    for side in (first, second):
+        assert side.looks
+        assert all(look.host_bytes and look.open_files for look in side.looks)
+        assert side.telemetry is not None
+        assert (side.telemetry.energy_joules or 0.0) > 36 * side.measure_seconds
     assert (tmp_path / "log.txt").read_text() == "mine\n"
     assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
-
-
-def test_the_energy_of_a_block_is_read_by_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here by a counter of a device that takes 40 W all the time; whatever else happens is in no block."""
-
-    class Steady:
-        joules = staticmethod(lambda: 40.0 * time.monotonic())
-
-    monkeypatch.setattr("autotune.scripts.isolation.open_energy", lambda *_: Steady())
-    with ScriptIsolation(script("plain")) as isolation:
-        isolation.start(START_SECONDS)
-        bursts = played(isolation, {"num_workers": 1})
-    for burst in bursts:
-        assert burst.measurement is not None, burst.reason
-        assert burst.measurement.telemetry is not None
-        assert (burst.measurement.telemetry.energy_joules or 0.0) > 36 * burst.measurement.measure_seconds
 
 
 @pytest.mark.slow
@@ -232,7 +226,8 @@ while True:
 """
 
 
-@pytest.mark.parametrize("kind", ["loader", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["loader", "none"])
 def test_evaluation_between_steps_is_no_part_of_a_block(kind: str, tmp_path: Path) -> None:
     """A step of 10 ms trains 800 samples a second at most; with half a second in every tenth it would be 130."""
     (tmp_path / "train.py").write_text(EVALUATING)

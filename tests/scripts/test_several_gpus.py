@@ -68,6 +68,7 @@ def test_the_gpus_that_train_stand_for_the_machine() -> None:
     assert led.unread == {"gpus.0.power_watts": "unknown", "peaks": "not measured"}
 
 
+@pytest.mark.slow
 def test_all_gpus_of_a_script_are_watched_while_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From outside its processes, block by block: what held a clock down counts, and power adds up."""
     monkeypatch.chdir(tmp_path)

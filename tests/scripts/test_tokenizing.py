@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
+
+from tests.forked import Forked
 
 CODE = """
 from autotune.recorder import server, tokenizing
@@ -22,21 +23,25 @@ print(server.unsafe_reason())
 
 
 @pytest.mark.parametrize(("asked", "is_unsafe"), [(None, True), ("true", True), ("false", False)])
-def test_a_process_is_not_forked_in_which_tokenizers_runs_threads(asked: str | None, is_unsafe: bool) -> None:
+def test_a_process_is_not_forked_in_which_tokenizers_runs_threads(
+    asked: str | None, is_unsafe: bool, tmp_path: Path, forked: Forked
+) -> None:
     """Its copies would tokenize with one thread, or wait for ever; where it is told to use none, it is forked."""
     pytest.importorskip("tokenizers")
     environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
     environment |= {"TOKENIZERS_PARALLELISM": asked} if asked is not None else {}
-    done = subprocess.run([sys.executable, "-c", CODE], env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    before, after = done.stdout.splitlines()
+    (tmp_path / "code.py").write_text(CODE)
+    before, after = forked.run(("code.py",), tmp_path, environment).stdout.splitlines()
     assert (before, "tokenizers runs threads" in after) == ("None", is_unsafe)
 
 
 @pytest.mark.parametrize(("asks", "told"), [("", "the script has started processes"), (".read()", "None")])
-def test_a_process_that_has_ended_is_no_reason_not_to_fork(asks: str, told: str) -> None:
+def test_a_process_that_has_ended_is_no_reason_not_to_fork(
+    asks: str, told: str, tmp_path: Path, forked: Forked
+) -> None:
     """Nobody has asked yet how it did: ``os.popen("stty size").read()`` leaves one."""
     command = "true" if asks else "exec sleep 60"
     code = f"import os\nfrom autotune.recorder import server\nran = os.popen('{command}'){asks}\n"
     code += "print(server.unsafe_reason())\n" + ("" if asks else "ran._proc.kill()\n")
-    printed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout
-    assert printed.strip() == told
+    (tmp_path / "code.py").write_text(code)
+    assert forked.run(("code.py",), tmp_path).stdout.strip() == told

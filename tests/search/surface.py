@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -213,6 +214,14 @@ def make_search(
         numerics=numerics, first=first, note=note, headroom=headroom,
         device=device,
     )  # fmt: skip
+    return search, surface
+
+
+@functools.cache
+def finished(budget_seconds: float = 120.0) -> tuple[Search, SurfaceRunner]:
+    """A search of `example_rate` that is over, and its runner, for tests that only look at it."""
+    search, surface = make_search(example_rate, budget_seconds=budget_seconds)
+    search.run()
     return search, surface
 
 

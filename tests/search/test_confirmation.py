@@ -16,7 +16,7 @@ from autotune.search.confirmation import PROVING
 from autotune.search.proposal import CONFIRM, UNINTERRUPTED
 from autotune.search.stopping import FINISHING_SECONDS, PROFILE_MAX_SECONDS, Budget
 from autotune.sessions.tuning_result import judge
-from tests.search.surface import example_rate, make_search, make_space
+from tests.search.surface import example_rate, finished, make_search, make_space
 
 
 def test_confirmation_survives_an_interruption(tmp_path: Path) -> None:
@@ -185,8 +185,7 @@ def test_rounds_take_all_the_time_whatever_they_show(gain: float, knobs: tuple[s
 
 def test_the_long_runs_come_before_the_rounds_where_both_fit() -> None:
     """So that rounds can take all that is left."""
-    search, _ = make_search(example_rate, budget_seconds=120)
-    search.run()
+    search, _ = finished()
     proof = [trial.stage for trial in search.log.trials if trial.stage in PROVING]
     assert proof[:3] == [UNINTERRUPTED, UNINTERRUPTED, CONFIRM]
 

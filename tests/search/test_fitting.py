@@ -24,7 +24,7 @@ def fitted(**options: Any) -> tuple[Search, SurfaceRunner, list[str]]:
     """A search that is over, its runner, and what was told."""
     notes: list[str] = []
     search, runner = make_search(
-        example_rate, budget_seconds=120.0, **{"oom_above": FITS, "note": notes.append, **options}
+        example_rate, **{"budget_seconds": 60.0, "oom_above": FITS, "note": notes.append, **options}
     )
     search.run()
     return search, runner, notes
@@ -44,7 +44,7 @@ def test_smaller_micro_batches_come_first_and_the_step_stays() -> None:
 
 def test_it_is_tuned_from_there() -> None:
     """The answer is compared with the config that fits, and holds its effective batch."""
-    search, _, _ = fitted()
+    search, _, _ = fitted(budget_seconds=120.0)
     point, speedup, _ = judge(search)
     assert speedup is not None
     assert speedup.confirmed
@@ -135,7 +135,7 @@ def test_once_it_was_needed_checkpointing_is_searched() -> None:
     """The baseline has it, and candidates may have it from there on, those of the sampler too."""
     space = make_space(**BLOCKS, only=["precision", "checkpointing", "allocator", "memory_format"])
     search, runner = make_search(
-        example_rate, space=space, budget_seconds=240.0, fits=lambda config: config.checkpointing == "blocks"
+        example_rate, space=space, budget_seconds=120.0, fits=lambda config: config.checkpointing == "blocks"
     )
     search.run()
     assert search.baseline.config.checkpointing == "blocks"

@@ -94,7 +94,7 @@ def test_of_equals_the_cheapest_is_recommended() -> None:
     def rate(config: TrainConfig) -> float:
         return 2000.0 if config.precision == "bf16" else 1000.0
 
-    search, _ = make_search(rate, budget_seconds=300, noise=0.005, seed=0)
+    search, _ = make_search(rate, budget_seconds=120, noise=0.005, seed=0)
     search.run()
     config = judge(search)[0].config
     assert config.precision == "bf16"

@@ -23,7 +23,7 @@ from autotune.timing.loop import model_facts
 from autotune.training.load_result import load
 from autotune.workload.fingerprint import fingerprint
 from tests.factories import make_gpu, make_hardware, make_measurement, make_result, make_software
-from tests.processes import run
+from tests.inside import run_inside
 from tests.workloads import mistakes
 
 
@@ -215,9 +215,9 @@ def test_a_training_notes_what_it_reaches_and_show_tells_it(prepare: str, tmp_pa
     note = Note.model_validate_json((tmp_path / "result.realised.jsonl").read_text())
     assert note.samples == 4 * (40 - 10)
     assert note.rate < 80
-    shown = run(["show", "result.json"], tmp_path)
+    shown = run_inside(["show", "result.json"], tmp_path)
     assert (
         f"in 1 training: {note.rate / make_measurement(40.0).samples_per_second:.2f} of the claimed rate" in shown.out
     )
-    assert run(["report", "result.json"], tmp_path).status == 0
+    assert run_inside(["report", "result.json"], tmp_path).status == 0
     assert "in 1 training: " in (tmp_path / "result.html").read_text()
