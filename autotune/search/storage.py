@@ -164,6 +164,16 @@ class Journal(JournalFileBackend):
             super().append_logs(logs)
 
 
+def remove_lock(journal: Path) -> None:
+    """Removes a journal's lock file, which would stay beside the result, unless another process holds it."""
+    lock = filelock.FileLock(f"{journal}.lock")
+    with (
+        contextlib.suppress(filelock.Timeout, OSError),
+        lock.acquire(timeout=0),
+    ):  # a process that waits for it opens a new one
+        Path(lock.lock_file).unlink()
+
+
 def _drop_half_line(journal: Path) -> None:
     """Cuts a journal back to its last whole line; leaves any other file as it is."""
     with journal.open("rb+") as file:

@@ -32,7 +32,7 @@ from autotune.search.progress import Progress
 from autotune.search.scaling import SCALING, scaling
 from autotune.search.sharing import Shared
 from autotune.search.stopping import EXPLAINING_SECONDS, Budget, sufficient_budget
-from autotune.search.storage import open_study
+from autotune.search.storage import open_study, remove_lock
 from autotune.search.trials import TrialLog
 from autotune.search.warm_start import Candidate, candidates, read_results
 from autotune.sessions.opening import opened
@@ -366,10 +366,12 @@ def _place(out: Path) -> Iterator[None]:
     except (Interrupted, NothingFeasibleError, UsageError):  # after others, --resume goes on from what was measured
         if not resumes:
             journal.unlink(missing_ok=True)
+        remove_lock(journal)
         for folder in made:
             with contextlib.suppress(OSError):  # someone else has put a file there
                 folder.rmdir()
         raise
+    remove_lock(journal)
 
 
 @dataclass(frozen=True)
