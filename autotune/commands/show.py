@@ -1,4 +1,4 @@
-"""Commands that read results: `show` in the terminal, `report` as a page, `card` as a picture; `schema`; and `watch`."""
+"""Commands that read results and logs: `show`, `report` (a page), `card` (a picture), `watch`; and `schema`."""
 
 from __future__ import annotations
 
