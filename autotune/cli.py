@@ -15,9 +15,8 @@ from autotune.commands.fleet import fleet
 from autotune.commands.patch import patch
 from autotune.commands.probe import probe
 from autotune.commands.run import launch, run, train
-from autotune.commands.show import card, report, schema, show
+from autotune.commands.show import card, report, schema, show, watch
 from autotune.commands.tune import tune
-from autotune.commands.watch import watch
 from autotune.errors import UsageError
 from autotune.mcp.command import mcp
 from autotune.secrets import remember_secrets

@@ -1,4 +1,4 @@
-"""Commands that read results: `show` in the terminal, `report` as a page, `card` as a picture; and `schema`."""
+"""Commands that read results and logs: `show`, `report` (a page), `card` (a picture), `watch`; and `schema`."""
 
 from __future__ import annotations
 
@@ -93,3 +93,23 @@ def schema() -> None:
     from autotune.results.result import Result
 
     say(json.dumps(Result.model_json_schema(by_alias=True, mode="serialization"), indent=2))
+
+
+@reported
+def watch(file: Annotated[Path, typer.Argument(help="The log of a training, or its result file.")]) -> None:
+    """Shows a training that autotune train has started: its rate, the setting in play, and the gain so far."""
+    from autotune.errors import ResultFileError
+    from autotune.results.live import log_path
+    from autotune.terminal.console import make_console
+    from autotune.terminal.live import follow
+
+    log = log_path(file)
+    try:
+        follow(log, make_console(stderr=False))
+    except OSError as error:
+        raise ResultFileError(
+            f"expected the log of a training at {log}, got none that can be read ({error.strerror}); name the file "
+            "that autotune train has named"
+        ) from None
+    except KeyboardInterrupt:
+        pass

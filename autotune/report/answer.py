@@ -101,8 +101,7 @@ def rates(result: Result) -> list[Block]:
         blocks.append(Table("Changed knobs", KNOBS, tuple(change[:3] for change in changed)))
     else:
         blocks.append(Text("No knob was changed: nothing faster than the baseline was found."))
-    remarks = (summary.break_even(result), summary.evaluation_text(result), summary.scaling_text(result))
-    blocks += [Text(_sentence(remark)) for remark in remarks if remark is not None]
+    blocks += [Text(_sentence(remark)) for remark in summary.remarks(result)]
     configs = [side.config.model_dump() for side in (result.baseline, result.best)]
     whole = tuple((knob, *(summary.knob_text(knob, config[knob]) for config in configs)) for knob in KNOB_NAMES)
     return [*blocks, Folded("Every knob", (Table("All knobs, changed or not", KNOBS, whole),))]

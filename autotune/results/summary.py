@@ -489,6 +489,11 @@ def scaling_text(result: Result) -> str | None:
     return f"speed by ranks, and efficiency of each: {', '.join(speeds)}{advice}"
 
 
+def remarks(result: Result) -> list[str]:
+    """When a gain pays, the batch size for evaluation, and how many ranks pay, as far as they are known."""
+    return [text for text in (break_even(result), evaluation_text(result), scaling_text(result)) if text is not None]
+
+
 def search_text(result: Result) -> str:
     """How the search went, in one line."""
     search = result.search

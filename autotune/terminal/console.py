@@ -56,13 +56,7 @@ def result_table(result: Result) -> RenderableType:
         parts.append(as_text(f"PARTIAL: {why}", "bold yellow"))
     confirmed, words, reason = summary.verdict(result)
     parts += ["", _before_after(result), "", labelled(words, reason, "bold green" if confirmed else "bold yellow")]
-    parts += map(as_text, summary.proof_texts(result))
-    if (even := summary.break_even(result)) is not None:
-        parts.append(as_text(even))
-    if (evaluating := summary.evaluation_text(result)) is not None:
-        parts.append(as_text(evaluating))
-    if (scaling := summary.scaling_text(result)) is not None:
-        parts.append(as_text(scaling))
+    parts += map(as_text, (*summary.proof_texts(result), *summary.remarks(result)))
     return Group(*parts, *_numerics_lines(result), *_diagnosis_lines(result), *_search_lines(result))
 
 
