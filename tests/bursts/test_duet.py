@@ -201,7 +201,8 @@ def test_a_loader_that_starts_slowly_is_no_hang(runner_of: RunnerOf, monkeypatch
     monkeypatch.setattr("autotune.bursts.turns.player.LOADER_STARTS", 15)
     config = TrainConfig(batch_size=4, num_workers=1)
     point = Point(config=config, parameters={"start_seconds": 0.7, "samples": 64})
-    (burst, _) = runner_of("tests.workloads.sleepy:build").play([point, point], PLAN, SECONDS)
+    plan = BurstPlan(measure_seconds=0.1)
+    (burst, _) = runner_of("tests.workloads.sleepy:build").play([point, point], plan, SECONDS)
     assert burst.outcome is Outcome.OK, burst.reason
 
 
