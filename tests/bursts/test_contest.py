@@ -61,18 +61,15 @@ def hosts() -> set[int]:
     return {one.pid for child in psutil.Process().children() for one in child.children(recursive=True)}
 
 
-def test_the_first_becomes_the_incumbent_and_lives(runner: ProcessRunner) -> None:
-    """It trains alone, and its process stays."""
+def test_winners_live_on_losers_are_let_go_early_and_closing_ends_all(runner: ProcessRunner) -> None:
+    """The first trains alone, and its process stays until what beat it beyond doubt has been challenged.
+
+    A clear loser is let go long before its time is spent, and the winner's process lives on.
+    """
     burst, pair = challenge(runner, None, SLOW)
-    assert burst.outcome is Outcome.OK
-    assert pair is None
-    assert len(hosts()) == 1
-
-
-def test_a_faster_candidate_takes_the_incumbents_place(runner: ProcessRunner) -> None:
-    """It is beyond doubt, and its own process lives on; the other one's ends when the next challenge begins."""
-    challenge(runner, None, SLOW)
+    assert (burst.outcome, pair) == (Outcome.OK, None)
     before = hosts()
+    assert len(before) == 1
     burst, pair = challenge(runner, SLOW, FAST)
     assert burst.ok
     assert pair is not None
@@ -80,14 +77,6 @@ def test_a_faster_candidate_takes_the_incumbents_place(runner: ProcessRunner) ->
     assert pair.ratio > 2  # 4, but for what a busy machine adds to each step
     winner = hosts() - before
     assert len(winner) == 1
-    challenge(runner, FAST, SLOW)
-    assert hosts() == winner
-
-
-def test_a_clear_loser_is_let_go_early(runner: ProcessRunner) -> None:
-    """Long before its time is spent, and the incumbent lives on."""
-    challenge(runner, None, FAST)
-    before = hosts()
     looks: list[Pair] = []
     burst, pair = challenge(runner, FAST, SLOW, PLAN.model_copy(update={"measure_seconds": 6.0}), looks)
     assert burst.ok
@@ -95,7 +84,9 @@ def test_a_clear_loser_is_let_go_early(runner: ProcessRunner) -> None:
     assert pair.verdict == "slower"
     assert looks[-1] == pair
     assert burst.seconds < 2 * 6
-    assert hosts() == before
+    assert hosts() == winner
+    runner.close()
+    assert hosts() == set()
 
 
 def test_long_blocks_are_played_until_they_say_something(runner: ProcessRunner) -> None:
@@ -174,15 +165,6 @@ def test_an_interruption_ends_both_sides(
     challenge(runner, None, SLOW)
     with pytest.raises(Interrupted):
         runner.challenge(SLOW, [FAST], PLAN, SECONDS, lambda *_: forkserver.interrupt())
-    assert hosts() == set()
-
-
-def test_closing_ends_all(runner: ProcessRunner) -> None:
-    """Neither the incumbent nor a candidate that may take its place lives on."""
-    challenge(runner, None, SLOW)
-    challenge(runner, SLOW, FAST)
-    assert hosts() != set()
-    runner.close()
     assert hosts() == set()
 
 

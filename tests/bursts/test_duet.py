@@ -45,17 +45,6 @@ def below() -> set[psutil.Process]:
     return set(psutil.Process().children(recursive=True))
 
 
-def test_both_sides_train_equal_blocks_of_the_same_samples(runner_of: RunnerOf) -> None:
-    """Blocks have the same samples on both sides, whatever the micro-batch, and as many on each."""
-    slow, fast = runner_of(TINY).play([SLOW, FAST], PLAN, SECONDS)
-    assert slow.measurement is not None
-    assert fast.measurement is not None
-    samples = [[block.samples for block in side.measurement.blocks] for side in (slow, fast) if side.measurement]
-    assert samples[0] == samples[1]
-    assert len(samples[0]) >= 3
-    assert (fast.rate or 0.0) > (slow.rate or 0.0)  # eight steps of four samples take longer than one of thirty-two
-
-
 def test_micro_batches_that_share_no_block_size_train_the_same_samples_too(runner_of: RunnerOf) -> None:
     """Of 8 and of 12, though a step takes longer than a turn: a block is 24, not 12 on one side and 8 or 16 there."""
     points = [
@@ -212,7 +201,8 @@ def test_a_loader_that_starts_slowly_is_no_hang(runner_of: RunnerOf, monkeypatch
     monkeypatch.setattr("autotune.bursts.turns.player.LOADER_STARTS", 15)
     config = TrainConfig(batch_size=4, num_workers=1)
     point = Point(config=config, parameters={"start_seconds": 0.7, "samples": 64})
-    (burst, _) = runner_of("tests.workloads.sleepy:build").play([point, point], PLAN, SECONDS)
+    plan = BurstPlan(measure_seconds=0.1)
+    (burst, _) = runner_of("tests.workloads.sleepy:build").play([point, point], plan, SECONDS)
     assert burst.outcome is Outcome.OK, burst.reason
 
 
@@ -235,8 +225,8 @@ def test_a_side_that_hangs_ends_at_the_deadline_and_nothing_is_left(forkserver: 
     """The deadline is for the whole duet, and no stopped process survives it."""
     before = below()
     began = time.monotonic()
-    played = play(forkserver, TINY, "tests.workloads.faults:hang", seconds=6.0)
-    assert time.monotonic() - began < 6.0 + 20.0
+    played = play(forkserver, TINY, "tests.workloads.faults:hang", seconds=4.0)
+    assert time.monotonic() - began < 4.0 + 20.0
     assert played.ended[1].timed_out
     assert below() - before == set()
 
@@ -256,7 +246,8 @@ def test_an_interruption_leaves_no_stopped_process(forkserver: Isolation, monkey
     assert below() <= before
 
 
-@pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("together", [True, False])
 def test_a_killed_parent_leaves_nothing_behind(together: bool) -> None:
     """Even stopped runners and their workers end with the command, also where the forkserver is killed with it."""
     code = (
@@ -294,7 +285,7 @@ def test_data_that_exceed_memory_are_not_read_twice(
     names = ("first", "second")
     runner.play([Point(config=config, parameters={"log": str(tmp_path / n)}) for n in names], PLAN, SECONDS)
     first, second = ((tmp_path / name).read_text().split() for name in names)
-    some = first[150:200]
     # Each begins where it needs to in the stream, to be warm when it comes to the other.
-    assert any(second[at : at + len(some)] == some for at in range(len(second))) is same
+    series = [{tuple(reads[at : at + 50]) for at in range(len(reads) - 49)} for reads in (first, second)]
+    assert bool(series[0] & series[1]) is same
     assert told is not same

@@ -56,20 +56,15 @@ def promoted(played: list[tuple[Burst, Pair | None]]) -> list[bool]:
 
 
 def test_candidates_share_a_process_and_each_gets_its_own_verdict(runner: ProcessRunner) -> None:
-    """Steps take as long whatever the batch: half the batch is half as fast, twice the batch twice."""
+    """Steps take as long whatever the batch: half the batch is half as fast, twice the batch twice.
+
+    The winner plays on in the same process, against the next; the one before has left.
+    """
     challenge(runner, None, point(16))
     before = hosts()
     assert len(before) == 1
     played = challenge(runner, point(16), point(8), point(32))
     assert promoted(played) == [False, True]
-    assert hosts() == before
-
-
-def test_a_winner_plays_on_in_the_same_process(runner: ProcessRunner) -> None:
-    """The next challenge is against it, and the one before has left."""
-    challenge(runner, None, point(8))
-    before = hosts()
-    challenge(runner, point(8), point(32))
     assert promoted(challenge(runner, point(32), point(8), point(16))) == [False, False]
     assert hosts() == before
 

@@ -147,7 +147,7 @@ def test_a_forkserver_that_dies_is_replaced_and_what_it_had_begun_leaves_the_new
     """The incumbent died with the old one; the candidate lives below the new one, and trains on.
 
     Where nothing lives below it, it is spared as well, though it carries the run's mark. It is replaced as often as a
-    burst came between; each time is told.
+    burst came between; a note says so each time.
     """
     ended, discarded = host_of_tiny(forkserver), host_of_tiny(forkserver)
     kill_forkserver(forkserver)

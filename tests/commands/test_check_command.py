@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from autotune.sessions.checking import STATUS, by_trainings, check_result
 from autotune.sessions.crossing import Place, judge_cross, run_in_turn
 from autotune.terminal.progress import Quiet
 from tests.factories import make_burst, make_gpu, make_hardware, make_measurement, make_result, make_software, note_line
+from tests.inside import run_inside
 from tests.pages import block
 from tests.processes import ROOT, budget, run
 from tests.spaces import make_facts
@@ -123,22 +125,26 @@ def noted(folder: Path, *lines: str) -> Path:
     return path
 
 
-def test_a_recent_training_that_reached_the_claim_is_enough(tmp_path: Path) -> None:
+def test_a_recent_training_that_reached_the_claim_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is trained; there is nothing to train."""
     result = result_of(**of_here())
     path = noted(tmp_path, note_line(result, "a", 0.7), note_line(result, "b", 0.97))
     check = check_result(result, "no_such_module:build", Budget(30.0), Quiet(), file=path)
     assert (check.verdict, check.found) == ("holds", None)
     assert check.trainings == "in 2 trainings: 0.70, 0.97 of the claimed rate"
-    done = run(["check", str(path), "--trust"], tmp_path)
+    monkeypatch.setattr("autotune.commands.check.STARTED", time.monotonic())
+    done = run_inside(["check", str(path), "--trust"], tmp_path)
     assert done.status == 0
     assert "nothing was measured; the model's code was not compared" in " ".join(done.err.split())
 
 
-def test_a_recent_training_that_fell_short_is_told_and_measured(tmp_path: Path) -> None:
+def test_a_recent_training_that_fell_short_is_told_and_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By a command that then finds no workload."""
     path = noted(tmp_path, note_line(result_of(**of_here()), "a", 0.7))
-    done = run(["check", str(path), "--trust"], tmp_path)
+    monkeypatch.setattr("autotune.commands.check.STARTED", time.monotonic())
+    done = run_inside(["check", str(path), "--trust"], tmp_path)
     assert done.status == 2
     assert "the last training on this machine fell 30 % short of the claim" in " ".join(done.err.split())
 

@@ -47,6 +47,7 @@ os._exit(0)  # gloo's threads abort one run in twelve on a busy machine (torch 2
 """
 
 
+@pytest.mark.slow
 def test_gradients_are_exchanged_with_the_last_micro_batch_of_a_step(tmp_path: Path) -> None:
     """Six samples a rank are two steps of three micro-batches: two exchanges, and not six."""
     pytest.importorskip("lightning")

@@ -154,11 +154,11 @@ def test_what_has_won_is_written_and_told(whole: tuple[Path, Finished]) -> None:
     assert [event["event"] for event in log_of(folder)[:3]] == ["started", "began", "planned"]
     assert log_of(folder)[-1] == {"event": "exited", "status": 7}
 
-    shown = run(["show", "result.json"], folder)
+    shown = run_inside(["show", "result.json"], folder)
     assert (shown.status, "confirmed speed-up: 1.80×" in shown.out) == (0, True), shown.err
     launched = run(["launch", "result.json", "--", sys.executable, "train.py"], folder)
     assert (launched.status, launched.out) == (0, "1 1\n"), launched.err
-    watched = run(["watch", "result.json"], folder)
+    watched = run_inside(["watch", "result.json"], folder)
     last = watched.out.splitlines()[-1]
     assert watched.status == 0, watched.err
     assert "ended with exit status 7; rate: 18 steps/s, 1.80× that of the first steps (claimed: 1.80×)" in last
@@ -261,7 +261,7 @@ def test_a_training_goes_on_when_the_command_is_killed(tmp_path: Path) -> None:
     _wait_for(tmp_path / "went on")
     with (tmp_path / "result.live.jsonl").open("a") as log:
         log.write('{"event": "pace", "steps_per')  # half a line
-    watched = run(["watch", "result.live.jsonl"], tmp_path)
+    watched = run_inside(["watch", "result.live.jsonl"], tmp_path)
     assert (watched.status, watched.err) == (0, "")
 
 

@@ -25,7 +25,10 @@ def searched(**options: Any) -> tuple[Search, SurfaceRunner]:
 
 
 def test_it_is_measured_right_after_the_baseline() -> None:
-    """Beside the baseline, on batches at hand; what that was is the baseline's ceiling of computing."""
+    """Beside the baseline, on batches at hand; what that was is the baseline's ceiling of computing, and no trial.
+
+    The same config would seem to be faster than it is.
+    """
     search, surface = searched(budget_seconds=120)
     assert surface.parts[:2] == ["all", "compute"]
     assert surface.ran[:2] == [search.baseline, search.baseline]
@@ -34,6 +37,7 @@ def test_it_is_measured_right_after_the_baseline() -> None:
     assert search.headroom.loader_fraction == pytest.approx(1 / 3, abs=0.1)
     assert search.headroom.ci95 is not None
     assert search.ceilings.of(search.baseline)["compute"] == search.headroom.cached_samples_per_second
+    assert sum(trial.burst.point == search.baseline and trial.round is None for trial in search.log.trials) == 1
 
 
 def test_a_short_budget_is_left_to_the_search() -> None:
@@ -41,12 +45,6 @@ def test_a_short_budget_is_left_to_the_search() -> None:
     search, surface = searched(budget_seconds=14)
     assert search.headroom is None
     assert "compute" not in surface.parts[:2]
-
-
-def test_it_is_no_trial() -> None:
-    """Nothing else is to be learnt from it: the same config would seem to be faster than it is."""
-    search, _ = searched(budget_seconds=120)
-    assert sum(trial.burst.point == search.baseline and trial.round is None for trial in search.log.trials) == 1
 
 
 @pytest.mark.parametrize(

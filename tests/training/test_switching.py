@@ -46,7 +46,7 @@ OPTIMIZERS = {
     "momentum": functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9),
 }
 each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS)
-Plan = list[tuple[TrainConfig, int]]
+Plan = tuple[tuple[TrainConfig, int], ...]
 
 
 class Block(nn.Module):
@@ -86,6 +86,7 @@ def images(size: int = 8) -> Iterator[torch.Tensor]:
         yield torch.randn(size, 3, 8, 8, generator=generator)
 
 
+@functools.cache
 def outcome(plan: Plan, optimizer: str = "AdamW") -> tuple[list[float], torch.Tensor]:
     """Losses, and the weights in the end, of a training that plays some configs in turn."""
     model, stepper = make(optimizer)
@@ -109,8 +110,8 @@ def test_what_is_switched_to_and_back_changes_nothing(setting: str, optimizer: s
     """To the bit, from the plain config to another and from that to the plain one."""
     other = PLAIN.replace(**SETTINGS[setting])
     for first, second in ((PLAIN, other), (other, PLAIN)):
-        losses, weights = outcome([(first, 3), (second, 0), (first, 3)], optimizer)
-        expected_losses, expected = outcome([(first, 6)], optimizer)
+        losses, weights = outcome(((first, 3), (second, 0), (first, 3)), optimizer)
+        expected_losses, expected = outcome(((first, 6),), optimizer)
         assert losses == expected_losses
         assert torch.equal(weights, expected)
 
@@ -120,8 +121,8 @@ def test_what_is_switched_to_and_back_changes_nothing(setting: str, optimizer: s
 def test_training_goes_on_whichever_config_plays(setting: str, optimizer: str) -> None:
     """Gradients and moments are laid out with the weights: what differs is rounding."""
     other = PLAIN.replace(**EXACT[setting])
-    losses, weights = outcome([(PLAIN, 2), (other, 2), (PLAIN, 2), (other, 2)], optimizer)
-    expected_losses, expected = outcome([(PLAIN, 8)], optimizer)
+    losses, weights = outcome(((PLAIN, 2), (other, 2), (PLAIN, 2), (other, 2)), optimizer)
+    expected_losses, expected = outcome(((PLAIN, 8),), optimizer)
     assert losses == pytest.approx(expected_losses, abs=1e-5)
     torch.testing.assert_close(weights, expected, atol=1e-5, rtol=0)
 
@@ -295,7 +296,7 @@ def test_a_copy_of_a_model_keeps_nothing_of_the_original(graphs: list[bool]) -> 
 def test_compiled_training_is_switched_like_any_other(mode: Any) -> None:
     """By Inductor itself."""
     config = PLAIN.replace(compile_mode=mode)
-    losses, weights = outcome([(config, 3), (PLAIN, 0), (config, 3)])
-    expected_losses, expected = outcome([(config, 6)])
+    losses, weights = outcome(((config, 3), (PLAIN, 0), (config, 3)))
+    expected_losses, expected = outcome(((config, 6),))
     assert losses == pytest.approx(expected_losses, abs=1e-6)
     torch.testing.assert_close(weights, expected, atol=1e-6, rtol=0)

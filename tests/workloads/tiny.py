@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from autotune import TrainConfig, Workload
+from autotune import Workload
 
 
 def loss(model, batch):
@@ -24,9 +24,3 @@ def build(width: int = 32, samples: int = 512):
 def build_tuple():
     workload = build()
     return workload.model, workload.dataset, workload.loss
-
-
-def build_with_workers():
-    workload = build()
-    baseline = TrainConfig(batch_size=32, num_workers=2)
-    return Workload(workload.model, workload.dataset, loss, baseline=baseline, name="tiny")
