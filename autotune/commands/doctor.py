@@ -31,11 +31,14 @@ def doctor(
     from autotune.doctor.context import TARGET, Clinic
     from autotune.errors import UsageError
     from autotune.hardware import DeviceKind, pin_gpu
-    from autotune.sessions.outputs import EXAMINATION, require_replaceable
+    from autotune.sessions.outputs import EXAMINATION, require_replaceable, require_writable
     from autotune.terminal.console import make_console
     from autotune.terminal.findings import examination_lines, finding_line
 
     requested = read(DeviceKind, "device", device)
+    require_writable(out or Path("results/…/doctor.json"))
+    if out is not None:
+        require_replaceable("--out", out, EXAMINATION)
     pin_gpu()
     console = make_console()
     show = not quiet and not json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -62,6 +63,26 @@ def require_replaceable(option: str, path: Path, kind: Kind) -> None:
         raise UsageError(
             f"{option}: expected a new file, or {kind.noun} of autotune to replace, but {path} is neither; "
             "choose another name, or move that file away"
+        )
+
+
+def require_writable(out: Path) -> None:
+    """Checks before any work that the folder of a file can be made and written to.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    try:
+        folder = next(parent for parent in out.absolute().parents if parent.exists())
+    except FileNotFoundError:
+        raise UsageError(
+            "--out: expected a folder, but the working directory has been deleted; name a file elsewhere: "
+            f"--out ~/{out.name}"
+        ) from None
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        raise UsageError(
+            f"--out: expected a folder that can be written to, but {folder} cannot; name a file elsewhere: "
+            f"--out ~/{out.name}"
         )
 
 

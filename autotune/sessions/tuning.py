@@ -37,7 +37,7 @@ from autotune.search.trials import TrialLog
 from autotune.search.warm_start import Candidate, candidates, read_results
 from autotune.sessions.opening import opened
 from autotune.sessions.options import Options, missing_device, ranks_on, require_energy
-from autotune.sessions.outputs import RESULT, require_replaceable
+from autotune.sessions.outputs import RESULT, require_replaceable, require_writable
 from autotune.sessions.tuning_result import Findings, Setting, make_result
 
 PEAKS_SHARE, PEAKS_MAX_SECONDS = 0.01, 1.5
@@ -65,7 +65,7 @@ class Tuning:
             NothingFeasibleError: No config could be trained.
             Interrupted: Asked to end before anything was measured. Later interrupts return a partial result.
         """
-        _require_writable(self.options.out or Path("results/…/result.json"))
+        require_writable(self.options.out or Path("results/…/result.json"))
         elsewhere = read_results(self.options.warm_start)
         for source, result in elsewhere:
             if result.ignored is not None:
@@ -325,26 +325,6 @@ def _require_changeable(pinned: Mapping[str, Scalar], baseline: TrainConfig, hel
             raise UsageError(f"--pin {knob}{'=' if most is None else ''}{value}: {held[knob]}")
 
 
-def _require_writable(out: Path) -> None:
-    """Checks before any work that a result's folder can be made and written to.
-
-    Raises:
-        UsageError: It cannot.
-    """
-    try:
-        folder = next(parent for parent in out.absolute().parents if parent.exists())
-    except FileNotFoundError:
-        raise UsageError(
-            "--out: expected a folder, but the working directory has been deleted; name a file elsewhere: "
-            f"--out ~/{out.name}"
-        ) from None
-    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-        raise UsageError(
-            f"--out: expected a folder that can be written to, but {folder} cannot; name a file elsewhere: "
-            f"--out ~/{out.name}"
-        )
-
-
 @contextlib.contextmanager
 def _place(out: Path) -> Iterator[None]:
     """Makes the folder of a result; if nothing was measured, removes what was made there.
@@ -353,7 +333,7 @@ def _place(out: Path) -> Iterator[None]:
         UsageError: Another file is there, or its folder is not writable.
     """
     require_replaceable("--out", out, RESULT)
-    _require_writable(out)
+    require_writable(out)
     journal = out.with_suffix(".journal")
     made = [parent for parent in out.absolute().parents if not parent.exists()]
     resumes = journal.exists()

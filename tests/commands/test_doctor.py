@@ -55,9 +55,9 @@ def test_a_machine_that_cannot_be_trusted_ends_with_a_status_of_its_own(doctor: 
 
 
 def test_a_folder_that_cannot_be_written_to_is_told(doctor: Any, tmp_path: Path) -> None:
-    """Where there is a file of that name; with the option that helps."""
+    """Where there is a file of that name; before any check, with the option that helps."""
     (tmp_path / "taken").write_text("")
-    done = doctor("--out", "taken/here", checks=())
+    done = doctor("--out", "taken/here", checks=(pytest.fail,))
     assert done.exit_code == 2
     assert "--out" in done.stderr
 
