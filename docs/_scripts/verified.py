@@ -59,7 +59,7 @@ def cards() -> str:
             figures = [next((f.found for f in one.findings if f.point == number), "–") for number in TUNINGS]
             rows.append(f"| {one.machine}, torch {one.torch} | {_hold(one)} | {' | '.join(figures)} |")
     if not rows:
-        return f"*The [ten points](verified.md) never ran on a card: {KINDS['half-hour']}.*"
+        return f"*No {KINDS['half-hour']} yet.*"
     head = "| card | points | transformer | language model | nanoGPT |\n|---|---|---|---|---|"
     return "\n".join([head, *rows])
 
