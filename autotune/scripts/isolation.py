@@ -172,7 +172,10 @@ class ScriptIsolation(Isolation):
             return event
         course, player = self._courses[live.number], event["player"]
         if event["event"] == "block":
+            joules = event["seen"].get("energy_joules")
             event["seen"] |= self._gpus.end()
+            if joules is not None and len(self.seen.used_gpus) < 2:
+                event["seen"]["energy_joules"] = joules  # without that of evaluations
             course.fruitless = False
             self._note_pass(event["own_pass"])
         elif event["event"] == "out":
