@@ -82,7 +82,8 @@ class Forked:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.communicate()
+        with self._server:  # which closes the pipes and waits
+            self._server.kill()  # it would not see the end of its input: loaders' workers of tests may hold the pipe
 
     def run(
         self, words: Sequence[str], folder: Path, environment: Mapping[str, str] = os.environ
