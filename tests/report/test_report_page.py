@@ -22,6 +22,7 @@ from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.report import render_report, write_report
 from autotune.results.files import parse_document, write_document
+from autotune.results.gather import gather
 from autotune.results.result import Result, Side, read_result
 from tests.broken import json_values, leaves, with_value
 from tests.factories import make_gpu, make_hardware, make_measurement, make_result
@@ -29,7 +30,7 @@ from tests.report.pages import Page
 from tests.report.samples import HOSTILE, full_result, trial
 
 ROOT = Path(__file__).parents[2]
-REAL = sorted((ROOT / "results").glob("*/*.json"))
+REAL = [Path(name) for name, _ in gather([ROOT / "results"]).results]
 WHOLE = json.loads(full_result().model_dump_json(by_alias=True))
 
 
