@@ -187,9 +187,9 @@ class Confirmation:
         if not self.baseline_trains:
             next(filter(self.agrees, self._trained()), None)  # the first sound point is the answer
             return
-        best = self._bursts.incumbent or self._baseline
-        if self._bursts.costs.round_seconds([self._baseline, best]) > self._bursts.budget.remaining:
-            return  # not worth a check of numerics
+        points = [self._baseline, self._bursts.incumbent or self._baseline]
+        if not self._bursts.rounds(CONFIRM) and not self._affords_next(points):
+            return  # nothing can be confirmed, so that checking numerics is worth nothing
         self._race()
         self._check_answer()
 

@@ -155,6 +155,20 @@ def test_a_finalist_with_wrong_numerics_is_replaced_by_the_next() -> None:
     assert verdict.outcome in {"agrees", "unchanged"}
 
 
+@pytest.mark.parametrize("raced", [True, False])
+def test_without_time_only_what_has_raced_is_judged(monkeypatch: pytest.MonkeyPatch, raced: bool) -> None:
+    """A resumed run may have confirmed it before; what can never be confirmed is worth no check."""
+    search, surface = make_search(example_rate, budget_seconds=120)
+    search.run() if raced else search._search()
+    ran = len(surface.ran)
+    judged: list[Point] = []
+    monkeypatch.setattr(search.confirmation, "agrees", lambda point: judged.append(point) or True)
+    surface.clock.now = 119.0
+    search.confirmation.race()
+    assert bool(judged) is raced
+    assert len(surface.ran) == ran
+
+
 def test_what_each_change_is_worth_is_known_from_the_search() -> None:
     """On a surface whose gains are known; that of the allocator from its pair of fresh processes."""
     search, surface = make_search(example_rate, budget_seconds=60, cost=1.0, noise=0.0)
