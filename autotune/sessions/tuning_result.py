@@ -314,15 +314,16 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
 def _why_unconfirmed(search: Search, better: str) -> str:
     """Why there are no confirmation rounds, or too few."""
     best = search.log.incumbent()
-    has_candidate = best is not None and best.burst.point != search.baseline
-    why = search.confirmation.why_out(best.burst.point) if best is not None and has_candidate else None
+    candidate = best.burst.point if best is not None and best.burst.point != search.baseline else None
+    why = search.confirmation.why_out(candidate) if candidate is not None else None
     if why is None and (seems := _what_seems(search, better)) is not None:
         return f"{seems}, but there was no time to confirm it; {LONGER}"
-    if best is not None and has_candidate:
+    if candidate is not None:
         scores = {standing.point: standing.score for standing in search.log.standings()}
-        gain = ratio_text(scores[best.burst.point] / scores[search.baseline])
-        seems = f"{best.burst.point.changes_text(search.baseline)} seemed {gain} {better} in the search"
-        return f"{seems}, but {why or f'there was no time to confirm it; {LONGER}'}"
+        before = scores.get(search.baseline)
+        seems = f"seemed {ratio_text(scores[candidate] / before)} {better}" if before else "trained"
+        ending = why or f"there was no time to confirm it; {LONGER}"
+        return f"{candidate.changes_text(search.baseline)} {seems} in the search, but {ending}"
     others = [trial for trial in search.log.trials if trial.burst.point != search.baseline]
     if not others and (search.space.choices or search.space.parameters):
         return f"there was no time to try anything but the baseline; {LONGER}"

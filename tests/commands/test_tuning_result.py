@@ -10,10 +10,11 @@ import pytest
 
 from autotune.measuring.objective import SAMPLES_PER_SECOND
 from autotune.measuring.pairs import UNKNOWN, Pair
-from autotune.measuring.records import Burst, Outcome
+from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.search.proposal import CONFIRM
+from autotune.search.ranking import Standing
 from autotune.search.rounds import Confirmed
 from autotune.search.trials import Trial
 from autotune.sessions.tuning_result import judge, trial_record
@@ -124,6 +125,21 @@ def test_what_seemed_faster_in_too_few_rounds_is_told_with_its_ratio(incumbent: 
     point, speedup, reason = judge(search)
     assert (point, speedup) == (BASELINE.point, None)
     assert str(reason) == f"precision=bf16 {told}, or --resume"
+
+
+@pytest.mark.parametrize(
+    ("scores", "told"),
+    [
+        ({BASELINE.point: 1000.0, CANDIDATE.point: 1400.0}, "seemed 1.40× faster in the search"),
+        ({CANDIDATE.point: 1400.0}, "trained in the search"),  # the baseline failed
+    ],
+)
+def test_what_was_never_confirmed_is_told_with_its_ratio(scores: dict[Point, float], told: str) -> None:
+    """If the baseline has one."""
+    search = search_of()
+    search.log.standings = lambda: [Standing(point, score, 0.1) for point, score in scores.items()]
+    ending = "but there was no time to confirm it; give a longer --budget, or --resume"
+    assert judge(search)[2] == f"precision=bf16 pin_memory=true {told}, {ending}"
 
 
 @pytest.mark.parametrize("rate", [900, 1400])
