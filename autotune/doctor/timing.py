@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
-from autotune.doctor.context import DEADLINE_SECONDS, SCRIPT, SURE, Clinic, point
+from autotune.doctor.context import DEADLINE_SECONDS, SCRIPT, SURE, Case, Clinic, point
 from autotune.doctor.findings import Finding
 from autotune.errors import WorkloadError
 from autotune.measuring import Measurement, Point, block_error
@@ -40,17 +40,17 @@ def truth(clinic: Clinic) -> Iterator[Finding]:
     combined = itertools.product(STEPS_MS, FETCH_SHARES) if clinic.length > 1 else each
     cases = [(step, step * share) for step, share in combined]
     plan = BurstPlan(measure_seconds=SECONDS)
-    measured = [_measured(clinic.runner(), _case(*case), plan) for case in cases]
-    plain = clinic.plain_rates(cases, SECONDS)
-    apart = [side.samples_per_second / rate - 1 for side, rate in zip(measured, plain, strict=True)]
+
+    def compared(cases: Sequence[Case]) -> tuple[list[Measurement], list[float]]:
+        """Bursts of some cases, and how far their rates are from a plain loop's."""
+        measured = [_measured(clinic.runner(), _case(*case), plan) for case in cases]
+        plain = clinic.plain_rates(cases, SECONDS)
+        return measured, [side.samples_per_second / rate - 1 for side, rate in zip(measured, plain, strict=True)]
+
+    measured, apart = compared(cases)
     for number, case in enumerate(cases):
         if abs(apart[number]) > TOLERANCE:  # other load, perhaps: takes the median of three
-            again = [
-                _measured(clinic.runner(), _case(*case), plan).samples_per_second
-                / clinic.plain_rates([case], SECONDS)[0]
-                - 1
-                for _ in range(2)
-            ]
+            again = [off for _ in range(2) for off in compared([case])[1]]
             apart[number] = statistics.median([apart[number], *again])
     worst = max(range(len(cases)), key=lambda number: abs(apart[number]))
     step, fetch = cases[worst]

@@ -167,11 +167,8 @@ class Journal(JournalFileBackend):
 def remove_lock(journal: Path) -> None:
     """Removes a journal's lock file, which would stay beside the result, unless another process holds it."""
     lock = filelock.FileLock(f"{journal}.lock")
-    with (
-        contextlib.suppress(filelock.Timeout, OSError),
-        lock.acquire(timeout=0),
-    ):  # a process that waits for it opens a new one
-        Path(lock.lock_file).unlink()
+    with contextlib.suppress(filelock.Timeout, OSError), lock.acquire(timeout=0):
+        Path(lock.lock_file).unlink()  # a process that waits for it opens a new one
 
 
 def _drop_half_line(journal: Path) -> None:
