@@ -45,7 +45,6 @@ from autotune.measuring.records import (
     worst,
 )
 from autotune.measuring.speedup import (
-    FEWEST_PAIRS,
     PROCESS_SPREAD,
     Speedup,
     Uninterrupted,
@@ -60,7 +59,7 @@ from autotune.measuring.statistics import Interval, KnownInterval
 from autotune.measuring.telemetry_summary import FOREIGN_CPU_LIMIT, SLOWDOWNS, TelemetrySummary, bearable, merged
 
 __all__ = [
-    "APART_ERROR", "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "FOREIGN_CPU_LIMIT", "MOST_STEPS", "PROCESS_SPREAD",
+    "APART_ERROR", "CAVEAT", "FEWEST_STEPS", "FOREIGN_CPU_LIMIT", "MOST_STEPS", "PROCESS_SPREAD",
     "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS", "Agreement", "Block", "Burst", "Growth",
     "Headroom", "Held", "Interval", "KnownInterval", "Line", "Look", "Measurement", "MemoryModel", "Numerics",
     "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost", "SamplePart",

@@ -12,15 +12,13 @@ from pydantic import Field
 from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.ratios import block_error, paired
 from autotune.measuring.records import Measurement, Point
-from autotune.measuring.statistics import Interval, KnownInterval, student_t
+from autotune.measuring.statistics import Interval, KnownInterval, deviation_bound
 from autotune.measuring.telemetry_summary import SLOWDOWNS, bearable
 from autotune.stored import Figure, Seconds, Stored, Whole
 
 EARLY_END_ALLOWANCE = 1.15
 """Widens the interval: rounds of a confirmation end once it is narrow, which favours rounds that agree by chance.
 Simulated with 2 to 5 % noise a pair, a plain t interval then holds the truth in 92 to 95 % of cases."""
-FEWEST_PAIRS = 3
-"""Pairs of processes that a claim needs: two have one degree of freedom, and an interval such as 0.130 – 26.7."""
 PROCESS_SPREAD = 0.015
 """Least spread between pairs of processes, in the logarithm of the ratio; no single pair shows it. Five pairs that ran
 side by side for a minute differed by as much, and no more than the noise of their turns explained."""
@@ -28,12 +26,9 @@ BEYOND_DOUBT = 1.5
 """A gain must lie this many half-widths of its 95 % interval above 1. In 600 whole searches of a made-up surface with
 no gain, whose processes differ by 1, 5 and 10 %, a factor of 1.5 confirms 2 gains, 1.35 also 2, and 1.0 confirms 7
 (``python -m benchmarks.aa_policy --made-up``)."""
-OTHERS_DEGREES = 4
-"""Most degrees of freedom that the scatter of other points adds to that of two points which scatter less: agreement by
-chance must not look certain. Not tuned. Processes of one workload scatter alike. But in eleven of twelve races of three
-points or more, the baseline and a finalist scattered 15 % more than all points in the mean."""
-
-
+FEWEST_FOR_NOISE = 3
+"""Rounds from which the noise of rounds is estimated, and of which at least as many must stay when noisy ones are left
+out. Not tuned."""
 FEWEST_FOR_SPREADS = 5
 """Pairs that the spread between processes needs, for each side on its own: with four pairs, one side's is often below 0
 by chance. Not tuned."""
@@ -84,9 +79,9 @@ class Speedup(Stored):
 
     @property
     def confirmed(self) -> bool:
-        """Whether there are enough pairs and 1 lies well below the interval: the tuned config is faster."""
+        """Whether 1 lies well below the interval: the tuned config is faster."""
         beyond = 1.0 if self.anytime else BEYOND_DOUBT
-        return self.pairs >= FEWEST_PAIRS and self.ratio * (self.ci95.low / self.ratio) ** beyond > 1.0
+        return self.ratio * (self.ci95.low / self.ratio) ** beyond > 1.0
 
 
 def speedup_in(
@@ -100,11 +95,10 @@ def speedup_in(
     """Speed-up of one point over another, with a 95 % interval, from the rounds that hold both.
 
     Each round starts a fresh process for every point, and all train the same samples in turn: a randomised block
-    design. The residuals of points and rounds contain what varies between processes (addresses, huge pages). The
-    interval is Student's t of the scatter of the two points. Where other points of the same rounds scatter more, they
-    moderate it (Smyth, *Statistical Applications in Genetics and Molecular Biology*, 2004). It is never narrower than
-    the scatter of the blocks inside the rounds (Kalibera and Jones, ISMM 2013: repeat at the level where the variance
-    arises). Rounds in which other load took notably more CPU than in most are left out (`comparable`).
+    design. The differences between rounds contain what varies between processes (addresses, huge pages). The interval
+    comes from these, and from how much processes of other workloads differ (`deviation_bound`). It is never narrower
+    than the scatter of the blocks inside the rounds (Kalibera and Jones, ISMM 2013: repeat at the level where the
+    variance arises). Rounds in which other load took notably more CPU than in most are left out (`comparable`).
 
     Args:
         rounds: Measurements, by point.
@@ -114,23 +108,17 @@ def speedup_in(
         among: Number of points that the fastest is chosen from: the intervals of all hold at once (Bonferroni).
 
     Raises:
-        ValueError: Fewer than two rounds have no spread.
+        ValueError: No round holds both.
     """
     common = comparable(rounds, before, after)
-    if len(common) < 2:
-        raise ValueError(f"expected 2 rounds or more for an interval, got {len(common)}")
-    points = [point for point in common[0] if all(point in measured for measured in common)]
-    logs = [[_log_score(measured[point], objective) for point in points] for measured in common]
-    first, second = points.index(before), points.index(after)
-    differences = [row[second] - row[first] for row in logs]
+    if not common:
+        raise ValueError("expected a round or more that holds both points, got none")
+    logs = [[_log_score(measured[point], objective) for measured in common] for point in (before, after)]
+    differences = [theirs - mine for mine, theirs in zip(*logs, strict=True)]
     centre = statistics.fmean(differences)
-    degrees = len(common) - 1
     tail = 0.025 / among
-    own = statistics.variance(differences, centre)
-    others = 2 * _variance_of_others(logs, own)
-    borrowed = min(OTHERS_DEGREES, degrees * (len(points) - 2)) if others > own else 0
-    both = (degrees * own + borrowed * others) / (degrees + borrowed)
-    between = student_t(degrees + borrowed, tail) * math.sqrt(both / len(common))
+    own = statistics.stdev(differences) if len(common) > 1 else 0.0
+    between = deviation_bound(own, len(common), tail) / math.sqrt(len(common))
     errors = [block_error(measured[before], measured[after], objective.costs) for measured in common]
     of_rounds = math.sqrt(math.fsum(error**2 for error in errors if error is not None)) / len(common)
     within = NormalDist().inv_cdf(1 - tail) * of_rounds
@@ -144,7 +132,7 @@ def speedup_in(
         pairs=len(common),
         blocks=blocks,
         epochs=_epochs([mine for mine, _ in pairs]),
-        spreads=_spreads([row[first] for row in logs], [row[second] for row in logs]),
+        spreads=_spreads(*logs),
     )
 
 
@@ -168,9 +156,8 @@ def checked_by(
     """
     common = comparable(rounds, before, after)
     scores = [[_log_score(measured[point], objective) for measured in common] for point in (before, after)]
-    of_one_run = math.fsum(statistics.variance(side) for side in scores)
-    deviation = math.sqrt(of_one_run * (1 + 1 / len(common)))
-    half = student_t(len(common) - 1) * deviation
+    own = math.sqrt(math.fsum(statistics.variance(side) for side in scores)) if len(common) > 1 else 0.0
+    half = deviation_bound(own, len(common)) * math.sqrt(1 + 1 / len(common))
     ratio = math.exp(_log_score(runs[1], objective) - _log_score(runs[0], objective))
     expected = Interval(speedup.ratio * math.exp(-half), speedup.ratio * math.exp(half))
     seconds = runs[0].measure_seconds, runs[1].measure_seconds
@@ -235,7 +222,7 @@ def best_round_seconds(
         for error, measured in zip(block_errors, common, strict=True)
         if error is not None
     ]
-    if len(errors) < FEWEST_PAIRS:
+    if len(errors) < FEWEST_FOR_NOISE:
         return None
     logs = [_log_score(measured[after], objective) - _log_score(measured[before], objective) for measured in common]
     of_blocks = statistics.fmean(error * seconds for error, seconds in errors)  # of one second
@@ -248,39 +235,17 @@ def comparable(
 ) -> list[Mapping[Point, Measurement]]:
     """The rounds that hold both points, except those in which other load took notably more CPU than in most.
 
-    All rounds where fewer than `FEWEST_PAIRS` would remain: their spread contains the disturbance as well.
+    All rounds where fewer than `FEWEST_FOR_NOISE` would remain: their spread contains the disturbance as well.
     """
     common = [measured for measured in rounds if before in measured and after in measured]
     summaries = [(measured[before].telemetry, measured[after].telemetry) for measured in common]
     taken = [max(side.taken_fraction if side is not None else 0.0 for side in pair) for pair in summaries]
     kept = bearable(taken)
-    return [common[index] for index in kept] if len(kept) >= FEWEST_PAIRS else common
+    return [common[index] for index in kept] if len(kept) >= FEWEST_FOR_NOISE else common
 
 
 def _log_score(measured: Measurement, objective: Objective) -> float:
     return math.log(objective.score(measured) or math.nan)
-
-
-def _variance_of_others(logs: Sequence[Sequence[float]], own: float) -> float:
-    """The variance of the residuals of rounds and points, without the two points that are compared.
-
-    Args:
-        logs: A row for each round, a column for each point.
-        own: The variance of the difference of the two points.
-    """
-    rounds, points = len(logs), len(logs[0])
-    if points < 3:
-        return 0.0
-    of_rounds = [statistics.fmean(row) for row in logs]
-    of_points = [statistics.fmean(column) for column in zip(*logs, strict=True)]
-    grand = statistics.fmean(of_rounds)
-    residuals = (
-        value - of_round - of_point + grand
-        for row, of_round in zip(logs, of_rounds, strict=True)
-        for value, of_point in zip(row, of_points, strict=True)
-    )
-    squares = math.fsum(residual**2 for residual in residuals) - (rounds - 1) * own / 2
-    return max(0.0, squares) / ((rounds - 1) * (points - 2))
 
 
 RAN_FASTER = "the card ran faster"

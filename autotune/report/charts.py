@@ -26,7 +26,7 @@ from autotune.report.drawing import (
 )
 from autotune.results.compare import Row
 from autotune.results.result import Result
-from autotune.results.summary import bare_rate, gain_text, rate_interval, ratios, too_few_pairs
+from autotune.results.summary import bare_rate, gain_text, rate_interval, ratios
 from autotune.units import format_rate
 from autotune.wording import or_dash, ratio_text
 
@@ -136,9 +136,7 @@ def waterfall_steps(result: Result) -> list[Step]:
     speedup = result.speedup
     if waterfall and speedup is not None and 1e-3 < speedup.ratio < 1e6:
         waterfall.append(Step(TOGETHER, reached, speedup.ratio / reached, None))
-        is_certain = not too_few_pairs(speedup.pairs)
-        certainty = ratios(speedup.ci95) if is_certain else "too few pairs"
-        waterfall.append(Step(ALL, 1.0, speedup.ratio, speedup.ci95 if is_certain else None, certainty))
+        waterfall.append(Step(ALL, 1.0, speedup.ratio, speedup.ci95, ratios(speedup.ci95)))
     return waterfall
 
 

@@ -12,7 +12,7 @@ from autotune.report.blocks import Block, Pair, Picture, Table, Text
 from autotune.report.drawing import AFTER, BEFORE, INK, MUTED, SURFACE, compact, draw_panels, drawable, steps
 from autotune.report.scatters import BOTTOM, LEFT, from_zero, number_lines, thinned
 from autotune.results.result import Result
-from autotune.results.summary import INTERVAL, bare_rate, spread_text, too_few_pairs
+from autotune.results.summary import INTERVAL, bare_rate, spread_text
 from autotune.wording import ratio_text
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def confirmation(result: Result) -> list[Block]:
     finding = f"{ahead_text(rounds)}; over all {ratio_text(speedup.ratio)} ({spread_text(speedup)})."
     legend = (
         "above: samples/s of each block; hollow squares: before; dots: after; below: the ratio of each pair; "
-        f"line: over all{'' if too_few_pairs(speedup.pairs) else f'; band: its {INTERVAL}'}; 1×: as fast"
+        f"line: over all; band: its {INTERVAL}; 1×: as fast"
     )
     if _beyond(thinned(pairs, MOST_PAIRS), speedup):
         legend += "; triangle: beyond the scale"
@@ -148,8 +148,7 @@ def _paint_ratios(axes: Axes, pairs: Sequence[Paired], speedup: Speedup) -> None
     axes.set_ylim(low, high)
     ticks = [tick for tick in steps(low, high) if low <= tick <= high]
     number_lines(axes, ticks, lambda ratio: f"{compact(ratio)}×")
-    if too_few_pairs(speedup.pairs) is None:
-        axes.axhspan(*(min(max(end, low), high) for end in speedup.ci95), color=AFTER, alpha=0.25, lw=0)
+    axes.axhspan(*(min(max(end, low), high) for end in speedup.ci95), color=AFTER, alpha=0.25, lw=0)
     axes.axhline(1, color=INK, lw=1)
     axes.axhline(speedup.ratio, color=AFTER, lw=1.4)
     inside = [pair for pair in pairs if low <= pair.ratio <= high]

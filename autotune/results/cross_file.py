@@ -12,7 +12,7 @@ from autotune.hardware import DeviceKind, Hardware, Software
 from autotune.measuring import Outcome, Speedup
 from autotune.results.files import Document
 from autotune.results.result import Result, Side, WorkloadRecord
-from autotune.results.summary import sureness, too_few_pairs
+from autotune.results.summary import ratios
 from autotune.stored import Stored, Whole
 from autotune.wording import percent, ratio_text
 
@@ -99,14 +99,14 @@ class Cross(Document):
 
 
 def ratio_with_interval(speedup: Speedup) -> str:
-    """A ratio with its 95 % interval, ``0.83× (0.79 – 0.87)``, or with a remark that it has too few pairs."""
-    return f"{ratio_text(speedup.ratio)} ({sureness(speedup.ci95, speedup.pairs)})"
+    """A ratio with its 95 % interval, ``0.83× (0.79 – 0.87)``."""
+    return f"{ratio_text(speedup.ratio)} ({ratios(speedup.ci95)})"
 
 
 def gain_text(speedup: Speedup) -> str:
     """A ratio as a gain or a loss with its 95 % interval, ``loses 17 % (13 – 21 %)``, if the interval excludes 1."""
     low, high = speedup.ci95
-    if low <= 1 <= high or too_few_pairs(speedup.pairs):
+    if low <= 1 <= high:
         return "shows no certain gain or loss"
     ends = sorted((abs(low - 1), abs(high - 1)))
     digits = 0 if ends[0] >= 0.1 else 1

@@ -8,7 +8,7 @@ from typing import Literal
 
 from autotune.measuring import Interval
 from autotune.results.compare import Row, WorkloadGroup
-from autotune.results.summary import bare_rate, knob_text, sureness
+from autotune.results.summary import bare_rate, knob_text, ratios
 from autotune.units import format_bytes
 from autotune.wording import ratio_text
 
@@ -112,7 +112,7 @@ def _cells(row: Row, extra: Iterable[str]) -> Iterator[Cell]:
     if row.speedup is None:
         yield Cell("not confirmed", tone="doubtful")
     else:
-        ratio, sure = ratio_text(row.speedup.ratio), sureness(row.speedup.ci95, row.speedup.pairs)
+        ratio, sure = ratio_text(row.speedup.ratio), ratios(row.speedup.ci95)
         yield Cell(ratio, sure, "good") if row.speedup.confirmed else Cell(f"{ratio}, not confirmed", sure, "doubtful")
     yield Cell(format_bytes(row.memory_bytes), row.memory_of) if row.memory_bytes is not None else Cell()
     for field in extra:

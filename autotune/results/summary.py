@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autotune.knobs import KNOB_NAMES, format_scalar
-from autotune.measuring import CAVEAT, FEWEST_PAIRS, FOREIGN_CPU_LIMIT, Growth, Headroom, Interval, Speedup
+from autotune.measuring import CAVEAT, FOREIGN_CPU_LIMIT, Growth, Headroom, Interval, Speedup
 from autotune.results.result import Result, Side, TrialRecord, WarmStartRecord
 from autotune.units import format_bytes, format_flops, format_rate, format_seconds, rounded
 from autotune.wording import percent, ratio_text
@@ -143,18 +143,6 @@ def gain_text(ratio: float, interval: Interval) -> str:
     return "unclear" if interval.low <= 1 <= interval.high else ratio_text(ratio)
 
 
-def too_few_pairs(pairs: int) -> str | None:
-    """A remark where there are too few pairs of processes for a claim; None where there are enough."""
-    if pairs >= FEWEST_PAIRS:
-        return None
-    return f"{pairs} pair{'' if pairs == 1 else 's'}: too few to tell"
-
-
-def sureness(ci95: Interval, pairs: int) -> str:
-    """How certain a ratio is: its interval ``1.47 – 1.53``, or that it has too few pairs."""
-    return too_few_pairs(pairs) or ratios(ci95)
-
-
 def bare_rate(rate: float) -> str:
     """A rate without its unit."""
     return format_rate(rate).removesuffix(" samples/s")
@@ -268,9 +256,8 @@ def sample_parts(result: Result) -> list[tuple[str, str, str]]:
 
 
 def spread_text(speedup: Speedup) -> str:
-    """How certain a speed-up is: ``95 % interval 1.47 – 1.53, 5 interleaved pairs``, or that it has too few pairs."""
-    spread = f"{INTERVAL} {ratios(speedup.ci95)}, {speedup.pairs} interleaved pairs"
-    return too_few_pairs(speedup.pairs) or spread
+    """How certain a speed-up is: ``95 % interval 1.47 – 1.53, 5 interleaved pairs``."""
+    return f"{INTERVAL} {ratios(speedup.ci95)}, {speedup.pairs} interleaved pair{'' if speedup.pairs == 1 else 's'}"
 
 
 def proof_texts(result: Result) -> list[str]:
@@ -312,9 +299,8 @@ def verdict(result: Result) -> Verdict:
         reason = "; ".join(filter(None, (gain, _beside_others(result))))
         return Verdict(confirmed=True, words="confirmed speed-up", reason=reason)
     doubt = "the interval includes 1" if speedup.ci95.low <= 1 else "the interval comes close to 1"
-    too_close = None if too_few_pairs(speedup.pairs) else f"{doubt}, so there may be no gain"
-    reasons = [reason for reason in (gain, result.speedup_reason or too_close) if reason]
-    return Verdict(confirmed=False, words="no confirmed speed-up", reason="; ".join(reasons))
+    reason = f"{gain}; {result.speedup_reason or f'{doubt}, so there may be no gain'}"
+    return Verdict(confirmed=False, words="no confirmed speed-up", reason=reason)
 
 
 def _beside_others(result: Result) -> str | None:

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Point, Speedup, speedup_in
 
-MIN_ROUNDS, MAX_ROUNDS = 2, 24
-"""Fewer than two rounds have no spread; after the most, another one would narrow an interval by a fiftieth."""
+MAX_ROUNDS = 24
+"""After that many rounds, another one would narrow an interval by a fiftieth."""
 MIN_DECIDED_ROUNDS = 4
 """Rounds that end early on the spread which the interval is made of make it too narrow. From four rounds on, the effect
 is small (simulated: see `autotune.measuring.speedup`)."""
 MIN_RACED_ROUNDS = 3
-"""A finalist that another one has clearly beaten drops out after this many rounds: the fewest whose spread has two
-degrees of freedom."""
+"""A finalist that another one has clearly beaten drops out after this many rounds. Not tuned."""
 HOPELESS_SHARE = 0.5
 """A finalist whose ratio lies this share of its half-width below 1 drops out. Its chance to be faster than the baseline
 is one in ten after four rounds (Student's t), one in six after many."""
@@ -150,7 +149,7 @@ def as_good_as_the_fastest(
 def rank(
     baseline: Point, rounds: Sequence[Round], failed: Collection[Point] = (), objective: Objective = SAMPLES_PER_SECOND
 ) -> list[Confirmed]:
-    """All points that played the baseline in two rounds or more, fastest (by the objective) first.
+    """All points that played the baseline in a round, fastest (by the objective) first.
 
     The fastest of several is flattered by chance: the intervals allow for the number of points.
 
@@ -173,9 +172,9 @@ def rank(
 def speedup_of(
     point: Point, baseline: Point, rounds: Sequence[Round], objective: Objective = SAMPLES_PER_SECOND, *, among: int = 1
 ) -> Speedup | None:
-    """The speed-up over all rounds that hold both, as one `among` several; None with fewer than two rounds."""
+    """The speed-up over all rounds that hold both, as one `among` several; None without a round."""
     both = [measured for measured in rounds if point in measured and baseline in measured]
-    return speedup_in(both, baseline, point, objective, among=among) if len(both) >= MIN_ROUNDS else None
+    return speedup_in(both, baseline, point, objective, among=among) if both else None
 
 
 def _narrow(baseline: Point, standing: Sequence[Point], rounds: Sequence[Round], objective: Objective) -> bool:

@@ -20,7 +20,7 @@ from autotune.scripts import Script
 from autotune.search.costs import Costs
 from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
-from autotune.search.rounds import MIN_ROUNDS, Round, confirm, scored, speedup_of
+from autotune.search.rounds import Round, confirm, scored, speedup_of
 from autotune.search.stopping import Budget, plan_for, round_plan
 from autotune.search.trials import Trial
 from autotune.sessions.opening import opened
@@ -205,9 +205,7 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
     over_baseline, baseline_reason = _compared(source, baseline, ran, "the baseline", failure)
     compared = failure is not None or over_own is not None or over_baseline is not None
     if not compared and any(breakdown(point, failed) is None for point in others):
-        raise UsageError(
-            f"expected at least {MIN_ROUNDS} interleaved rounds that end well, got fewer; give a longer --budget"
-        )
+        raise UsageError("expected an interleaved round or more that ends well, got none; give a longer --budget")
     return Cross(
         created=datetime.now(timezone.utc),
         workload=WorkloadRecord.of(place.facts, theirs.parameters),
@@ -319,7 +317,7 @@ def _compared(
     if (broken := breakdown(other, failed)) is not None:
         return None, f"{name} {broken.ending}"
     speedup = speedup_of(theirs, other, rounds, source.objective)
-    return speedup, None if speedup is not None else f"fewer than {MIN_ROUNDS} rounds of both ended well"
+    return speedup, None if speedup is not None else "no round of both ended well"
 
 
 def _pooled(point: Point, rounds: Sequence[Round]) -> Measurement | None:

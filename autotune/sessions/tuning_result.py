@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,11 +24,12 @@ from autotune.results.result import (
     TrialRecord,
     WorkloadRecord,
 )
-from autotune.results.summary import spread_text, too_few_pairs
+from autotune.results.summary import spread_text
 from autotune.scripts.seen import SeenScript
 from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
 from autotune.search.driver import Search, StoppedBy
 from autotune.search.proposal import CONFIRM
+from autotune.search.rounds import MIN_DECIDED_ROUNDS
 from autotune.search.stopping import sufficient_budget
 from autotune.search.trials import Trial
 from autotune.search.warm_start import Candidate, records
@@ -305,19 +305,17 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
         if top.confirmed and confirmed[0].point != answer:
             too_slow = f"keeps less of the fastest rate than was asked for; lower --at-least, or {LONGER}"
             return search.baseline, None, f"what is {better} ({ratio_text(top.ratio)}, {spread_text(top)}) {too_slow}"
-        remedy = f"; {LONGER}" if too_few_pairs(top.pairs) else ""
+        remedy = f"; {LONGER}" if top.ratio > 1 and top.pairs < MIN_DECIDED_ROUNDS else ""
         reached = f"the best candidate reached {ratio_text(top.ratio)} ({spread_text(top)}){remedy}"
         return search.baseline, None, f"no candidate was significantly {better} than the baseline: {reached}"
     return search.baseline, None, _why_unconfirmed(search, better)
 
 
 def _why_unconfirmed(search: Search, better: str) -> str:
-    """Why there are no confirmation rounds, or too few."""
+    """Why there are no confirmation rounds."""
     best = search.log.incumbent()
     candidate = best.burst.point if best is not None and best.burst.point != search.baseline else None
     why = search.confirmation.why_out(candidate) if candidate is not None else None
-    if why is None and (seems := _what_seems(search, better)) is not None:
-        return f"{seems}, but there was no time to confirm it; {LONGER}"
     if candidate is not None:
         scores = {standing.point: standing.score for standing in search.log.standings()}
         before = scores.get(search.baseline)
@@ -333,26 +331,6 @@ def _why_unconfirmed(search: Search, better: str) -> str:
     if failed or any(trial.pair is not None and trial.pair.too_few for trial in others):
         return f"there was no time to find out whether anything is {better}; {LONGER}"
     return f"nothing was {better} than the baseline"
-
-
-def _what_seems(search: Search, better: str) -> str | None:
-    """The candidate that seemed better in too few confirmation rounds; None if there is none."""
-    rounds: dict[int, dict[Point, float]] = {}
-    for trial in search.log.trials:
-        if trial.stage == CONFIRM and trial.round is not None and trial.score:
-            rounds.setdefault(trial.round, {})[trial.burst.point] = trial.score
-    ratios: dict[Point, list[float]] = {}
-    for scores in rounds.values():
-        if (before := scores.pop(search.baseline, None)) is not None:
-            for point, score in scores.items():
-                ratios.setdefault(point, []).append(score / before)
-    sound = [point for point in ratios if search.confirmation.why_out(point) is None]
-    best = max(sound, key=lambda point: statistics.geometric_mean(ratios[point]), default=None)
-    if best is None or (ratio := statistics.geometric_mean(ratios[best])) <= 1:
-        return None
-    pairs = len(ratios[best])
-    claim = f"{best.changes_text(search.baseline)} seemed {ratio_text(ratio)} {better}"
-    return f"{claim} in {pairs} pair{'' if pairs == 1 else 's'}"
 
 
 def _sides(search: Search, best: Point, speedup: Speedup | None) -> tuple[Side, Side]:

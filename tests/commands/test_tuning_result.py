@@ -114,19 +114,6 @@ def test_where_all_that_was_tried_failed_its_reason_is_told() -> None:
     assert judge(search)[2] == "nothing that was tried could be trained (database is locked)"
 
 
-@pytest.mark.parametrize("incumbent", [BASELINE, CANDIDATE])
-def test_what_seemed_faster_in_too_few_rounds_is_told_with_its_ratio(incumbent: Burst) -> None:
-    """Whether the search was sure of it or not: a pair is no finding, but says what a longer budget may confirm."""
-    slower = make_burst(500, num_workers=2)
-    rounds = [Trial(burst, CONFIRM, "round 1", round=0) for burst in (BASELINE, CANDIDATE, slower)]
-    rounds.append(Trial(BASELINE, CONFIRM, "round 2", round=1))  # the budget ended in the middle of it
-    search = search_of(trials=rounds, incumbent=incumbent)
-    told = "pin_memory=true seemed 1.40× faster in 1 pair, but there was no time to confirm it; give a longer --budget"
-    point, speedup, reason = judge(search)
-    assert (point, speedup) == (BASELINE.point, None)
-    assert str(reason) == f"precision=bf16 {told}, or --resume"
-
-
 @pytest.mark.parametrize(
     ("scores", "told"),
     [

@@ -13,7 +13,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import LEAST_BLOCKS, Pair, pair_of
 from autotune.measuring.ratios import Scatter
 from autotune.measuring.records import Measurement, Point
-from autotune.measuring.speedup import FEWEST_PAIRS, Speedup, comparable, speedup_in
+from autotune.measuring.speedup import comparable, speedup_in
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary, bearable
 from tests.factories import make_measurement
@@ -107,12 +107,6 @@ def test_luck_makes_no_incumbent(ratio: float, half: float, promoted: bool) -> N
     """An undecided candidate must be expected to gain: what is hardly known counts for little."""
     interval = Interval(ratio * math.exp(-half), ratio * math.exp(half))
     assert Pair(partner=INCUMBENT, ratio=ratio, ci95=interval, blocks=9).promotes is promoted
-
-
-def test_two_pairs_are_no_finding() -> None:
-    """However narrow their interval is."""
-    found = [Speedup(ratio=1.5, ci95=Interval(1.4, 1.6), pairs=pairs) for pairs in (FEWEST_PAIRS - 1, FEWEST_PAIRS)]
-    assert [one.confirmed for one in found] == [False, True]
 
 
 @pytest.mark.parametrize(

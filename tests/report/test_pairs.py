@@ -99,16 +99,6 @@ def test_the_picture_names_its_rounds_and_ratios() -> None:
     assert {"1", "2", "3", "round", "100", "2×"} <= {*words}
 
 
-def test_the_interval_is_a_band_unless_pairs_are_too_few() -> None:
-    """Two pairs of processes are no finding."""
-    few = result_of([2.0] * 4, [1.0] * 4, (2, 2))
-    assert "opacity: 0.25" in picture_of(PROVEN).svg
-    assert "band: its 95 % interval" in picture_of(PROVEN).legend
-    assert "opacity: 0.25" not in picture_of(few).svg
-    assert "band" not in picture_of(few).legend
-    assert "(2 pairs: too few to tell)" in picture_of(few).finding
-
-
 def test_one_pair_far_out_does_not_set_the_scale() -> None:
     """It is drawn at the edge, and the legend says what that means."""
     struck = result_of([2.0] * 60, [1.0, 1.1] * 29 + [1.0, 40.0], (20, 20, 20))

@@ -21,7 +21,6 @@ from autotune.results.summary import (
     knob_text,
     peak_texts,
     ratios,
-    too_few_pairs,
     unfinished,
     verdict,
 )
@@ -154,23 +153,6 @@ def test_a_gain_is_confirmed_when_1_is_well_below_the_interval(low: float, confi
     found = verdict(make_result(speedup=Speedup(ratio=1.1, ci95=Interval(low, 1.2), pairs=3)))
     assert found.confirmed is confirmed
     assert found.words == ("confirmed speed-up" if confirmed else "no confirmed speed-up")
-
-
-FEW = Speedup(ratio=1.4, ci95=Interval(1.2, 1.6), pairs=2)
-
-
-def test_two_pairs_are_no_finding() -> None:
-    """However narrow their interval is: it is not even shown."""
-    found = verdict(make_result(speedup=FEW))
-    assert not found.confirmed
-    assert found.words == "no confirmed speed-up"
-    assert found.reason == "1.40× (2 pairs: too few to tell)"
-
-
-@pytest.mark.parametrize(("pairs", "words"), [(0, "0 pairs"), (1, "1 pair"), (2, "2 pairs"), (3, None), (8, None)])
-def test_fewer_than_three_pairs_are_too_few(pairs: int, words: str | None) -> None:
-    """And the words say how many there were."""
-    assert too_few_pairs(pairs) == (words and f"{words}: too few to tell")
 
 
 @pytest.mark.parametrize(("partner", "over"), [({}, "the baseline"), ({"precision": "bf16"}, "the best so far")])

@@ -104,14 +104,6 @@ def test_speedup_whose_interval_includes_one_is_not_called_confirmed() -> None:
     assert "no confirmed speed-up: 1.004× (95 % interval 0.991 – 1.020, 4 interleaved pairs)" in text
 
 
-def test_two_pairs_are_told_to_be_too_few() -> None:
-    """No interval is shown."""
-    few = Speedup(ratio=1.4, ci95=Interval(1.2, 1.6), pairs=2)
-    text = shown(result_table(make_result(speedup=few)))
-    assert "no confirmed speed-up: 1.40× (2 pairs: too few to tell)" in text
-    assert "1.20" not in text
-
-
 def test_partial_result_says_so_first() -> None:
     """Nobody takes an interrupted tuning for a finished one."""
     text = shown(result_table(make_result(status="partial", stopped_by="interrupted")))
