@@ -30,18 +30,19 @@ from autotune.search.trials import Trial, TrialLog
 if TYPE_CHECKING:
     import optuna
 
-RESERVED_ROUNDS = 2
-"""Rounds of the proof for which time is kept: two that agree within 3 % confirm a gain of 19 %, one confirms 52 %."""
+RESERVED_ROUNDS, FEWEST_ROUNDS = 4, 2
+"""Rounds of the proof for which the search keeps time, and for which a first compile does. Four are enough to decide;
+two that agree within 3 % confirm a gain of 19 %."""
 BASELINE_SHARE = 0.8
 """The largest share of the remaining budget for the first burst."""
 LEAST_CONFIRMING_SHARE = 0.25
 """The least share of the budget for confirming a config that takes long to compile. It must hold
-`RESERVED_ROUNDS`, whose code comes from a cache. Not tuned."""
-MOST_CONFIRMING_SHARE = 0.35
+`FEWEST_ROUNDS`, whose code comes from a cache. Not tuned."""
+MOST_CONFIRMING_SHARE = 0.45
 """The largest share of the budget reserved for confirming later finds, if rounds take long. Not tuned."""
-LEAST_SEARCH = 2
-"""A search has time for this many challenges before it keeps any for confirming. With less, a bundle on an H100 had
-2.5 s before it was killed, and 12 s stayed unused. Not tuned."""
+OVERRUN = 3.0
+"""A challenge that has begun is killed after this many times its expected seconds, even if it then takes some of the
+proof's time: killed, it has shown nothing. Estimates on an H100 were off by 2.5."""
 
 
 class Bursts:
@@ -104,13 +105,14 @@ class Bursts:
         best = self.incumbent
         if best is None:
             return self.budget.searching_seconds
-        confirming = RESERVED_ROUNDS * self.costs.round_seconds([self.baseline, best])
+        available, one = self.budget.confirming_seconds, self.costs.round_seconds([self.baseline, best])
+        confirming = RESERVED_ROUNDS * one
         if best == self.baseline:
-            turn = LEAST_SEARCH * self.costs.challenge_seconds(self.baseline, best)
-            if turn + confirming > self.budget.confirming_seconds:
-                return self.budget.confirming_seconds
-            confirming = min(confirming, MOST_CONFIRMING_SHARE * self.budget.seconds)
-        return min(self.budget.searching_seconds, max(0.0, self.budget.confirming_seconds - confirming))
+            fitting = (available - self.costs.challenge_seconds(self.baseline, best)) // one
+            if fitting < 1:
+                return available
+            confirming = min(confirming, fitting * one, MOST_CONFIRMING_SHARE * self.budget.seconds)
+        return min(self.budget.searching_seconds, max(0.0, available - confirming))
 
     def affordable_seconds(self, point: Point) -> float:
         """Seconds that a challenge by a point may take.
@@ -119,7 +121,7 @@ class Bursts:
         """
         if self.costs.is_compiled(point.config):
             return self.searching_seconds
-        least = RESERVED_ROUNDS * self.costs.round_seconds([self.baseline, self.baseline])
+        least = FEWEST_ROUNDS * self.costs.round_seconds([self.baseline, self.baseline])
         least = max(least, LEAST_CONFIRMING_SHARE * self.budget.seconds)
         return max(self.searching_seconds, self.budget.remaining - least)
 
@@ -137,12 +139,11 @@ class Bursts:
         points = [proposal.point for _, proposal in challengers]
         self.show_stage(challengers[0][1].stage)
         incumbent = self.incumbent
-
         available = BASELINE_SHARE * self.budget.remaining
         if self.trials:
             available = max(map(self.affordable_seconds, points))
-        # A challenge that has begun may overrun a little: the confirmation's share is larger.
-        available = min(available + 2 * self.plan.measure_seconds, self.budget.remaining)
+            expected = sum(self.costs.challenge_seconds(point, incumbent) for point in points)
+            available = min(max(available, OVERRUN * expected), self.budget.remaining)
         deadline = self.costs.challenge_deadline(points, incumbent, available)
         played = self._played(incumbent, points, deadline)
         turn = 1 + max((trial.turn or 0 for trial in self.trials), default=0)

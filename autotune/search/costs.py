@@ -12,6 +12,7 @@ from autotune.hardware import DeviceKind
 from autotune.knobs import Scalar, TrainConfig, affecting
 from autotune.knobs.compiling import compile_seconds
 from autotune.measuring import FEWEST_STEPS, MOST_STEPS, Burst, MemoryModel, Point
+from autotune.measuring.pairs import LEAST_BLOCKS
 from autotune.search.proposal import CONFIRM
 from autotune.search.stopping import Budget
 from autotune.search.trials import Trial
@@ -20,6 +21,8 @@ START_SECONDS = 2.25
 """The estimate for starting a process before the first one has started."""
 OPENING_STEPS = 3
 """Steps of a config before its first block: one shows that it trains, one shows its speed, one leads in."""
+STEPS_OF_BLOCK = 2
+"""Steps of the shortest block: one leads in, one is timed."""
 CACHE_SAVES = 0.7
 """The least share of compiling that a cache saves once another process has compiled the same code. 0.8 to 0.9 were
 measured on a CPU."""
@@ -115,8 +118,9 @@ class Costs:
         """Seconds that a challenge of a partner costs a candidate: first steps, blocks, and a start if needed."""
         cost = self(point.config)
         joins = partner is not None and self.shares_host(point, partner)
-        steps = OPENING_STEPS * point.config.effective_batch * cost.sample_seconds
-        usual = self._seen().joined_seconds or steps + self._plan.measure_seconds
+        step = point.config.effective_batch * cost.sample_seconds
+        timed = max(self._plan.measure_seconds, STEPS_OF_BLOCK * LEAST_BLOCKS * step)
+        usual = self._seen().joined_seconds or OPENING_STEPS * step + timed
         there = joins and self.is_compiled(point.config)
         if partner is not None and self.runs_alone_first(point):
             usual += self.fresh_seconds(point.config, self._plan)
@@ -186,11 +190,10 @@ class Costs:
             return self.start_seconds(last.burst) + self._trained_seconds(stage)
         cost = self(point.config)
         planned, pace = self._trained_seconds(stage), cost.sample_seconds
-        opening = OPENING_STEPS * point.config.effective_batch * pace
         block = max(batch * pace, min(read * pace, LONGEST_BLOCK * planned / LEAST_TURNS))
         long = LEAST_LONG_TURNS * block >= LEAST_TURNS * planned
         turns = LEAST_LONG_TURNS if long else LEAST_TURNS
-        return cost.start_seconds + cost.compile_seconds + max(planned, opening + turns * block)
+        return cost.start_seconds + cost.compile_seconds + max(planned, turns * block)
 
     def _trained_seconds(self, stage: str) -> float:
         """Seconds that a side trains in a round of a stage, including the warm-up."""
