@@ -42,7 +42,8 @@ MOST_CONFIRMING_SHARE = 0.45
 """The largest share of the budget reserved for confirming later finds, if rounds take long. Not tuned."""
 OVERRUN = 3.0
 """A challenge that has begun is killed after this many times its expected seconds, even if it then takes some of the
-proof's time: killed, it has shown nothing. Estimates on an H100 were off by 2.5."""
+proof's time: killed, it has shown nothing. Estimates on an H100 were off by 2.5. Before any has ended, the first one
+may take all but a round."""
 
 
 class Bursts:
@@ -142,8 +143,10 @@ class Bursts:
         available = BASELINE_SHARE * self.budget.remaining
         if self.trials:
             available = max(map(self.affordable_seconds, points))
-            expected = sum(self.costs.challenge_seconds(point, incumbent) for point in points)
-            available = min(max(available, OVERRUN * expected), self.budget.remaining)
+            overrun = OVERRUN * sum(self.costs.challenge_seconds(point, incumbent) for point in points)
+            if not self.costs.knows_challenges:
+                overrun = self.budget.remaining - self.costs.round_seconds([self.baseline, points[0]])
+            available = min(max(available, overrun), self.budget.remaining)
         deadline = self.costs.challenge_deadline(points, incumbent, available)
         played = self._played(incumbent, points, deadline)
         turn = 1 + max((trial.turn or 0 for trial in self.trials), default=0)

@@ -23,6 +23,8 @@ OPENING_STEPS = 3
 """Steps of a config before its first block: one shows that it trains, one shows its speed, one leads in."""
 STEPS_OF_BLOCK = 2
 """Steps of the shortest block: one leads in, one is timed."""
+INCUMBENTS_PART = 1.5
+"""The blocks of a turn, over those of its challengers: the incumbent plays as many as each. Of two challengers."""
 CACHE_SAVES = 0.7
 """The least share of compiling that a cache saves once another process has compiled the same code. 0.8 to 0.9 were
 measured on a CPU."""
@@ -99,6 +101,11 @@ class Costs:
         """The memory model; None without a memory target."""
         return self._seen().memory
 
+    @property
+    def knows_challenges(self) -> bool:
+        """Whether a challenge has shown what one takes."""
+        return self._seen().joined_seconds is not None
+
     def runs_alone_first(self, point: Point) -> bool:
         """Whether a point trains in a process of its own before it joins others.
 
@@ -119,7 +126,7 @@ class Costs:
         cost = self(point.config)
         joins = partner is not None and self.shares_host(point, partner)
         step = point.config.effective_batch * cost.sample_seconds
-        timed = max(self._plan.measure_seconds, STEPS_OF_BLOCK * LEAST_BLOCKS * step)
+        timed = max(self._plan.measure_seconds, INCUMBENTS_PART * STEPS_OF_BLOCK * LEAST_BLOCKS * step)
         usual = self._seen().joined_seconds or OPENING_STEPS * step + timed
         there = joins and self.is_compiled(point.config)
         if partner is not None and self.runs_alone_first(point):

@@ -122,6 +122,21 @@ def test_a_long_run_can_lower_a_claim_or_refute_it(alone: float, precision: str,
         assert speedup.ratio == pytest.approx(claims, rel=0.05)
 
 
+@pytest.mark.parametrize(("gain", "confirmed"), [(1.7, True), (1.05, False)])
+def test_a_budget_of_few_bursts_confirms_a_large_gain(gain: float, confirmed: bool) -> None:
+    """The search leaves time for the rounds that fit, and few rounds are enough where much is gained."""
+    space = make_space(only=("precision",))
+    search, _ = make_search(
+        lambda config: gain * 1000.0 if config.precision == "bf16" else 1000.0, budget_seconds=22, space=space, cost=6.0
+    )
+    search.run()
+    best, speedup, reason = judge(search)
+    assert (best != search.baseline) == confirmed
+    assert sum(trial.stage == CONFIRM for trial in search.log.trials) == 2
+    assert confirmed == (speedup is not None)
+    assert confirmed or "give a longer --budget" in str(reason)
+
+
 def test_time_is_kept_back_for_the_confirmation() -> None:
     """The search proper ends while the confirmation's share of the budget is left."""
     clock = [0.0]
