@@ -2,7 +2,7 @@
 
     python -m benchmarks.aa_policy --count 40              # a quarter of an hour, added to those that are known
     python -m benchmarks.aa_policy --count 40 --neighbour  # beside a neighbour that bursts (benchmarks.neighbour)
-    python -m benchmarks.aa_policy --made-up               # 600 searches on a made-up surface, ten minutes, no clock
+    python -m benchmarks.aa_policy --made-up               # 1,200 searches on a made-up surface, ten minutes, no clock
 
 The real driver tunes five workloads in turn with a real budget and real processes: search, finalists, confirmation.
 Only what it runs is replaced: every config that it wants trained is the baseline's (`SameRunner`). Each sixth tuning is
@@ -66,7 +66,7 @@ MEMORY_TARGET = 0.9
 ALLOWED = 0.025
 QUIET, NEIGHBOUR, MADE_UP = "quiet", "neighbour", "made_up"
 SPREADS, SEEDS, MADE_UP_BUDGETS = (0.01, 0.05, 0.10), 200, (25.0, 60.0)
-DOUBTS = tuple(sorted({1.0, 1.35, BEYOND_DOUBT}))
+DOUBTS = tuple(sorted({1.0, BEYOND_DOUBT, 1.5}))
 """Half-widths above 1 from which on a gain would be reported."""
 
 

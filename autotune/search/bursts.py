@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 RESERVED_ROUNDS, FEWEST_ROUNDS = 4, 2
 """Rounds of the proof for which the search keeps time, and for which a first compile does. Four are enough to decide;
-two that agree within 3 % confirm a gain of 19 %."""
+two that agree within 3 % confirm a gain of 18 %."""
 BASELINE_SHARE = 0.8
 """The largest share of the remaining budget for the first burst."""
 LEAST_CONFIRMING_SHARE = 0.25

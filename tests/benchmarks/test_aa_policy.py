@@ -34,23 +34,20 @@ def test_whatever_is_asked_for_the_baseline_runs(runner_of: RunnerOf) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "low", "pairs", "reported"),
-    [(1.1, 1.05, 4, (True, True, True)), (1.1, 1.03, 4, (True, False, False)), (1.1, 1.05, 2, (False,) * 3)],
+    ("ratio", "low", "reported"), [(1.1, 1.05, (True, True)), (1.1, 1.02, (True, False)), (0.9, 0.8, (False, False))]
 )
-def test_a_gain_lies_some_half_widths_above_one(
-    ratio: float, low: float, pairs: int, reported: tuple[bool, ...]
-) -> None:
-    """The strictest rule is the product's own."""
-    speedup = Speedup(ratio=ratio, ci95=Interval(low, ratio**2 / low), pairs=pairs)
-    assert tuple(aa_policy.would_report(speedup, doubt) for doubt in (1.0, 1.5, 1.5)) == reported
+def test_a_gain_lies_some_half_widths_above_one(ratio: float, low: float, reported: tuple[bool, ...]) -> None:
+    """By a rule of the product's own, or a weaker one."""
+    speedup = Speedup(ratio=ratio, ci95=Interval(low, ratio**2 / low), pairs=4)
+    assert tuple(aa_policy.would_report(speedup, doubt) for doubt in (1.0, aa_policy.BEYOND_DOUBT)) == reported
     assert aa_policy.would_report(speedup, aa_policy.BEYOND_DOUBT) is speedup.confirmed
 
 
 @pytest.mark.usefixtures("few_resamples")
 def test_searches_of_a_surface_without_gains_are_counted() -> None:
     """Each seed gives the same answer each time, and nearly none of them is a gain."""
-    found = [aa_policy.made_up(0.05, seed) for seed in range(4)]
-    assert found[0] == aa_policy.made_up(0.05, 0)
+    found = [aa_policy.made_up(25.0, 0.05, seed) for seed in range(4)]
+    assert found[0] == aa_policy.made_up(25.0, 0.05, 0)
     assert sum(gains[-1] for gains in found) <= 1
 
 

@@ -171,16 +171,6 @@ def test_section_without_data_says_why(changes: dict[str, Any], reasons: tuple[s
     assert [reason for reason in reasons if reason not in page] == []
 
 
-def test_two_pairs_are_no_finding() -> None:
-    """No large figure, and no interval."""
-    few = full_result(speedup=Speedup(ratio=2.5, ci95=Interval(2.4, 2.6), pairs=2, blocks=(4, 4)))
-    html = render_report(few)
-    text = Page(html).text
-    assert "no confirmed speed-up 2.50× (2 pairs: too few to tell)" in text
-    assert 'class="figure"' not in html
-    assert "2.40 – 2.60" not in text.partition("Raw data")[0]
-
-
 @pytest.mark.parametrize("blocks", [(), (4, 5), (8, 0)], ids=["none", "too many", "an empty round"])
 def test_without_pairs_of_blocks_there_is_no_section_on_them(blocks: tuple[int, ...]) -> None:
     """Whole bursts alternated, or the file contradicts itself."""

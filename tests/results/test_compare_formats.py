@@ -43,12 +43,6 @@ FEW = Speedup(ratio=1.5, ci95=Interval(1.4, 1.6), pairs=2)
 # Markdown.
 
 
-def test_markdown_calls_nothing_confirmed_that_two_pairs_say() -> None:
-    """In words where the interval would be."""
-    (row,) = table(to_markdown(compared(make_result(speedup=FEW))))[2:]
-    assert row[3] == "1.50×, not confirmed<br>2 pairs: too few to tell"
-
-
 def test_markdown_has_a_table_for_each_workload() -> None:
     """Under a heading; each line with as many cells as the first."""
     text = to_markdown(compared(on_gpu(), make_result(), make_result(name="other", fingerprint="f2")))

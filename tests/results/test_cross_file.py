@@ -108,13 +108,6 @@ def test_a_ratio_is_a_loss_a_gain_or_neither(ratio: float, low: float, high: flo
     assert gain_text(Speedup(ratio=ratio, ci95=Interval(low, high), pairs=4)) == words
 
 
-def test_two_pairs_tell_neither_a_gain_nor_a_loss() -> None:
-    """The ratio is shown, and that it tells nothing."""
-    few = Speedup(ratio=0.83, ci95=Interval(0.79, 0.87), pairs=2)
-    assert gain_text(few) == "shows no certain gain or loss"
-    assert ratio_with_interval(few) == "0.830× (2 pairs: too few to tell)"
-
-
 def test_a_ratio_has_its_interval() -> None:
     """As everywhere else."""
     assert ratio_with_interval(Speedup(ratio=0.83, ci95=Interval(0.79, 0.87), pairs=4)) == "0.830× (0.790 – 0.870)"

@@ -127,7 +127,7 @@ def test_a_budget_of_few_bursts_confirms_a_large_gain(gain: float, confirmed: bo
     """The search leaves time for the rounds that fit, and few rounds are enough where much is gained."""
     space = make_space(only=("precision",))
     search, _ = make_search(
-        lambda config: gain * 1000.0 if config.precision == "bf16" else 1000.0, budget_seconds=22, space=space, cost=6.0
+        lambda config: gain * 1000.0 if config.precision == "bf16" else 1000.0, budget_seconds=20, space=space, cost=6.0
     )
     search.run()
     best, speedup, reason = judge(search)
