@@ -264,7 +264,7 @@ def made_up(budget_seconds: float, spread: float, seed: int) -> list[bool]:
 
 def would_report(speedup: Speedup, doubt: float) -> bool:
     """Whether a gain lies `doubt` half-widths of its interval above 1, or more."""
-    return speedup.ratio * (speedup.ci95.low / speedup.ratio) ** doubt > 1
+    return bool(speedup.ratio * (speedup.ci95.low / speedup.ratio) ** doubt > 1)
 
 
 def made_up_rows(seeds: int) -> list[dict[str, Any]]:

@@ -81,7 +81,7 @@ class Speedup(Stored):
     def confirmed(self) -> bool:
         """Whether 1 lies well below the interval: the tuned config is faster."""
         beyond = 1.0 if self.anytime else BEYOND_DOUBT
-        return self.ratio * (self.ci95.low / self.ratio) ** beyond > 1.0
+        return bool(self.ratio * (self.ci95.low / self.ratio) ** beyond > 1.0)
 
 
 def speedup_in(

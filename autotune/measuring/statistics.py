@@ -20,8 +20,9 @@ MOST_REMEMBERED = 128
 
 USUAL_SPREAD, SPREAD_FACTOR = 0.05, math.e
 """How the logarithm of a ratio varies from one pair of processes to another: the median of workloads, and the factor
-that is one standard deviation of its logarithm. The likelihood of 42 races (those in ``results/``, and fresh processes
-in ``benchmarks/output/``) is highest at 0.052 and a factor of 2.0; the wider factor leaves room for other machines."""
+that is one standard deviation of its logarithm. For the 21 races in ``results/``, 0.074 and 2.1 are most likely
+(``python -m benchmarks.process_spread results/*/*.json``); with fresh processes of other benchmarks, 0.052 and 2.0. The
+wider factor leaves room for quieter and for noisier machines; the bounds of one pair, 0.24 and 0.26, hardly differ."""
 SPREADS_SIDE, SPREADS_STEP = 16, 0.25
 """The spreads that `deviation_bound` adds up: on either side of the median, and their distance in standard deviations.
 Twice as many change no third digit."""
