@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autotune.bursts.hosts.host import END_SECONDS
@@ -172,22 +172,20 @@ class Bursts:
         """Ends the live processes: the search is over, and what follows needs their memory."""
         self._runner.close()
 
-    def in_turn(self, points: Sequence[Point], number: int, stage: str, reason: Callable[[Point], str]) -> list[Burst]:
+    def in_turn(self, points: Sequence[Point], number: int, stage: str, reason: str) -> list[Burst]:
         """Plays a round: a fresh process for each point, and blocks in turn, or whole bursts if memory is too small.
 
         Args:
             points: What to run.
             number: The number of the round.
             stage: The part of the search that asks for it.
-            reason: Why a point is run, in one sentence.
+            reason: Why it is played, in one sentence.
         """
         bursts = self._play(points, stage, number)
         if self.budget.remaining < END_SECONDS:
             self.cut_off.add((stage, number))
         for burst in bursts:
-            why = reason(burst.point)
-            played = self.log.run(burst.point, stage, why, lambda burst=burst: (burst, None), round_number=number)  # type: ignore[misc]
-            self.tell(played)
+            self.tell(self.log.record(burst, stage, reason, round_number=number))
         return bursts
 
     def time_rounds(self, stage: str, seconds: float) -> None:
@@ -204,8 +202,8 @@ class Bursts:
                 pair = pair_apart(
                     self.baseline, own.measurement.samples_per_second / theirs.measurement.samples_per_second
                 )
-        self.log.run(self.baseline, stage, reason, lambda: (theirs, None), round_number=0)
-        played = self.log.run(point, stage, reason, lambda: (own, pair))
+        self.log.record(theirs, stage, reason, round_number=0)
+        played = self.log.record(own, stage, reason, pair)
         self.tell(played)
         return played.pair
 
@@ -226,8 +224,7 @@ class Bursts:
             burst = self._alone(point, plan.of_round(number))
             if self.budget.remaining < END_SECONDS:
                 self.cut_off.add((UNINTERRUPTED, number))
-            run = self.log.run(point, UNINTERRUPTED, reason, lambda burst=burst: (burst, None), round_number=number)  # type: ignore[misc]
-            self.tell(run)
+            self.tell(self.log.record(burst, UNINTERRUPTED, reason, round_number=number))
 
     def _play(self, points: Sequence[Point], stage: str, number: int) -> list[Burst]:
         plan = self._round_plans[stage].of_round(number)

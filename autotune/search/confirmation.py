@@ -236,7 +236,7 @@ class Confirmation:
         def play(points: Sequence[Point], number: int) -> list[Burst]:
             reason = f"round {first + number + 1}"
             self._time_rounds(points[1])
-            return self._bursts.in_turn(points, first + number, CONFIRM, lambda _: reason)
+            return self._bursts.in_turn(points, first + number, CONFIRM, reason)
 
         confirm(self._baseline, points, play, affords=self._affords_next, earlier=earlier, objective=self._objective)
 

@@ -1,4 +1,4 @@
-"""The search loop: plays the sampler's proposals, several at a time, then races the finalists, within a budget.
+"""The search loop: plays proposals, several at a time, then races the finalists, within a budget.
 
 It knows bursts only as a `Runner` and time only as a `Budget`, so the same code runs on recorded surfaces with a
 virtual clock.
@@ -26,7 +26,6 @@ from autotune.search.progress import Progress
 from autotune.search.proposal import ALLOCATOR, BASELINE, GAIN, SIMPLER, Proposal
 from autotune.search.refusals import refusal
 from autotune.search.rounds import MIN_DECIDED_ROUNDS
-from autotune.search.sampler import BayesSampler
 from autotune.search.stopping import Budget, all_fail_alike
 from autotune.search.trials import TrialLog
 
@@ -64,6 +63,7 @@ class Search:
         utilization_target: Share of the compute ceiling at which the search may stop.
         at_least: The share of the fastest config's rate that the answer must reach; None accepts any.
         seed: The seed of the proposals.
+        by_sampler: Whether the study's sampler makes the proposals; else a `Chooser` does.
         memory_limit_bytes: The memory target, which bounds the largest batch.
         device: The kind of device.
         numerics: Checks finalists against eager fp32; None trusts them, as replays of recordings do.
@@ -87,6 +87,7 @@ class Search:
         utilization_target: float = 0.95,
         at_least: float | None = None,
         seed: int = 0,
+        by_sampler: bool = False,
         memory_limit_bytes: int | None = None,
         device: DeviceKind = "cpu",
         numerics: NumericsGuard | None = None,
@@ -96,7 +97,7 @@ class Search:
         self.space = space
         self.baseline = baseline
         self.log = log
-        self._seed = seed
+        self._seed, self._by_sampler = seed, by_sampler
         self._note, self._numerics = note or progress.note, numerics
         self._bursts = Bursts(baseline, runner, log, budget, progress, device, memory_limit_bytes)
         self.ceilings = Ceilings(self._bursts.part_rate, self._affordable)
@@ -150,7 +151,7 @@ class Search:
             turn = self._simpler_turn() if is_late and self._waiting is None else []
             turn = turn or self._next_turn() or self._simpler_turn()
             if not turn:
-                return self._chooser.ended if self._is_bayes else "exhausted"
+                return "exhausted" if self._by_sampler else self._chooser.ended
             self._bursts.challenge(turn)
 
     def _simpler_turn(self) -> list[Challenger]:
@@ -197,14 +198,14 @@ class Search:
         return best is None or not costs.shares_host(point, best) or not costs.is_compiled(point.config)
 
     def _next(self, playing: Sequence[Point]) -> Challenger | None:
-        """The next proposal and its open trial: from other machines' results, otherwise from the sampler."""
+        """The next proposal and its open trial: from other machines' results, else the chooser's or the sampler's."""
         while self._first:
             proposal = self._first.pop(0)
             tried = {trial.burst.point for trial in self.log.trials} | {*playing}
             if proposal.point not in tried and self._refuse_for_now(proposal.point) is None:
                 return self.log.ask(proposal.point), proposal
-        if self._is_bayes:
-            chosen = self._chooser.next(self.log.trials, playing)
+        if not self._by_sampler:
+            chosen = self._chooser.next(playing)
             return None if chosen is None else (self.log.ask(chosen.point), chosen)
 
         def refuse(point: Point) -> str | None:
@@ -217,21 +218,7 @@ class Search:
         return open_trial, Proposal(point, GAIN, f"proposed by {type(self.log.study.sampler).__name__}")
 
     def _make_chooser(self, space: Space) -> Chooser:
-        """Makes the chooser for a space; a `BayesSampler` of the study draws the chooser's proposals."""
-        bursts = self._bursts
-        chooser = Chooser(
-            space, self.baseline, bursts.costs, self._refuse_for_now, self._larger_batch,
-            lambda: bursts.searching_seconds, self.log.incumbent, self.log.design, self._seed,
-        )  # fmt: skip
-        sampler = self.log.study.sampler
-        self._is_bayes = isinstance(sampler, BayesSampler)
-        if isinstance(sampler, BayesSampler):
-            sampler.follow(
-                lambda: chooser.next(self.log.trials),
-                lambda proposal: self.log.parameters(proposal.point),
-                self.log.distributions,
-            )
-        return chooser
+        return Chooser(space, self._bursts, self._refuse_for_now, self._larger_batch, self._seed)
 
     @property
     def _is_past_the_bundle(self) -> bool:

@@ -129,6 +129,7 @@ class Tuning:
             utilization_target=options.utilization_target,
             at_least=options.at_least,
             seed=options.seed,
+            by_sampler=options.sampler != "bayes",
             memory_limit_bytes=setting.memory_limit_bytes,
             device=setting.device,
             numerics=self._numerics(runner, baseline),

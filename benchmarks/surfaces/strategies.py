@@ -61,7 +61,7 @@ def autotune(
     log = TrialLog(study, space)
     search = Search(
         space, Point(config=space.baseline), playback, log, Budget(budget_seconds, clock=clock), Quiet(),
-        seed=seed,
+        seed=seed, by_sampler=sampler != "bayes",
     )  # fmt: skip
     search.run()
     choices: list[tuple[float, TrainConfig]] = []

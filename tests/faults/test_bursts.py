@@ -160,7 +160,7 @@ def test_graph_breaks_and_recompilations_are_seen_and_told(server: Isolation) ->
     told: list[str] = []
     log = TrialLog(optuna.create_study(direction="maximize"), make_space(), told.append)
     for _ in range(2):
-        log.run(burst.point, "stage", "reason", lambda: (burst, None))
+        log.record(burst, "stage", "reason")
     assert [note for note in told if "TORCH_LOGS=graph_breaks,recompiles" in note] == told[:1] == told
 
 

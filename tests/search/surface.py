@@ -212,7 +212,7 @@ def make_search(
         Quiet(),
         utilization_target=utilization_target, at_least=at_least, seed=seed, memory_limit_bytes=memory_limit_bytes,
         numerics=numerics, first=first, note=note, headroom=headroom,
-        device=device,
+        device=device, by_sampler=sampler != "bayes",
     )  # fmt: skip
     return search, surface
 
