@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from autotune.bursts.hosts.endings import LONGER, burst_from, counted, never_started, ran_out_of_memory, result_of
+from autotune.bursts.hosts.endings import LONGER, never_started, ran_out_of_memory, result_of
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan, Request
-from autotune.bursts.turns.contest import Challenged, Contest
+from autotune.bursts.turns.contest import Contest
 from autotune.bursts.turns.duet import play_round
 from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, merge, probe_host
@@ -266,15 +266,14 @@ class ProcessRunner:
         ]
         began = time.monotonic()
         try:
-            played = play_round(
+            bursts = play_round(
                 self._isolation, requests, plan, began + deadline_seconds, seed, in_one_host=self._in_one_host
             )
         except NOT_STARTED as error:
             return [never_started(point, error, time.monotonic() - began) for point in points]
         # The players wait for each other, so each is charged an equal share of the whole time.
         share = {"seconds": (time.monotonic() - began) / len(points)}
-        bursts = [burst_from(point, ended) for point, ended in zip(points, played.ended, strict=True)]
-        return [self._with_worst(counted(burst, played.counted).model_copy(update=share), plan) for burst in bursts]
+        return [self._with_worst(burst.model_copy(update=share), plan) for burst in bursts]
 
     def challenge(
         self,
@@ -294,14 +293,14 @@ class ProcessRunner:
         partner = self._in_search(incumbent, whole, self._request.seed) if incumbent is not None else None
         began = time.monotonic()
         try:
-            results = self._contest.challenge(partner, requests, plan, began + deadline_seconds, on_pair)
+            played = self._contest.challenge(partner, requests, plan, began + deadline_seconds, on_pair)
         except NOT_STARTED as error:
             return [(never_started(point, error, time.monotonic() - began), None) for point in candidates]
         # They share the time that none of them cost by itself, such as the incumbent's turns.
-        rest = max(0.0, time.monotonic() - began - math.fsum(result.seconds for result in results)) / len(results)
+        rest = max(0.0, time.monotonic() - began - math.fsum(burst.seconds for burst, _ in played)) / len(played)
         played = [
-            self._judged(point, result, plan, result.seconds + rest)
-            for point, result in zip(candidates, results, strict=False)
+            (self._with_worst(burst.model_copy(update={"seconds": burst.seconds + rest}), plan), pair)
+            for burst, pair in played
         ]
         deadline = began + deadline_seconds
         return [self._alone_if_crowded(incumbent, burst, pair, plan, deadline) for burst, pair in played]
@@ -332,15 +331,6 @@ class ProcessRunner:
             seconds += theirs.seconds
             pair = pair_apart(incumbent, own.rate / theirs.rate) if theirs.rate is not None else None
         return own.model_copy(update={"seconds": seconds}), pair
-
-    def _judged(self, point: Point, result: Challenged, plan: BurstPlan, seconds: float) -> tuple[Burst, Pair | None]:
-        """A candidate's burst, and its pair."""
-        if result.ended is not None:
-            burst = burst_from(point, result.ended)
-        else:
-            burst = Burst(point=point, outcome=Outcome.OK, measurement=result.measured, phase="done", seconds=0.0)
-        burst = counted(burst, result.counted).model_copy(update={"seconds": seconds})
-        return self._with_worst(burst, plan), result.pair if burst.ok else None
 
     def close(self) -> None:
         """Ends all processes that live on between challenges."""

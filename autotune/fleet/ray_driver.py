@@ -1,25 +1,24 @@
-"""The driver of a Ray cluster: reads requests as lines of JSON, and prints how each task ended.
+"""The driver of a Ray cluster: takes requests from a connection, and sends back how each task ended.
 
-When its input ends, it ends its tasks and itself.
+When the connection ends, it ends its tasks and itself.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import queue
 import socket
 import sys
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
-from autotune.fleet.job import run_job
+from autotune.fleet.campaign import Event, Fate
+from autotune.fleet.job import Reply, run_job
 
-EVENTS = 40
-"""File descriptor for events; nothing else uses this number so early."""
+READY = ""
+"""The first message, unless the cluster cannot be used; then it is the reason."""
 CONNECT_SECONDS = 10.0
 STRANDED_SECONDS = 10.0
 """Time for Ray to report a task whose node has died: it took half a second."""
@@ -77,25 +76,23 @@ class Task:
 class Driver:
     """Tasks of a cluster that this process has joined."""
 
-    def __init__(self, ray: Any, wait: float) -> None:
+    def __init__(self, ray: Any, wait: float, parent: Connection) -> None:
         self._ray = ray
         self._wait = wait
+        self._parent = parent
         self._tasks: dict[Any, Task] = {}
 
-    def serve(self, requests: queue.Queue[dict[str, Any] | None]) -> None:
+    def serve(self) -> None:
         """Handles requests until there are no more."""
         while True:
             try:
-                request = requests.get(timeout=0 if self._tasks else TURN_SECONDS)
-            except queue.Empty:
-                pass
-            else:
-                if request is None:
-                    return
-                if "cancel" in request:
-                    self._cancel()
-                else:
-                    self._start(request)
+                request = self._parent.recv() if self._parent.poll(0 if self._tasks else TURN_SECONDS) else {}
+            except (EOFError, OSError):
+                return
+            if "cancel" in request:
+                self._cancel()
+            elif request:
+                self._start(request)
             self._report_ended()
             self._give_up_stranded()
 
@@ -104,7 +101,7 @@ class Driver:
         job, needs = request["job"], request["needs"]
         why = lacking(needs, self._ray.nodes())
         if why is not None and not self._wait:
-            report(job["machine"], "absent", reason=why)
+            self._report(job["machine"], "absent", reason=why)
             return
         try:
             remote = self._ray.remote(run_job).options(
@@ -116,7 +113,7 @@ class Driver:
             )
             reference = remote.remote(job)
         except Exception as error:  # noqa: BLE001 - Ray refuses in many ways; the other machines continue
-            report(job["machine"], "failed", reason=f"Ray refuses it: {_sentence(error)}")
+            self._report(job["machine"], "failed", reason=f"Ray refuses it: {_sentence(error)}")
             return
         self._tasks[reference] = Task(job["machine"], needs)
 
@@ -128,11 +125,11 @@ class Driver:
         for reference in ended:
             machine = self._tasks.pop(reference).machine
             try:
-                report(machine, "done", reply=self._ray.get(reference))
+                self._report(machine, "done", Reply(**self._ray.get(reference)))
             except (errors.TaskCancelledError, errors.RuntimeEnvSetupError, errors.RayTaskError) as error:
-                report(machine, "failed", reason=_sentence(error))
+                self._report(machine, "failed", reason=_sentence(error))
             except errors.RayError as error:
-                report(machine, "lost", reason=_sentence(error))
+                self._report(machine, "lost", reason=_sentence(error))
 
     def _give_up_stranded(self) -> None:
         """Cancels tasks that wait for a node that has died; Ray would wait for ever."""
@@ -143,28 +140,20 @@ class Driver:
             if why is not None and now - (task.stranded or now) > self._wait + STRANDED_SECONDS:
                 del self._tasks[reference]
                 self._ray.cancel(reference, force=True)
-                report(task.machine, "absent", reason=why)
+                self._report(task.machine, "absent", reason=why)
 
     def _cancel(self) -> None:
         for reference in self._tasks:
             self._ray.cancel(reference)
+
+    def _report(self, machine: str, fate: Fate, reply: Reply | None = None, reason: str = "") -> None:
+        self._parent.send(Event(machine, fate, reply, reason))
 
 
 def _sentence(error: Exception) -> str:
     """The line of an error that says most: the last one of a traceback, else the first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     return f"{type(error).__name__}: {lines[-1] if 'Traceback' in str(error) else lines[0]}"
-
-
-def report(machine: str, fate: str, *, reply: dict[str, Any] | None = None, reason: str = "") -> None:
-    """Writes an event about a machine."""
-    _write({"machine": machine, "fate": fate, "reply": reply, "reason": reason})
-
-
-def _write(event: dict[str, Any]) -> None:
-    line = (json.dumps(event) + "\n").encode()
-    while line:
-        line = line[os.write(EVENTS, line) :]
 
 
 def reach(address: str) -> None:
@@ -178,17 +167,12 @@ def reach(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
 
 
-def _read(requests: queue.Queue[dict[str, Any] | None]) -> None:
-    for line in sys.stdin:
-        requests.put(json.loads(line))
-    requests.put(None)
-
-
 def main() -> None:
-    """Entry point."""
-    os.dup2(1, EVENTS, inheritable=False)
-    os.dup2(2, 1)  # Ray's own output must not mix with the events
-    cluster = json.loads(sys.stdin.readline())
+    """Entry point; the argument is the file descriptor of the connection to the parent."""
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)
+    parent = Connection(descriptor)
+    cluster = parent.recv()
     try:
         reach(cluster["address"])
         import ray
@@ -196,12 +180,10 @@ def main() -> None:
         environment = {"working_dir": cluster["folder"], "excludes": cluster["excludes"]}
         ray.init(address=cluster["address"], runtime_env=environment, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # noqa: BLE001 - Ray has dozens of errors for a cluster that cannot be used
-        _write({"event": "refused", "reason": _sentence(error)})
+        parent.send(_sentence(error))
         return
-    _write({"event": "ready"})
-    requests: queue.Queue[dict[str, Any] | None] = queue.Queue()
-    threading.Thread(target=_read, args=(requests,), daemon=True).start()
-    Driver(ray, cluster["wait"]).serve(requests)
+    parent.send(READY)
+    Driver(ray, cluster["wait"], parent).serve()
     ray.shutdown()
 
 

@@ -21,7 +21,7 @@ from autotune.bursts.hosts.running_job import Ended, Live
 from autotune.bursts.telemetry.gpu_telemetry import GpuWatch, descendants_of_this
 from autotune.errors import AutotuneError, Interrupted, WorkloadError
 from autotune.hardware import CpuEnergy, GpuEnergy, open_energy
-from autotune.knobs import TrainConfig, affecting
+from autotune.knobs import affecting
 from autotune.knobs.changes import changes_of
 from autotune.knobs.registry import READS
 from autotune.measuring import Point
@@ -194,7 +194,7 @@ class ScriptIsolation(Isolation):
         seat = command.seat
         if seat is not None:
             changes = changes_of(seat.point.config, baseline_of(self.seen))
-            seat = {"changes": changes, "part": seat.part, "seed": seat.seed}
+            seat = {"changes": changes, "part": seat.plan.part, "seed": seat.seed}
         self._send(live, vars(command) | {"seat": seat})
 
     def _stop_whole(self, live: Live) -> None:
@@ -391,7 +391,7 @@ class ScriptIsolation(Isolation):
         return json.dumps({**order, "changes": self._changes(request), "port": free_port()})
 
     def _changes(self, request: Request) -> dict[str, Any]:
-        return changes_of(_config_of(request), baseline_of(self.seen))
+        return changes_of(request.point.config, baseline_of(self.seen))
 
     def _numbers(self, request: Request, deadline: float) -> Ended:
         """Compares what a config computes with the unchanged script, or returns its losses alone."""
@@ -406,7 +406,7 @@ class ScriptIsolation(Isolation):
 
     def _compare(self, request: Request, deadline: float) -> Ended:
         """Runs the script's first steps twice unchanged, and once with the changes to its arithmetic."""
-        config, baseline = _config_of(request), baseline_of(self.seen)
+        config, baseline = request.point.config, baseline_of(self.seen)
         arithmetic = {name: getattr(config, name) for name in affecting("arithmetic") if name != "batch_size"}
         candidate = Point(config=baseline.replace(**arithmetic))
         file = self._protection.shared / f"gradient{self._count}"
@@ -427,10 +427,6 @@ class ScriptIsolation(Isolation):
 def _layer(job: Request | Live) -> str:
     """The name of a job's layer."""
     return f"job{job.number}"
-
-
-def _config_of(request: Request) -> TrainConfig:
-    return request.point.config if request.point is not None else TrainConfig()
 
 
 class Course:

@@ -44,7 +44,7 @@ class _ReferenceTooLargeError(Exception):
 
 def run_agreement(request: Request, reporter: PipeReporter) -> Agreement:
     """Trains a few steps under eager fp32, twice, and under the config."""
-    point = request.point or Point(config=TrainConfig())
+    point = request.point
     cap_memory(request)
     with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter)):
         while True:

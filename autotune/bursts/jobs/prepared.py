@@ -17,8 +17,7 @@ from autotune.bursts.hosts.protocol import PipeReporter, Request
 from autotune.bursts.telemetry.gpu_telemetry import GpuWatch, processes_of_run
 from autotune.bursts.telemetry.sampling import Telemetry
 from autotune.hardware import CpuEnergy
-from autotune.knobs import TrainConfig
-from autotune.measuring import Outcome, Point
+from autotune.measuring import Outcome
 from autotune.timing.usage import allocator_retries
 from autotune.torch_settings.process_settings import tune_allocator
 from autotune.training.ranks import this_rank
@@ -71,7 +70,7 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
         reporter: Receives progress, and the failure when memory passes the limit, just before the process ends.
     """
     start_seconds = max(0.0, wall_clock() - request.asked_at)
-    point = request.point or Point(config=TrainConfig())
+    point = request.point
     reporter.phase("build")
     began = perf_counter()
     torch.manual_seed(request.seed)

@@ -37,10 +37,7 @@ def run_rank(
 
     def work() -> None:
         begin()
-        if commands is not None:
-            _run_host(request, reporter, commands)
-        value = _JOBS[request.job](request, reporter) if commands is None else None
-        reporter.send("result", value=value)
+        reporter.send("result", value=_result(request, reporter, commands))
 
     return _reported(request, reporter, work)
 
@@ -72,65 +69,44 @@ def _report(error: BaseException, request: Request, reporter: PipeReporter) -> N
             memory = request.job == "check" and classify(error, device=request.device or "cpu")[0].is_memory
             reporter.error(error, out_of_memory=memory)
             return
-        reporter.failure(*classify(error, compiled=_compiled(request), device=request.device or "cpu"))
+        reporter.failure(*classify(error, compiled=request.point.config.is_compiled, device=request.device or "cpu"))
     except MemoryError:
         reporter.out_of_memory()
 
 
-def _probe(request: Request, _reporter: PipeReporter) -> dict[str, Any]:
-    from autotune.bursts.jobs import peaks_job as peaks
+def _result(request: Request, reporter: PipeReporter, commands: Commands | None) -> Any:
+    """Does a job; returns its result, which JSON can hold. Only a job's own module is imported, with what it needs."""
+    if request.job == "probe":
+        from autotune.bursts.jobs import peaks_job
 
-    return peaks.report(request.device, request.peak_seconds)
+        return peaks_job.report(request.device, request.peak_seconds)
+    if request.job == "check":
+        import torch
 
+        from autotune.bursts.jobs.look_job import check_workload
+        from autotune.workload.target import check_signature, import_target, load_workload
 
-def _check(request: Request, _reporter: PipeReporter) -> dict[str, Any]:
-    import torch
+        check_signature(import_target(request.importable), request.target, request.parameter_names)
+        torch.manual_seed(request.seed)
+        workload = load_workload(request.importable)
+        facts = check_workload(workload, request.target, request.device or "cpu", request.halvings)
+        return facts.model_dump(mode="json")
+    if request.job == "numerics":
+        from autotune.bursts.jobs.numerics_job import run_agreement
 
-    from autotune.bursts.jobs.look_job import check_workload
-    from autotune.workload.target import check_signature, import_target, load_workload
+        return run_agreement(request, reporter).model_dump()
+    if request.job == "profile":
+        from autotune.bursts.jobs.profile_job import run_profile
 
-    check_signature(import_target(request.importable), request.target, request.parameter_names)
-    torch.manual_seed(request.seed)
-    workload = load_workload(request.importable)
-    facts = check_workload(workload, request.target, request.device or "cpu", request.halvings)
-    return facts.model_dump(mode="json")
+        return run_profile(request, reporter).model_dump(mode="json")
+    if request.job == "communication":
+        from autotune.bursts.jobs.communication_job import run_communication
 
-
-def _run_host(request: Request, reporter: PipeReporter, commands: Commands) -> None:
+        return {"communication_fraction": run_communication(request, reporter)}
     from autotune.bursts.jobs.host_job import run_host
 
-    run_host(request, reporter, commands)
-
-
-def _numerics(request: Request, reporter: PipeReporter) -> dict[str, Any]:
-    from autotune.bursts.jobs.numerics_job import run_agreement
-
-    return run_agreement(request, reporter).model_dump()
-
-
-def _profile(request: Request, reporter: PipeReporter) -> dict[str, Any]:
-    from autotune.bursts.jobs.profile_job import run_profile
-
-    return run_profile(request, reporter).model_dump(mode="json")
-
-
-def _communication(request: Request, reporter: PipeReporter) -> dict[str, Any]:
-    from autotune.bursts.jobs.communication_job import run_communication
-
-    return {"communication_fraction": run_communication(request, reporter)}
-
-
-def _compiled(request: Request) -> bool:
-    return request.point is not None and request.point.config.is_compiled
-
-
-_JOBS: dict[str, Callable[[Request, PipeReporter], dict[str, Any]]] = {
-    "probe": _probe,
-    "check": _check,
-    "numerics": _numerics,
-    "profile": _profile,
-    "communication": _communication,
-}
+    run_host(request, reporter, cast("Commands", commands))
+    return None
 
 
 def main() -> None:

@@ -10,15 +10,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from autotune.bursts.hosts.host import END_SECONDS, Host
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan, Request
-from autotune.bursts.hosts.running_job import Ended
 from autotune.bursts.turns.duet import START_SHARE, Duet
 from autotune.bursts.turns.player import Player
-from autotune.measuring import Measurement, Pair, Point, Scatter, pair_of
+from autotune.measuring import Burst, Pair, Point, Scatter, pair_of
 
 PLAYING_TURNS = 3
 """Time that is kept for playing while a candidate starts, in multiples of a player's measuring time: warming up and
@@ -28,25 +26,6 @@ SEAT_SHARE = 0.4
 PROMISING = 3
 """An undecided candidate that would take the incumbent's place plays this many times as long: all later candidates are
 measured against it, and a lucky one spoils their figures. Not tuned."""
-
-
-@dataclass(frozen=True)
-class Challenged:
-    """The result of a candidate.
-
-    Attributes:
-        ended: How it ended; None if it lives on.
-        measured: Its measurement, if it lives on.
-        counted: Indices of its blocks that count.
-        pair: Its speed over the incumbent's; None without an incumbent, or with too few blocks.
-        seconds: Time that it has cost.
-    """
-
-    ended: Ended | None
-    measured: Measurement | None
-    counted: list[int]
-    pair: Pair | None
-    seconds: float
 
 
 class Contest:
@@ -71,14 +50,14 @@ class Contest:
         plan: BurstPlan,
         deadline: float,
         on_pair: Callable[[Point, Pair], None],
-    ) -> list[Challenged]:
+    ) -> list[tuple[Burst, Pair | None]]:
         """Plays as `autotune.bursts.runner.Runner.challenge` says, until `time.monotonic()` reaches the deadline.
 
         Starts the incumbent if it does not live.
 
         Returns:
-            The result of each candidate, in order. If the first ones take too long to begin, the last ones do not play,
-            and are missing.
+            The burst of each candidate, in order, with the time that it has cost by itself; and its speed over the
+            incumbent's. If the first ones take too long to begin, the last ones do not play, and are missing.
 
         Raises:
             TargetError, WorkloadError: The module can no longer be imported.
@@ -110,7 +89,7 @@ class Contest:
                 if kept is None or player.host is not kept.host:
                     player.host.discard()
                 else:
-                    player.leave(time.monotonic() + END_SECONDS)
+                    player.report(time.monotonic() + END_SECONDS, leaves=True)
         self._players = [kept] if kept is not None and kept.stands else []
         return self._players[0] if self._players else None
 
@@ -124,7 +103,7 @@ class Contest:
             if player.stands and not player.decided:
                 pair, seconds = self._pair(match, player), plan.measure_seconds
                 if pair is not None:
-                    on_pair(player.request.seat.point, pair)
+                    on_pair(player.request.point, pair)
                     if plan.fastest_wins and pair.too_few:
                         continue
                     player.decided = plan.fastest_wins and pair.decided
@@ -134,26 +113,23 @@ class Contest:
                 player.decided |= match.duet.counted_seconds(playing) >= len(playing) * seconds
         return all(player.decided or not player.stands for player in match.candidates)
 
-    def _settled(self, match: _Match, plan: BurstPlan) -> list[Challenged]:
+    def _settled(self, match: _Match, plan: BurstPlan) -> list[tuple[Burst, Pair | None]]:
         """The result of each candidate; those that may be the next incumbent live on."""
         results = []
         stays = [match.incumbent] if match.incumbent is not None and match.incumbent.stands else []
         for player in match.candidates:
             pair = self._pair(match, player)
-            counted = match.duet.counted(match.beside(player))
+            turns = match.duet.counted(match.beside(player))
             if pair is not None and match.incumbent is not None:
                 self._scatter.add(*_seconds(match.duet, match.incumbent, player))
             promoted = plan.fastest_wins and pair is not None and pair.promotes
-            measured = None
             if player.stands and player.blocks and (promoted or match.incumbent is None):
-                measured = player.report(match.deadline)
+                player.report(match.deadline, leaves=False)
                 stays += [player] if player.stands else []
             elif player.stands and player.host.stands:
-                player.leave(match.deadline)
-            ended = player.ended
-            if measured is None and ended is None:  # its host ended, and there was no time for another
-                ended = Ended(timed_out=True, phase="warm up", seconds=player.seconds)
-            results.append(Challenged(ended, measured, counted, pair, player.seconds))
+                player.report(match.deadline, leaves=True)
+            burst = player.burst(turns).model_copy(update={"seconds": player.seconds})
+            results.append((burst, pair if burst.ok else None))
         kept = {id(player.host) for player in stays}
         for player in match.candidates:
             if id(player.host) not in kept:
@@ -165,9 +141,7 @@ class Contest:
         """A candidate's speed over the incumbent's, by the turns that count so far."""
         if match.incumbent is None or not player.blocks:
             return None
-        return pair_of(
-            match.incumbent.request.seat.point, *_seconds(match.duet, match.incumbent, player), self._scatter
-        )
+        return pair_of(match.incumbent.request.point, *_seconds(match.duet, match.incumbent, player), self._scatter)
 
 
 class _Match:
