@@ -14,10 +14,11 @@ from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan, Request
 from autotune.bursts.turns.contest import Contest
 from autotune.bursts.turns.duet import play_round
+from autotune.bursts.turns.player import Player
 from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, merge, probe_host
 from autotune.knobs import WorkloadFacts, exchanges_coarsely
-from autotune.measuring import Agreement, Burst, Outcome, Pair, Point, Profile, pair_apart, worst
+from autotune.measuring import Agreement, Burst, Outcome, Pair, Point, Profile, Scatter, pair_apart, worst
 from autotune.units import format_bytes
 
 START_SECONDS = 10.0
@@ -121,7 +122,8 @@ class ProcessRunner:
         self._count = 0
         self._largest_samples: tuple[int, ...] = ()
         self._worst: dict[Point, dict[str, int | None]] = {}
-        self._contest = Contest(isolation, seed)
+        self._living: list[Player] = []
+        self._scatter = Scatter()
         self._request = Request(
             job="host",
             target=isolation.target,
@@ -291,18 +293,20 @@ class ProcessRunner:
         # Computing alone is compared with whole training; any other part, with the same part.
         whole = plan.model_copy(update={"part": "all"}) if plan.part == "compute" else plan
         partner = self._in_search(incumbent, whole, self._request.seed) if incumbent is not None else None
-        began = time.monotonic()
+        began, (living, self._living) = time.monotonic(), (self._living, [])
+        deadline = began + deadline_seconds
+        contest = Contest(self._isolation, living, partner, requests, plan, deadline, self._scatter, on_pair)
         try:
-            played = self._contest.challenge(partner, requests, plan, began + deadline_seconds, on_pair)
+            played = contest.play(self._request.seed + self._count)
         except NOT_STARTED as error:
             return [(never_started(point, error, time.monotonic() - began), None) for point in candidates]
+        self._living = contest.living
         # They share the time that none of them cost by itself, such as the incumbent's turns.
         rest = max(0.0, time.monotonic() - began - math.fsum(burst.seconds for burst, _ in played)) / len(played)
         played = [
             (self._with_worst(burst.model_copy(update={"seconds": burst.seconds + rest}), plan), pair)
             for burst, pair in played
         ]
-        deadline = began + deadline_seconds
         return [self._alone_if_crowded(incumbent, burst, pair, plan, deadline) for burst, pair in played]
 
     def _alone_if_crowded(
@@ -334,7 +338,9 @@ class ProcessRunner:
 
     def close(self) -> None:
         """Ends all processes that live on between challenges."""
-        self._contest.close()
+        living, self._living = self._living, []
+        for player in living:
+            player.host.discard()
 
     def _is_full(self, points: Sequence[Point]) -> bool:
         """Whether the GPU's memory cannot hold all points at their peaks; an unknown peak counts as the highest known.

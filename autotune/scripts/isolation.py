@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from autotune.bursts.gpu_telemetry import GpuWatch, descendants_of_this
 from autotune.bursts.hosts import cleanup
 from autotune.bursts.hosts.child import Child, compiler_cache
 from autotune.bursts.hosts.endings import LONGER, OutOfTimeError, result_of
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import Request
 from autotune.bursts.hosts.running_job import Ended, Live
-from autotune.bursts.telemetry.gpu_telemetry import GpuWatch, descendants_of_this
 from autotune.errors import AutotuneError, Interrupted, WorkloadError
 from autotune.hardware import CpuEnergy, GpuEnergy, open_energy
 from autotune.knobs import affecting

@@ -11,12 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from autotune.bursts.gpu_telemetry import GpuTelemetry, processes_of_run
 from autotune.bursts.hosts.protocol import BurstPlan
-from autotune.bursts.telemetry.gpu_telemetry import GpuTelemetry, processes_of_run
-from autotune.bursts.telemetry.sampling import Telemetry
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Point
-from autotune.timing.usage import CpuSeconds, shares
+from autotune.timing.usage import CpuSeconds, UsageWatch, shares
 from tests.conftest import RunnerOf
 
 ONE_THREAD = Point(config=TrainConfig(num_threads=1))
@@ -46,7 +45,7 @@ def test_rounding_of_the_counters_never_shows_as_negative_load() -> None:
 
 def test_the_memory_of_children_counts() -> None:
     """The peak holds what a child allocated while it ran."""
-    with Telemetry(None, lambda _: None) as telemetry:
+    with UsageWatch(None, lambda _: None, peaks=True) as telemetry:
         before = telemetry.peak_bytes() or 0
         code = "import time; block = bytearray(200_000_000); block[::4096] = b'x' * len(block[::4096]); time.sleep(1.5)"
         subprocess.run([sys.executable, "-c", code], check=True)
@@ -56,7 +55,7 @@ def test_the_memory_of_children_counts() -> None:
 def test_passing_the_limit_is_told() -> None:
     """The one who asked learns what was seen when the tree takes more than the limit."""
     seen: list[int] = []
-    with Telemetry(1000, seen.append):
+    with UsageWatch(1000, seen.append):
         deadline = time.monotonic() + 10
         while not seen and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -67,13 +66,13 @@ def test_passing_the_limit_is_told() -> None:
 def test_what_the_allocator_asked_again_counts_in_the_timed_part() -> None:
     """Not what it did before, while memory filled; and each part counts its own."""
     counter = iter([2, 5, 6, 6, 6])  # when it is made, then at both ends of two parts
-    with Telemetry(None, lambda _: None, retries=lambda: next(counter)) as telemetry:
+    with UsageWatch(None, lambda _: None, counters={"allocator_retries": lambda: next(counter)}) as telemetry:
         telemetry.begin()
         first = telemetry.end()
         telemetry.begin()
         second = telemetry.end()
     assert (first["allocator_retries"], second["allocator_retries"]) == (1, 0)
-    with Telemetry(None, lambda _: None) as telemetry:
+    with UsageWatch(None, lambda _: None, counters={"allocator_retries": lambda: None}) as telemetry:
         telemetry.begin()
         assert telemetry.end()["allocator_retries"] is None
 
