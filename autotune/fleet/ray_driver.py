@@ -16,6 +16,7 @@ from typing import Any
 
 from autotune.fleet.campaign import Event, Fate
 from autotune.fleet.job import Reply, run_job
+from autotune.fleet.plan import MachineKind
 
 READY = ""
 """The first message, unless the cluster cannot be used; then it is the reason."""
@@ -28,23 +29,23 @@ TURN_SECONDS = 0.5
 """How long it waits for a task before it checks for requests again."""
 
 
-def lacking(needs: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> str | None:
+def lacking(kind: MachineKind, nodes: Iterable[Mapping[str, Any]]) -> str | None:
     """Why no node can ever run a task, as a sentence; None if one can.
 
     Args:
-        needs: ``cpus``, ``gpus``, ``labels`` and ``resources``.
+        kind: What it needs.
         nodes: The nodes, as `ray.nodes` lists them.
     """
-    required = {"CPU": needs["cpus"] or LEAST_CPUS, "GPU": needs["gpus"] or 0, **needs["resources"]}
+    required = {"CPU": kind.cpus or LEAST_CPUS, "GPU": kind.gpus or 0, **kind.resources}
     alive = [node for node in nodes if node["Alive"]]
     for node in alive:
         labels, resources = node.get("Labels") or {}, node["Resources"]
-        if all(labels.get(key) == value for key, value in needs["labels"].items()) and all(
+        if all(labels.get(key) == value for key, value in kind.labels.items()) and all(
             resources.get(name, 0) >= amount for name, amount in required.items()
         ):
             return None
     requirements = [f"{name}={value:g}" for name, value in required.items() if value]
-    requirements += [f"{key}={value}" for key, value in needs["labels"].items()]
+    requirements += [f"{key}={value}" for key, value in kind.labels.items()]
     needed = ", ".join(requirements) or "what it needs"
     offers = sorted({_offer(node) for node in alive})
     return f"no node of the cluster has {needed}; it has {' | '.join(offers) or 'no nodes'}"
@@ -63,13 +64,13 @@ class Task:
     """A started task.
 
     Attributes:
-        machine: Kind of machine that it runs on.
-        needs: What its node must have.
+        machine: Name of the machine that it runs on.
+        kind: What its node must have.
         stranded: Since when no node has that; None while one does.
     """
 
     machine: str
-    needs: dict[str, Any]
+    kind: MachineKind
     stranded: float | None = None
 
 
@@ -98,24 +99,25 @@ class Driver:
 
     def _start(self, request: Mapping[str, Any]) -> None:
         """Starts a task. Reports one that no node can run, unless it may wait: a cluster may add nodes for it."""
-        job, needs = request["job"], request["needs"]
-        why = lacking(needs, self._ray.nodes())
+        job, kind = request["job"], request["kind"]
+        machine = job.machine
+        why = lacking(kind, self._ray.nodes())
         if why is not None and not self._wait:
-            self._report(job["machine"], "absent", reason=why)
+            self._report(machine, "absent", reason=why)
             return
         try:
             remote = self._ray.remote(run_job).options(
-                num_cpus=needs["cpus"] or LEAST_CPUS,
-                num_gpus=needs["gpus"] or 0,
-                resources=needs["resources"] or None,
-                label_selector=needs["labels"] or None,
+                num_cpus=kind.cpus or LEAST_CPUS,
+                num_gpus=kind.gpus or 0,
+                resources=kind.resources or None,
+                label_selector=kind.labels or None,
                 max_retries=0,
             )
             reference = remote.remote(job)
         except Exception as error:  # noqa: BLE001 - Ray refuses in many ways; the other machines continue
-            self._report(job["machine"], "failed", reason=f"Ray refuses it: {_sentence(error)}")
+            self._report(machine, "failed", reason=f"Ray refuses it: {_sentence(error)}")
             return
-        self._tasks[reference] = Task(job["machine"], needs)
+        self._tasks[reference] = Task(machine, kind)
 
     def _report_ended(self) -> None:
         if not self._tasks:
@@ -125,7 +127,7 @@ class Driver:
         for reference in ended:
             machine = self._tasks.pop(reference).machine
             try:
-                self._report(machine, "done", Reply(**self._ray.get(reference)))
+                self._report(machine, "done", self._ray.get(reference))
             except (errors.TaskCancelledError, errors.RuntimeEnvSetupError, errors.RayTaskError) as error:
                 self._report(machine, "failed", reason=_sentence(error))
             except errors.RayError as error:
@@ -135,7 +137,7 @@ class Driver:
         """Cancels tasks that wait for a node that has died; Ray would wait for ever."""
         nodes, now = self._ray.nodes() if self._tasks else [], time.monotonic()
         for reference, task in list(self._tasks.items()):
-            why = lacking(task.needs, nodes)
+            why = lacking(task.kind, nodes)
             task.stranded = None if why is None else task.stranded or now
             if why is not None and now - (task.stranded or now) > self._wait + STRANDED_SECONDS:
                 del self._tasks[reference]

@@ -64,9 +64,8 @@ class RayEngine:
 
     def start(self, job: Job, kind: MachineKind) -> None:
         """Sends a job."""
-        needs = {"cpus": kind.cpus, "gpus": kind.gpus, "labels": kind.labels, "resources": kind.resources}
         self._running.add(job.machine)
-        self._ask(job=job.plain(), needs=needs)
+        self._ask(job=job, kind=kind)
 
     def events(self, seconds: float) -> Sequence[Event]:
         """Returns the jobs that have ended; if the driver is gone, all jobs have failed.

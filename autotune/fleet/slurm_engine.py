@@ -95,7 +95,7 @@ class SlurmEngine:
         try:
             executor = self._make()
             executor.update_parameters(**{name: value for name, value in parameters.items() if value is not None})
-            self._jobs[job.machine] = executor.submit(run_submitted, job.plain()), time.monotonic()
+            self._jobs[job.machine] = executor.submit(run_submitted, job), time.monotonic()
         except Exception as error:  # noqa: BLE001 - sbatch refuses in many ways, and submitit passes them on
             self._refused.append(Event(job.machine, "absent", reason=last_line(str(error))))
 
@@ -148,7 +148,7 @@ class SlurmEngine:
     def _event(machine: str, job: Any) -> Event:
         error = job.exception()
         if error is None:
-            return Event(machine, "done", Reply(**job.result()))
+            return Event(machine, "done", job.result())
         fate: Fate = "lost" if _first_word(job.state) in LOST else "failed"
         return Event(machine, fate, reason=last_line(str(error)))
 
@@ -211,7 +211,7 @@ def _by_queue(job_id: str) -> str:
     return GONE if "invalid job id" in answer.stderr.lower() else UNKNOWN
 
 
-def run_submitted(job: dict[str, Any]) -> dict[str, Any]:
+def run_submitted(job: Job) -> Reply:
     """Runs a job under Slurm. `scancel` sends SIGTERM, which submitit would only log, and SIGKILL much later."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return run_job(job)

@@ -18,7 +18,7 @@ from autotune.measuring import Headroom, Line, NumericsGuard, Point
 from autotune.results.summary import headroom_text
 from autotune.search.ablation import simpler
 from autotune.search.bursts import Bursts
-from autotune.search.ceilings import Ceilings
+from autotune.search.ceilings import PARTS, Ceilings
 from autotune.search.choice import Chooser
 from autotune.search.confirmation import Confirmation
 from autotune.search.fitting import fit
@@ -129,8 +129,8 @@ class Search:
         """Measures the rates that the parts of training could reach alone."""
         if self.log.incumbent() is not None:
             answer = self.confirmation.answer()
-            self.ceilings.compute(answer)
-            self.ceilings.loader(answer)
+            for part in PARTS:
+                self.ceilings.rate(answer, part)
 
     def _search(self) -> StoppedBy:
         self.log.await_first(lambda: self._budget.remaining > AWAIT_BASELINE_SHARE * self._budget.seconds)
@@ -291,7 +291,7 @@ class Search:
             return False
         if not self.log.objective.is_rate:
             return False
-        ceiling = self.ceilings.compute(best.burst.point)
+        ceiling = self.ceilings.rate(best.burst.point, "compute")
         return ceiling is not None and best.burst.rate >= self._utilization_target * ceiling
 
     def _affordable(self, point: Point) -> bool:

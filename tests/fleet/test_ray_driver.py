@@ -7,6 +7,8 @@ import threading
 from typing import Any
 
 from autotune.fleet.campaign import Event
+from autotune.fleet.job import Job
+from autotune.fleet.plan import MachineKind
 from autotune.fleet.ray_driver import Driver, lacking
 
 NODE: dict[str, Any] = {
@@ -16,25 +18,22 @@ NODE: dict[str, Any] = {
 }
 
 
-def needs(**changes: Any) -> dict[str, Any]:
-    """What a task asks for: nothing but what is named."""
-    return {"cpus": None, "gpus": None, "labels": {}, "resources": {}, **changes}
-
-
 def test_a_node_that_has_all_of_it_lacks_nothing() -> None:
     """CPUs, GPUs, labels and custom resources together, on one node."""
-    assert lacking(needs(cpus=8, gpus=1, labels={"kind": "a100"}, resources={"ssd": 1.0}), [NODE]) is None
+    assert lacking(MachineKind(cpus=8, gpus=1, labels={"kind": "a100"}, resources={"ssd": 1.0}), [NODE]) is None
 
 
 def test_what_no_node_has_is_told_with_what_there_is() -> None:
     """The sentence names both, without what Ray itself adds to each node."""
-    why = lacking(needs(gpus=2, labels={"kind": "h100"}), [NODE])
+    why = lacking(MachineKind(gpus=2, labels={"kind": "h100"}), [NODE])
     assert why == "no node of the cluster has CPU=1, GPU=2, kind=h100; it has CPU=8, GPU=1, kind=a100, ssd=2"
 
 
 def test_a_dead_node_counts_for_nothing() -> None:
     """Ray goes on listing it."""
-    assert lacking(needs(cpus=1), [NODE | {"Alive": False}]) == "no node of the cluster has CPU=1; it has no nodes"
+    assert (
+        lacking(MachineKind(cpus=1), [NODE | {"Alive": False}]) == "no node of the cluster has CPU=1; it has no nodes"
+    )
 
 
 class Refusing:
@@ -60,5 +59,5 @@ def test_what_ray_refuses_is_told_of_its_machine_and_the_driver_goes_on() -> Non
     serving.start()
     why = "Ray refuses it: ValueError: Invalid label selector {'kind': 'a100'}"
     for machine in ("one", "two"):
-        parent.send({"job": {"machine": machine}, "needs": needs(labels={"kind": "a100"})})
+        parent.send({"job": Job(machine, (), 1.0), "kind": MachineKind(labels={"kind": "a100"})})
         assert parent.recv() == Event(machine, "failed", reason=why)
