@@ -35,8 +35,8 @@ from autotune.search.sharing import POLL_SECONDS, Shared
 from autotune.search.storage import beside
 
 Kept = TypeVar("Kept")
-_BURST, _STAGE, _REASON, _ROUND = "burst", "stage", "reason", "round"
-_PAIR, _CHAINED, _TURN = "pair", "chained", "turn"
+STORED = ("burst", "stage", "reason", "round", "pair", "chained", "turn")
+"""What the study keeps of a `Trial`, as attributes of these names."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class TrialLog:
             if earlier is not None:
                 self._tell(open_trial, earlier)
             elif (why := refuse(point)) is not None:
-                open_trial.set_user_attr(_REASON, f"not run: {why}")
+                open_trial.set_user_attr("reason", f"not run: {why}")
                 self._constrain(open_trial, Outcome.OOM)
                 self.study.tell(open_trial, 0.0)
             else:
@@ -313,16 +313,10 @@ class TrialLog:
         return score / measured.samples_per_second
 
     def _store(self, open_trial: optuna.Trial, trial: Trial) -> None:
-        open_trial.set_user_attr(_STAGE, trial.stage)
-        open_trial.set_user_attr(_REASON, trial.reason)
-        if trial.round is not None:
-            open_trial.set_user_attr(_ROUND, trial.round)
-        if trial.turn is not None:
-            open_trial.set_user_attr(_TURN, trial.turn)
-        if trial.pair is not None:
-            open_trial.set_user_attr(_PAIR, trial.pair.model_dump(mode="json"))
-        open_trial.set_user_attr(_CHAINED, trial.chained)
-        open_trial.set_user_attr(_BURST, trial.burst.model_dump(mode="json"))
+        for name in STORED:
+            if (value := getattr(trial, name)) is not None:
+                kept = value.model_dump(mode="json") if isinstance(value, (Burst, Pair)) else value
+                open_trial.set_user_attr(name, kept)
         self._tell(open_trial, trial)
 
     def _kept(self, action: Callable[[], Kept]) -> Kept:
@@ -406,16 +400,9 @@ class TrialLog:
 def _trial_from(frozen: FrozenTrial, objective: Objective) -> Trial | None:
     """A finished trial of an earlier run; None if it never ran."""
     attributes = frozen.user_attrs
-    if frozen.state is not TrialState.COMPLETE or _BURST not in attributes:
+    if frozen.state is not TrialState.COMPLETE or "burst" not in attributes:
         return None
-    return Trial(
-        burst=Burst.model_validate(attributes[_BURST]),
-        stage=attributes.get(_STAGE, ""),
-        reason=attributes.get(_REASON, ""),
-        round=attributes.get(_ROUND),
-        pair=Pair.model_validate(attributes[_PAIR]) if _PAIR in attributes else None,
-        chained=attributes.get(_CHAINED),
-        turn=attributes.get(_TURN),
-        resumed=True,
-        objective=objective,
-    )
+    kept = {name: attributes[name] for name in STORED if name in attributes}
+    pair = kept.get("pair") and Pair.model_validate(kept["pair"])
+    kept |= {"burst": Burst.model_validate(kept["burst"]), "pair": pair}
+    return Trial(**kept, resumed=True, objective=objective)
