@@ -10,11 +10,10 @@ from autotune.bursts.hosts.protocol import BurstPlan, Part
 from autotune.bursts.runner import Runner
 from autotune.bursts.turns.duet import LEAST_TURNS, ROUND_WARMUP_SHARE
 from autotune.hardware import DeviceKind
-from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point, pair_apart, pair_of
+from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Measurement, Pair, Point, Rounds, pair_apart, pair_of
 from autotune.search.costs import Costs
 from autotune.search.progress import Progress
 from autotune.search.proposal import ALLOCATOR, CONFIRM, HEADROOM, UNINTERRUPTED, Proposal
-from autotune.search.rounds import Round
 from autotune.search.stopping import (
     EXPLAINING_SECONDS,
     MOST_SECONDS,
@@ -262,14 +261,14 @@ class Bursts:
         ci95 = pair.ci95 if pair is not None and not pair.too_few else None
         return Headroom(ratio=ratio, ci95=ci95, cached_samples_per_second=burst.rate)
 
-    def rounds(self, stage: str) -> list[Round]:
+    def rounds(self, stage: str) -> Rounds:
         """The rounds of a stage so far, including those of an interrupted run."""
-        rounds: dict[int, Round] = {}
+        rounds: dict[int, dict[Point, Measurement]] = {}
         for trial in self.trials:
             measured = trial.burst.measurement
             if trial.stage == stage and trial.round is not None and measured is not None and trial.score is not None:
                 rounds.setdefault(trial.round, {})[trial.burst.point] = measured
-        return list(rounds.values())
+        return Rounds(list(rounds.values()), self.log.objective)
 
     def tell(self, trial: Trial) -> None:
         """Shows how a trial ended, beside the best so far."""
