@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from autotune.fleet.campaign import Event, Fate
+from autotune.fleet.campaign import Ending, Fate
 from autotune.fleet.job import Reply, run_job
 from autotune.fleet.plan import MachineKind
 
@@ -149,7 +149,7 @@ class Driver:
             self._ray.cancel(reference)
 
     def _report(self, machine: str, fate: Fate, reply: Reply | None = None, reason: str = "") -> None:
-        self._parent.send(Event(machine, fate, reply, reason))
+        self._parent.send(Ending(machine, fate, reply, reason))
 
 
 def _sentence(error: Exception) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import AutotuneError, UsageError
-from autotune.fleet.campaign import Event
+from autotune.fleet.campaign import Ending
 from autotune.fleet.job import Job, last_line
 from autotune.fleet.plan import MachineKind
 from autotune.fleet.ray_driver import READY
@@ -67,7 +67,7 @@ class RayEngine:
         self._running.add(job.machine)
         self._ask(job=job, kind=kind)
 
-    def events(self, seconds: float) -> Sequence[Event]:
+    def endings(self, seconds: float) -> Sequence[Ending]:
         """Returns the jobs that have ended; if the driver is gone, all jobs have failed.
 
         Raises:
@@ -76,11 +76,11 @@ class RayEngine:
         try:
             if not self._connection.poll(seconds):
                 return []
-            event: Event = self._connection.recv()
+            ending: Ending = self._connection.recv()
         except (EOFError, OSError):
             return self._all_lost()
-        self._running.discard(event.machine)
-        return [event]
+        self._running.discard(ending.machine)
+        return [ending]
 
     def cancel(self) -> None:
         """Asks all tasks to end."""
@@ -96,18 +96,18 @@ class RayEngine:
         self._driver.wait()
         self._errors.close()
 
-    def _all_lost(self) -> Sequence[Event]:
+    def _all_lost(self) -> Sequence[Ending]:
         reason = f"the cluster is gone: {self._last_words()}"
         if not self._running:
             raise AutotuneError(reason)
-        lost = [Event(machine, "failed", reason=reason) for machine in sorted(self._running)]
+        lost = [Ending(machine, "failed", told=reason) for machine in sorted(self._running)]
         self._running.clear()
         return lost
 
     def _ask(self, **request: Any) -> None:
         try:
             self._connection.send(request)
-        except OSError:  # events() reports the jobs that were running
+        except OSError:  # endings() reports the jobs that were running
             if not self._running:
                 raise AutotuneError(f"the Ray cluster is gone: {self._last_words()}") from None
 

@@ -6,38 +6,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autotune.fleet import Campaign, Job, MachineKind
-from autotune.fleet.campaign import Event
+from autotune.fleet.campaign import Ending
 from autotune.fleet.job import Reply
 
 KINDS = {"a": MachineKind(), "b": MachineKind()}
 
 
-def home(machine: str, result: str | None = "found", status: int | None = 0, log: str = "") -> Event:
+def home(machine: str, result: str | None = "found", status: int | None = 0, log: str = "") -> Ending:
     """A job that ended by itself."""
-    return Event(machine, "done", Reply(status, result, log))
+    return Ending(machine, "done", Reply(status, result, log))
 
 
 @dataclass
 class Scripted:
-    """An engine that answers each job of a machine with the next of its events."""
+    """An engine that answers each job of a machine with the next of its endings."""
 
-    events_of: dict[str, list[Event]]
+    endings_of: dict[str, list[Ending]]
     sent: list[str] = field(default_factory=list)
     cancelled: bool = False
-    _ended: list[Event] = field(default_factory=list)
+    _ended: list[Ending] = field(default_factory=list)
 
     def start(self, job: Job, kind: MachineKind) -> None:
         self.sent.append(job.machine)
-        if self.events_of[job.machine]:
-            self._ended.append(self.events_of[job.machine].pop(0))
+        if self.endings_of[job.machine]:
+            self._ended.append(self.endings_of[job.machine].pop(0))
 
-    def events(self, seconds: float) -> Sequence[Event]:
+    def endings(self, seconds: float) -> Sequence[Ending]:
         ended, self._ended = self._ended, []
         return ended
 
     def cancel(self) -> None:
         self.cancelled = True
-        self._ended += [home(machine, "partial") for machine in self.events_of]
+        self._ended += [home(machine, "partial") for machine in self.endings_of]
 
     def close(self) -> None:
         """Nothing runs."""
@@ -74,7 +74,7 @@ def test_what_comes_home_is_kept_at_once_in_the_order_of_the_file() -> None:
 
 def test_a_lost_machine_is_tried_once_more() -> None:
     """A node that went down may have been bad luck, and the second one knows what the others found."""
-    engine = Scripted({"a": [home("a")], "b": [Event("b", "lost", reason="the node died"), home("b")]})
+    engine = Scripted({"a": [home("a")], "b": [Ending("b", "lost", told="the node died"), home("b")]})
     endings = campaign(engine).run(job)
     assert engine.sent == ["a", "b", "b"]
     assert endings[1].fate == "done"
@@ -82,7 +82,7 @@ def test_a_lost_machine_is_tried_once_more() -> None:
 
 def test_a_machine_that_is_lost_again_is_told_and_the_others_count() -> None:
     """A partial fleet is a result."""
-    lost = [Event("b", "lost", reason="the node died")] * 2
+    lost = [Ending("b", "lost", told="the node died")] * 2
     endings = campaign(Scripted({"a": [home("a")], "b": lost})).run(job)
     assert [ending.fate for ending in endings] == ["done", "lost"]
     assert endings[1].told == "the node died"
@@ -90,7 +90,7 @@ def test_a_machine_that_is_lost_again_is_told_and_the_others_count() -> None:
 
 def test_an_absent_machine_is_not_tried_again() -> None:
     """No second try makes a label appear."""
-    engine = Scripted({"a": [home("a")], "b": [Event("b", "absent", reason="no node has it")]})
+    engine = Scripted({"a": [home("a")], "b": [Ending("b", "absent", told="no node has it")]})
     assert campaign(engine).run(job)[1].told == "no node has it"
     assert engine.sent == ["a", "b"]
 

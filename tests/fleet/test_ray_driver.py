@@ -6,7 +6,7 @@ import multiprocessing
 import threading
 from typing import Any
 
-from autotune.fleet.campaign import Event
+from autotune.fleet.campaign import Ending
 from autotune.fleet.job import Job
 from autotune.fleet.plan import MachineKind
 from autotune.fleet.ray_driver import Driver, lacking
@@ -60,4 +60,4 @@ def test_what_ray_refuses_is_told_of_its_machine_and_the_driver_goes_on() -> Non
     why = "Ray refuses it: ValueError: Invalid label selector {'kind': 'a100'}"
     for machine in ("one", "two"):
         parent.send({"job": Job(machine, (), 1.0), "kind": MachineKind(labels={"kind": "a100"})})
-        assert parent.recv() == Event(machine, "failed", reason=why)
+        assert parent.recv() == Ending(machine, "failed", told=why)
