@@ -261,9 +261,7 @@ class ProcessRunner:
         self._count += 1
         seed = self._request.seed + 1000 * self._count
         requests = [
-            self._request_for(point, plan, seed + (0 if self._same_samples else number)).model_copy(
-                update={"steady_malloc": self._in_one_host}
-            )
+            self._request_for(point, plan, seed + (0 if self._same_samples else number), shares=self._in_one_host)
             for number, point in enumerate(points)
         ]
         began = time.monotonic()
@@ -289,10 +287,14 @@ class ProcessRunner:
         self._count += 1
         if incumbent is not None and self._is_full([incumbent, candidates[0]]):
             plan = plan.model_copy(update={"frees": True})
-        requests = [self._candidate(point, plan) for point in candidates]
+        # On the incumbent's samples, unless the second to read them would read from memory.
+        seed = self._request.seed + (0 if self._same_samples else self._count)
+        requests = [self._request_for(point, plan, seed, shares=True) for point in candidates]
         # Computing alone is compared with whole training; any other part, with the same part.
         whole = plan.model_copy(update={"part": "all"}) if plan.part == "compute" else plan
-        partner = self._in_search(incumbent, whole, self._request.seed) if incumbent is not None else None
+        partner = None
+        if incumbent is not None:
+            partner = self._request_for(incumbent, whole, self._request.seed, shares=True)
         began, (living, self._living) = time.monotonic(), (self._living, [])
         deadline = began + deadline_seconds
         contest = Contest(self._isolation, living, partner, requests, plan, deadline, self._scatter, on_pair)
@@ -353,20 +355,14 @@ class ProcessRunner:
             return False
         return sum(highest if peak is None else peak for peak in peaks) > self._device_bytes
 
-    def _candidate(self, point: Point, plan: BurstPlan) -> Request:
-        """A candidate's request, on the incumbent's samples unless the second to read them would read from memory."""
-        seed = self._request.seed + (0 if self._same_samples else self._count)
-        return self._in_search(point, plan, seed)
+    def _request_for(self, point: Point, plan: BurstPlan, seed: int, *, shares: bool) -> Request:
+        """A request for a host; a point trains on the largest samples only the first time that it runs.
 
-    def _in_search(self, point: Point, plan: BurstPlan, seed: int) -> Request:
-        """A request for a shared host: memory that one player frees must not change the page faults of another."""
-        return self._request_for(point, plan, seed).model_copy(update={"steady_malloc": True})
-
-    def _request_for(self, point: Point, plan: BurstPlan, seed: int) -> Request:
-        """A request for a host; a point trains on the largest samples only the first time that it runs."""
+        Where a player shares its host, memory that it frees must not change the page faults of another.
+        """
         largest = () if point in self._worst else self._largest_samples
         update = {"job": "host", "point": point, "plan": plan, "seed": seed, "largest_samples": largest}
-        return self._request.model_copy(update=update)
+        return self._request.model_copy(update=update | {"steady_malloc": shares})
 
     def _with_worst(self, burst: Burst, plan: BurstPlan) -> Burst:
         """A burst with the highest memory that its point has ever taken, if all of training ran.

@@ -37,8 +37,6 @@ def burst_from(point: Point, ended: Ended) -> Burst:
         outcome, reason = Outcome(message["outcome"]), message["reason"]
         if outcome is Outcome.CRASHED and ended.killed_by_kernel and "SIGKILL" in reason:  # one of its workers
             outcome = Outcome.HOST_OOM
-    elif message.get("event") == "error":
-        outcome, reason = Outcome.CRASHED, message["message"]
     elif ended.timed_out:
         outcome, reason = Outcome.TIMEOUT, f"it was still in its phase {ended.phase!r} after {ended.seconds:.1f} s"
     else:

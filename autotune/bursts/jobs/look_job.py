@@ -11,7 +11,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING, Any, cast
 
@@ -119,8 +118,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
         small_operators_fraction=small_operators_fraction,
         outside_fraction=outside_fraction,
-        step_seconds=pace.step_seconds if pace is not None else None,
-        device_busy_fraction=pace.busy_fraction if pace is not None else None,
+        **pace,
         unused_parameters=unused,
         fixed_shapes=fixed_shapes,
         placeable_bytes=placeable_bytes,
@@ -378,38 +376,29 @@ CYCLES_PER_SECOND = 2e9
 """Approximate clock rate of a GPU; how long it really sleeps is measured."""
 
 
-@dataclass(frozen=True)
-class Pace:
-    """The time of a step.
-
-    Attributes:
-        step_seconds: Seconds on host and device together.
-        busy_fraction: Share in which the device computes; for the rest it waits for kernels to be launched.
-    """
-
-    step_seconds: float
-    busy_fraction: float
-
-
-def pace_of(step: Callable[[], object], device: torch.device) -> Pace | None:
+def pace_of(step: Callable[[], object], device: torch.device) -> dict[str, float]:
     """Times a step that has run before, on host and device without each other, to find out whether a GPU waits.
 
-    None for a device that cannot be put to sleep. It sleeps first, so that all kernels of a step wait in its queue.
+    Nothing is timed on a device that cannot be put to sleep. It sleeps first, so that all kernels of a step wait in its queue.
     Then the host's time is the cost of launching, and the device's time is that of the kernels. The longer of the two
     decides what may help: CUDA graphs for the host, fewer bits for the device.
 
     Args:
         step: Launches one step; time that it waits itself counts as launching.
         device: The device that runs it.
+
+    Returns:
+        By the names of `WorkloadFacts`: seconds of a step on host and device together, and the share of the longer one
+        in which the device computes.
     """
     if device.type != "cuda" or not hasattr(torch.cuda, "_sleep"):
-        return None
+        return {}
     seconds = _together(step)
     sleep = min(MOST_SLEEP_SECONDS, max(LEAST_SLEEP_SECONDS, SLEEP_FACTOR * seconds))
     launched, computed = zip(*(_apart(step, sleep) for _ in range(REPEATS)), strict=True)
     device_seconds = statistics.median(computed)
     longest = max(device_seconds, statistics.median(launched))
-    return Pace(step_seconds=seconds, busy_fraction=min(1.0, device_seconds / max(longest, 1e-9)))
+    return {"step_seconds": seconds, "device_busy_fraction": min(1.0, device_seconds / max(longest, 1e-9))}
 
 
 def _together(step: Callable[[], object]) -> float:
