@@ -376,12 +376,12 @@ CYCLES_PER_SECOND = 2e9
 """Approximate clock rate of a GPU; how long it really sleeps is measured."""
 
 
-def pace_of(step: Callable[[], object], device: torch.device) -> dict[str, float]:
+def pace_of(step: Callable[[], object], device: torch.device) -> dict[str, Any]:
     """Times a step that has run before, on host and device without each other, to find out whether a GPU waits.
 
-    Nothing is timed on a device that cannot be put to sleep. It sleeps first, so that all kernels of a step wait in its queue.
-    Then the host's time is the cost of launching, and the device's time is that of the kernels. The longer of the two
-    decides what may help: CUDA graphs for the host, fewer bits for the device.
+    Nothing is timed on a device that cannot be put to sleep. It sleeps first, so that all kernels of a step wait in its
+    queue. Then the host's time is the cost of launching, and the device's time is that of the kernels. The longer of
+    the two decides what may help: CUDA graphs for the host, fewer bits for the device.
 
     Args:
         step: Launches one step; time that it waits itself counts as launching.
