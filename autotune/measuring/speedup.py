@@ -113,8 +113,7 @@ class Rounds:
         All rounds where fewer than `FEWEST_PAIRS` would remain: their spread contains the disturbance as well.
         """
         common = [measured for measured in self.measured if before in measured and after in measured]
-        summaries = [(measured[before].telemetry, measured[after].telemetry) for measured in common]
-        taken = [max(side.taken_fraction if side is not None else 0.0 for side in pair) for pair in summaries]
+        taken = [max(measured[point].seen.taken_fraction for point in (before, after)) for measured in common]
         kept = bearable(taken)
         return [common[index] for index in kept] if len(kept) >= FEWEST_PAIRS else common
 
@@ -243,10 +242,10 @@ class Rounds:
         A power cap is no such limit: under full load it is normal.
         """
         both = self.of_both(before, after)
-        seen = [[side.telemetry for point in (before, after) if (side := measured[point])] for measured in both]
-        sides = [telemetry for of_round in seen for telemetry in of_round if telemetry is not None]
+        seen = [[measured[point].seen for point in (before, after)] for measured in both]
+        sides = [side for of_round in seen for side in of_round]
         limits = {limit for side in sides for limit in side.clock_limits} & {*SLOWDOWNS}
-        hit = sum(any(side is not None and limits & {*side.clock_limits} for side in of_round) for of_round in seen)
+        hit = sum(any(limits & {*side.clock_limits} for side in of_round) for of_round in seen)
         if not hit:
             return None
         degrees = [side.temperature_celsius for side in sides if side.temperature_celsius is not None]
@@ -313,7 +312,7 @@ def _variance_of_others(logs: Sequence[Sequence[float]], own: float) -> float:
 
 def _clock_mhz(measured: Measurement) -> float | None:
     """The GPU's median clock; None where it is not known."""
-    return (measured.telemetry.sm_clock_mhz or None) if measured.telemetry is not None else None
+    return measured.seen.sm_clock_mhz or None
 
 
 def _in_cycles(measured: Measurement) -> Measurement:

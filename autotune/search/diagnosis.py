@@ -10,17 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from autotune.hardware import Hardware
 from autotune.knobs import TrainConfig, WorkloadFacts
-from autotune.measuring import (
-    SLOWDOWNS,
-    Growth,
-    Headroom,
-    Line,
-    Measurement,
-    Profile,
-    SampleCost,
-    TelemetrySummary,
-    compiler_text,
-)
+from autotune.measuring import SLOWDOWNS, Growth, Headroom, Line, Measurement, Profile, SampleCost, compiler_text
 from autotune.measuring.memory_model import MAX_MARGIN
 from autotune.results.result import Diagnosis, PeakShare
 from autotune.search.ceilings import boundary_fraction
@@ -76,11 +66,6 @@ class Evidence:
         """Samples per second that training reaches."""
         return self.measured.samples_per_second
 
-    @property
-    def telemetry(self) -> TelemetrySummary:
-        """The machine's telemetry meanwhile; empty if nothing was read."""
-        return self.measured.telemetry or TelemetrySummary(seconds=0)
-
     def gain(self, of_computing: float) -> float:
         """What a gain of computing alone is worth, where training also waits for data."""
         waits = self.measured.data_wait_fraction
@@ -126,7 +111,7 @@ def _loader(evidence: Evidence) -> Iterator[str]:
     workers = evidence.config.num_workers
     with_workers = f"with {workers} worker{'s' * (workers != 1)}" if workers else "without workers"
     line = f"training waits for data {percent(waits)} of the time {with_workers}"
-    low, high = evidence.telemetry.power_min_watts, evidence.telemetry.power_max_watts
+    low, high = evidence.measured.seen.power_min_watts, evidence.measured.seen.power_max_watts
     if low is not None and high is not None and high >= POWER_SWINGS * low:  # the GPU starves between batches
         line += f", and the GPU's power swings between {low:.0f} and {high:.0f} W"
     if evidence.profile is not None and evidence.profile.sample is not None:
@@ -147,7 +132,7 @@ def _sample_text(sample: SampleCost) -> str:
 def _cpus(evidence: Evidence) -> Iterator[str]:
     """CPUs that are all busy, so that more workers cannot help, or that other programs use."""
     waits = evidence.measured.data_wait_fraction
-    taken, foreign = evidence.telemetry.cpu_fraction, evidence.telemetry.foreign_cpu_fraction or 0.0
+    taken, foreign = evidence.measured.seen.cpu_fraction, evidence.measured.seen.foreign_cpu_fraction or 0.0
     if taken is not None and taken >= CPUS_FULL and waits >= NOTABLE_WAIT:
         yield (
             f"all {evidence.cpus} CPUs are busy ({percent(taken)}), so more workers would gain nothing: only cheaper "
@@ -179,7 +164,7 @@ def _memory(evidence: Evidence) -> Iterator[str]:
             f"memory is nearly full, with {format_bytes(used)} of a target of {format_bytes(limit)}: a longer sequence "
             "or another process may end the training"
         )
-    if retries := evidence.telemetry.allocator_retries:
+    if retries := evidence.measured.seen.allocator_retries:
         yield (
             f"the allocator freed its cache and asked again {retries} times during a burst: a smaller micro-batch with "
             "more accumulation would avoid these waits"
@@ -301,7 +286,7 @@ def _clocks(evidence: Evidence) -> Iterator[str]:
     if evidence.throttled is not None:
         yield evidence.throttled
         return
-    telemetry = evidence.telemetry
+    telemetry = evidence.measured.seen
     slowed = [name for name in telemetry.clock_limits if name in SLOWDOWNS]
     if slowed and telemetry.sm_clock_mhz:
         hot = f" at {telemetry.temperature_celsius:.0f} °C" if telemetry.temperature_celsius is not None else ""

@@ -283,13 +283,11 @@ class Search:
         search for an objective that is no rate continues.
         """
         best = self.log.incumbent()
-        telemetry = (
-            best.burst.measurement.telemetry if best is not None and best.burst.measurement is not None else None
-        )
-        busy = telemetry.device_activity_fraction if telemetry is not None else None
-        if best is None or best.burst.rate is None or busy is None or busy < self._utilization_target:
+        measured = best.burst.measurement if best is not None else None
+        if best is None or measured is None or best.burst.rate is None or not self.log.objective.is_rate:
             return False
-        if not self.log.objective.is_rate:
+        busy = measured.seen.device_activity_fraction
+        if busy is None or busy < self._utilization_target:
             return False
         ceiling = self.ceilings.rate(best.burst.point, "compute")
         return ceiling is not None and best.burst.rate >= self._utilization_target * ceiling
