@@ -66,10 +66,11 @@ class Bursts:
         log: TrialLog,
         budget: Budget,
         progress: Progress,
-        device: DeviceKind,
+        device: DeviceKind = "cpu",
         memory_limit_bytes: int | None = None,
     ) -> None:
         self.log = log
+        self.device = device
         self.budget = budget
         self.progress = progress
         self.plan = plan_for(log.objective, device)

@@ -44,16 +44,12 @@ class Confirmation:
     """Races the finalists. It can answer at any time, even after an interruption.
 
     Args:
-        baseline: What the user trains with today.
-        bursts: Runs the bursts, and knows all that ran.
+        bursts: Runs the bursts, and knows all that ran and the baseline.
         numerics: Checks finalists against eager fp32; None trusts them, as replays of recordings do.
         at_least: The share of the fastest config's rate that the answer must reach; None accepts any.
     """
 
-    def __init__(
-        self, baseline: Point, bursts: Bursts, *, numerics: NumericsGuard | None, at_least: float | None = None
-    ) -> None:
-        self._baseline = baseline
+    def __init__(self, bursts: Bursts, *, numerics: NumericsGuard | None, at_least: float | None) -> None:
         self._bursts = bursts
         self._numerics, self._checking_seconds = numerics, 0.0
         self._at_least = at_least
@@ -73,6 +69,10 @@ class Confirmation:
             return self._baseline
         memory = {point: self._memory(point, CONFIRM) for point in equals}
         return min(equals, key=lambda point: self._expense(point, memory))
+
+    @property
+    def _baseline(self) -> Point:
+        return self._bursts.baseline
 
     @property
     def _rounds(self) -> Rounds:

@@ -11,8 +11,6 @@ from typing import Literal
 
 import optuna
 
-from autotune.bursts.runner import Runner
-from autotune.hardware import DeviceKind
 from autotune.knobs import Space, buying_memory
 from autotune.measuring import Headroom, Line, NumericsGuard, Point
 from autotune.results.summary import headroom_text
@@ -22,12 +20,10 @@ from autotune.search.ceilings import PARTS, Ceilings
 from autotune.search.choice import Chooser
 from autotune.search.confirmation import Confirmation
 from autotune.search.fitting import fit
-from autotune.search.progress import Progress
 from autotune.search.proposal import ALLOCATOR, BASELINE, GAIN, SIMPLER, Proposal
 from autotune.search.refusals import refusal
 from autotune.search.rounds import MIN_DECIDED_ROUNDS
-from autotune.search.stopping import Budget, all_fail_alike
-from autotune.search.trials import TrialLog
+from autotune.search.stopping import all_fail_alike
 
 StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
 SAMPLER_TRIES = 50
@@ -54,18 +50,12 @@ class Search:
 
     Args:
         space: The search space.
-        baseline: What the user trains with today.
-        runner: Runs bursts.
-        log: Records trials.
-        budget: The wall-clock budget.
-        progress: Receives progress events.
+        bursts: Runs bursts within a budget, and records them; its baseline is what the user trains with today.
         first: Proposals to try right after the baseline, such as those from other machines' results.
         utilization_target: Share of the compute ceiling at which the search may stop.
         at_least: The share of the fastest config's rate that the answer must reach; None accepts any.
         seed: The seed of the proposals.
         by_sampler: Whether the study's sampler makes the proposals; else a `Chooser` does.
-        memory_limit_bytes: The memory target, which bounds the largest batch.
-        device: The kind of device.
         numerics: Checks finalists against eager fp32; None trusts them, as replays of recordings do.
         note: Receives notes that the result should contain; None sends them to the progress alone.
         headroom: Whether the search first measures the most that a faster loader could gain.
@@ -77,41 +67,36 @@ class Search:
     def __init__(
         self,
         space: Space,
-        baseline: Point,
-        runner: Runner,
-        log: TrialLog,
-        budget: Budget,
-        progress: Progress,
+        bursts: Bursts,
         *,
         first: Sequence[Proposal] = (),
         utilization_target: float = 0.95,
         at_least: float | None = None,
         seed: int = 0,
         by_sampler: bool = False,
-        memory_limit_bytes: int | None = None,
-        device: DeviceKind = "cpu",
         numerics: NumericsGuard | None = None,
         note: Callable[[str], None] | None = None,
         headroom: bool = False,
     ) -> None:
         self.space = space
-        self.baseline = baseline
-        self.log = log
+        self.log = bursts.log
+        self._bursts, self._budget = bursts, bursts.budget
         self._seed, self._by_sampler = seed, by_sampler
-        self._note, self._numerics = note or progress.note, numerics
-        self._bursts = Bursts(baseline, runner, log, budget, progress, device, memory_limit_bytes)
-        self.ceilings = Ceilings(self._bursts.part_rate, self._affordable)
-        self._at_least = at_least
-        self.confirmation = self._confirmation()
-        self._budget = budget
+        self._note = note or bursts.progress.note
+        self.ceilings = Ceilings(bursts.part_rate, self._affordable)
+        self.confirmation = Confirmation(bursts, numerics=numerics, at_least=at_least)
         self._utilization_target = utilization_target
-        self._device = device
         self.headroom: Headroom | None = None
-        self._asks_headroom, self._progress = headroom, progress
+        self._asks_headroom = headroom
         self._first = list(first)
         self._waiting: Challenger | None = None
         self._chooser = self._make_chooser(space)
         self._searched = False
+
+    @property
+    def baseline(self) -> Point:
+        """What candidates are compared with."""
+        return self._bursts.baseline
 
     def run(self) -> StoppedBy:
         """Searches, then races the finalists. Returns why the search stopped."""
@@ -227,7 +212,7 @@ class Search:
     def _settle_allocator(self) -> None:
         """Compares allocators once on a CPU, in fresh processes, since malloc keeps state. Holds the better one."""
         choices = self.space.choices.get("allocator")
-        if self._device != "cpu" or choices is None or self.log.measurement(self.baseline) is None:
+        if self._bursts.device != "cpu" or choices is None or self.log.measurement(self.baseline) is None:
             return
         held = self.space.preferred.get("allocator", self.baseline.config.allocator)
         tuned = Point(
@@ -256,10 +241,9 @@ class Search:
         fitted, summary = fit(self.baseline, self.space, self._bursts, ended, self.confirmation.agrees)
         self._note(summary)
         if fitted is not None:
-            self.baseline = self._bursts.baseline = fitted
+            self._bursts.baseline = fitted
             self.space = self.space.around(fitted.config)
             self.log.move_to(self.space)
-            self.confirmation = self._confirmation()
             self._chooser = self._make_chooser(self.space)
 
     def _look_for_headroom(self) -> None:
@@ -271,10 +255,7 @@ class Search:
         self.headroom = self._bursts.headroom(self.baseline)
         if self.headroom is not None:
             self.ceilings.learn(self.baseline, "compute", self.headroom.cached_samples_per_second)
-            self._progress.note(headroom_text(self.headroom))
-
-    def _confirmation(self) -> Confirmation:
-        return Confirmation(self.baseline, self._bursts, numerics=self._numerics, at_least=self._at_least)
+            self._bursts.progress.note(headroom_text(self.headroom))
 
     def _reaches_target(self) -> bool:
         """Whether the best point reaches the utilization target, of the GPU's time and of its compute ceiling.
