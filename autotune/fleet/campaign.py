@@ -27,13 +27,13 @@ class Ending:
         machine: Name of the job's machine.
         fate: How the job ended.
         reply: Its reply, if there is one.
-        told: Why there is no result; once a result is stored, the message about it.
+        message: Why there is no result; once a result is stored, the message about it.
     """
 
     machine: str
     fate: Fate
     reply: Reply | None = None
-    told: str = ""
+    message: str = ""
 
     @property
     def log(self) -> str:
@@ -111,13 +111,13 @@ class Campaign:
                 break
             for ending in self.engine.endings(TURN_SECONDS):
                 if ending.fate == "lost" and self._tries[ending.machine] < MOST_TRIES and cancelled is None:
-                    self.tell(ending.machine, f"was lost ({ending.told}); sent again")
+                    self.tell(ending.machine, f"was lost ({ending.message}); sent again")
                     self._send(ending.machine, make_job)
                     continue
                 endings[ending.machine] = self._ended(ending)
                 under_way.discard(ending.machine)
         for machine in under_way:
-            endings[machine] = Ending(machine, "failed", told="it was interrupted")
+            endings[machine] = Ending(machine, "failed", message="it was interrupted")
         return [endings[machine] for machine in self.kinds]
 
     def _send(self, machine: str, make_job: Callable[[str], Job]) -> None:
@@ -125,17 +125,16 @@ class Campaign:
         self.engine.start(make_job(machine), self.kinds[machine])
 
     def _ended(self, ending: Ending) -> Ending:
-        """Stores a job's result, if it has one, and tells what came of it."""
+        """Stores a job's result, if it has one, and reports how the job ended."""
         if (reply := ending.reply) is not None:
-            message, log = None, reply.log
+            stored, log = None, reply.log
             try:
-                message = None if reply.result is None else self.keep(ending.machine, reply.result)
+                stored = None if reply.result is None else self.keep(ending.machine, reply.result)
             except (ValueError, ResultFileError) as error:
                 log += f"\n{error}"
-            fate: Fate = "done" if message else "failed"
-            told = message or _why(reply.status, log)
-            ending = Ending(ending.machine, fate, replace(reply, log=log), told)
-        self.tell(ending.machine, ending.told)
+            fate: Fate = "done" if stored else "failed"
+            ending = Ending(ending.machine, fate, replace(reply, log=log), stored or _why(reply.status, log))
+        self.tell(ending.machine, ending.message)
         return ending
 
 

@@ -100,7 +100,7 @@ class RayEngine:
         reason = f"the cluster is gone: {self._last_words()}"
         if not self._running:
             raise AutotuneError(reason)
-        lost = [Ending(machine, "failed", told=reason) for machine in sorted(self._running)]
+        lost = [Ending(machine, "failed", message=reason) for machine in sorted(self._running)]
         self._running.clear()
         return lost
 

@@ -97,7 +97,7 @@ class SlurmEngine:
             executor.update_parameters(**{name: value for name, value in parameters.items() if value is not None})
             self._jobs[job.machine] = executor.submit(run_submitted, job), time.monotonic()
         except Exception as error:  # noqa: BLE001 - sbatch refuses in many ways, and submitit passes them on
-            self._refused.append(Ending(job.machine, "absent", told=last_line(str(error))))
+            self._refused.append(Ending(job.machine, "absent", message=last_line(str(error))))
 
     def endings(self, seconds: float) -> Sequence[Ending]:
         """Returns the jobs that have ended; waits up to `seconds` for the first one."""
@@ -128,13 +128,13 @@ class SlurmEngine:
             if job.done() and not _goes_on(job):
                 ending = self._ending(machine, job)
             elif (state := self._queue.state(job)) == PREEMPTED:  # submitit waits: Slurm may queue the job again
-                ending = Ending(machine, "lost", told="it was preempted")
+                ending = Ending(machine, "lost", message="it was preempted")
             elif self._queue.seconds_over(job) > RESULT_SECONDS:
                 fate: Fate = "lost" if state in LOST else "failed"
                 reason = f"Slurm's job {job.job_id} is over ({state.lower()}) and has left no result"
-                ending = Ending(machine, fate, told=f"{reason}; its last output: {last_line(job.stderr() or '')}")
+                ending = Ending(machine, fate, message=f"{reason}; its last output: {last_line(job.stderr() or '')}")
             elif self._wait is not None and time.monotonic() - since > self._wait and self._queue.holds(job):
-                ending = Ending(machine, "absent", told=f"it waited for longer than {self._wait:.0f} s in the queue")
+                ending = Ending(machine, "absent", message=f"it waited for longer than {self._wait:.0f} s in the queue")
             else:
                 continue
             del self._jobs[machine]
@@ -150,7 +150,7 @@ class SlurmEngine:
         if error is None:
             return Ending(machine, "done", job.result())
         fate: Fate = "lost" if _first_word(job.state) in LOST else "failed"
-        return Ending(machine, fate, told=last_line(str(error)))
+        return Ending(machine, fate, message=last_line(str(error)))
 
 
 def _cancel(job: Any) -> None:

@@ -60,4 +60,4 @@ def test_what_ray_refuses_is_told_of_its_machine_and_the_driver_goes_on() -> Non
     why = "Ray refuses it: ValueError: Invalid label selector {'kind': 'a100'}"
     for machine in ("one", "two"):
         parent.send({"job": Job(machine, (), 1.0), "kind": MachineKind(labels={"kind": "a100"})})
-        assert parent.recv() == Ending(machine, "failed", told=why)
+        assert parent.recv() == Ending(machine, "failed", message=why)

@@ -140,7 +140,7 @@ def test_a_job_that_somebody_cancels_is_told(tmp_path: Path, monkeypatch: pytest
     said("scancel", "--user=root")
     (ending,) = engine.endings(60.0)
     assert (ending.machine, ending.fate) == ("any", "failed")
-    assert "is over (cancelled) and has left no result" in ending.told
+    assert "is over (cancelled) and has left no result" in ending.message
 
 
 def test_a_job_that_waits_for_too_long_is_taken_back(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_job_that_waits_for_too_long_is_taken_back(tmp_path: Path) -> None:
     engine.start(Job("any", ("--version",), 60), MachineKind(sbatch={"hold": True}))
     (ending,) = engine.endings(60.0)
     assert ending.fate == "absent"
-    assert "in the queue" in ending.told
+    assert "in the queue" in ending.message
     assert said("squeue", "--noheader") == ""
 
 
@@ -159,4 +159,4 @@ def test_a_constraint_that_no_node_has_is_told(tmp_path: Path) -> None:
     engine.start(Job("any", ("--version",), 60), MachineKind(constraint="h100"))
     (ending,) = engine.endings(10.0)
     assert (ending.fate, ending.machine) == ("absent", "any")
-    assert "feature" in ending.told.lower()
+    assert "feature" in ending.message.lower()

@@ -69,7 +69,7 @@ def test_a_job_that_slurm_refuses_is_told_in_its_words(tmp_path: Path, monkeypat
     engine.start(Job("any", ("--version",), 60), MachineKind(partition="nope"))
     (ending,) = engine.endings(0.1)
     assert (ending.machine, ending.fate) == ("any", "absent")
-    assert "invalid partition" in ending.told
+    assert "invalid partition" in ending.message
 
 
 def told_by_sacct(folder: Path, state: str) -> None:
@@ -86,7 +86,7 @@ def test_a_job_that_is_preempted_is_lost(tmp_path: Path, monkeypatch: pytest.Mon
     engine = SlurmEngine(tmp_path / "jobs", local=False)
     engine.start(Job("any", ("--version",), 60), MachineKind())
     (ending,) = engine.endings(10.0)
-    assert (ending.fate, ending.told) == ("lost", "it was preempted")
+    assert (ending.fate, ending.message) == ("lost", "it was preempted")
 
 
 def test_a_job_that_is_lost_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_a_job_that_is_suspended_is_waited_for(tmp_path: Path, monkeypatch: pyte
     assert not engine.endings(0.5)
     told_by_squeue(tmp_path, "NODE_FAIL")
     (ending,) = engine.endings(10.0)
-    assert (ending.fate, "is over (node_fail)" in ending.told) == ("lost", True)
+    assert (ending.fate, "is over (node_fail)" in ending.message) == ("lost", True)
 
 
 def test_a_job_that_has_begun_meanwhile_is_not_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_a_job_that_waits_for_too_long_is_cancelled(tmp_path: Path, monkeypatch:
     time.sleep(0.2)
     (ending,) = engine.endings(10.0)
     assert ending.fate == "absent"
-    assert "in the queue" in ending.told
+    assert "in the queue" in ending.message
 
 
 def test_without_slurm_the_engine_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,4 +180,4 @@ def test_a_job_that_is_queued_again_is_waited_for(tmp_path: Path, monkeypatch: p
     assert not engine.endings(0.1)
     told_by_squeue(tmp_path, "NODE_FAIL")
     (ending,) = engine.endings(30.0)
-    assert (ending.fate, "is over (node_fail)" in ending.told) == ("lost", True)
+    assert (ending.fate, "is over (node_fail)" in ending.message) == ("lost", True)
