@@ -1,18 +1,17 @@
-"""Diagnoses what limits training now, and advises on what only its author can change: the tuning guides' trees.
+"""Advises on what limits training now and only its author can change: the tuning guides' trees.
 
 Each advice states its gain, measured or bounded. Advice without evidence is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from autotune.hardware import Hardware
 from autotune.knobs import TrainConfig, WorkloadFacts
-from autotune.measuring import SLOWDOWNS, Growth, Headroom, Line, Measurement, Profile, SampleCost, compiler_text
+from autotune.measuring import SLOWDOWNS, Line, Measurement, Profile, SampleCost, compiler_text
 from autotune.measuring.memory_model import MAX_MARGIN
-from autotune.results.result import Diagnosis, PeakShare
 from autotune.search.ceilings import boundary_fraction
 from autotune.units import format_bytes, format_seconds
 from autotune.wording import percent, ratio_text
@@ -72,34 +71,9 @@ class Evidence:
         return 1 / (waits + (1 - waits) / of_computing)
 
 
-def diagnose(
-    evidence: Evidence | None,
-    before: Profile | None = None,
-    headroom: Headroom | None = None,
-    growth: Iterable[Growth] = (),
-    peak_shares: Iterable[PeakShare] = (),
-) -> Diagnosis:
-    """What limits the chosen config, and what its author can change.
-
-    Args:
-        evidence: Everything measured about the chosen config.
-        before: The baseline's profile.
-        headroom: The gain that a faster loader could have brought to the baseline.
-        growth: Resources that grew during the proof.
-        peak_shares: The shares of the machine's peaks that both sides reach.
-    """
-    if evidence is None:
-        return Diagnosis(data_wait_fraction=None, headroom=headroom)
-    return Diagnosis(
-        ceilings=dict(evidence.ceilings),
-        data_wait_fraction=evidence.measured.data_wait_fraction,
-        headroom=headroom,
-        advice=tuple(line for tree in _TREES for line in tree(evidence)),
-        growth=tuple(growth),
-        peak_shares=tuple(peak_shares),
-        before=before,
-        after=evidence.profile,
-    )
+def advise(evidence: Evidence) -> tuple[str, ...]:
+    """What the author of a training can change, one sentence each."""
+    return tuple(line for tree in _TREES for line in tree(evidence))
 
 
 def _loader(evidence: Evidence) -> Iterator[str]:
