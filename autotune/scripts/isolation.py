@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from autotune.bursts.gpu_telemetry import GpuWatch, descendants_of_this
+from autotune.bursts.gpu_telemetry import GpuWatch
 from autotune.bursts.hosts import cleanup
 from autotune.bursts.hosts.child import Child, compiler_cache
 from autotune.bursts.hosts.endings import LONGER, OutOfTimeError, result_of
@@ -33,6 +33,7 @@ from autotune.scripts.ranks import free_port
 from autotune.scripts.script import QUIET, Script
 from autotune.scripts.seen import SeenScript
 from autotune.timing.protocol import FIRST, Command
+from autotune.timing.usage import processes
 from autotune.units import format_seconds
 
 LOOK = "look"
@@ -56,7 +57,7 @@ class ScriptIsolation(Isolation):
         super().__init__(script.text, note)
         self._spawning = self._spawning or not forks
         self._seen: SeenScript | None = None
-        self._gpus = GpuWatch((), descendants_of_this)
+        self._gpus = GpuWatch((), processes)
         self._script = script
         self._starts = 0
         self._serves = False
@@ -117,7 +118,7 @@ class ScriptIsolation(Isolation):
         if hint := self._protection.hint(child.stderr_tail()):
             self._note(f"the script went on without what it was denied{hint}")
         self._seen = seen
-        self._gpus = GpuWatch(seen.used_gpus, descendants_of_this)
+        self._gpus = GpuWatch(seen.used_gpus, processes)
         # A script that opens CUDA or a process group is forked before it does so.
         if seen.fork_unsafe_reason is not None and not (self._spawning or seen.cuda_opened or seen.opens_group):
             self.fork_unsafe_reason = seen.fork_unsafe_reason

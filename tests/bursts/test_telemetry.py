@@ -15,7 +15,7 @@ from autotune.bursts.gpu_telemetry import GpuTelemetry, processes_of_run
 from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Point
-from autotune.timing.usage import CpuSeconds, UsageWatch, shares
+from autotune.timing.usage import CpuSeconds, UsageWatch, processes, shares
 from tests.conftest import RunnerOf
 
 ONE_THREAD = Point(config=TrainConfig(num_threads=1))
@@ -178,7 +178,7 @@ class FakeNvml:
 
 def watched(nvml: FakeNvml) -> dict[str, object]:
     """The figures after four samples."""
-    gpu = GpuTelemetry(nvml, "GPU-1")
+    gpu = GpuTelemetry(nvml, "GPU-1", processes)
     gpu.begin()
     for _ in range(4):
         gpu.sample()
@@ -207,7 +207,7 @@ def test_a_card_without_performance_counters_gives_the_rest() -> None:
 def test_counter_samples_are_given_back() -> None:
     """Each once, however often a timed part begins and ends: who frees one twice ends the process."""
     nvml = FakeNvml()
-    gpu = GpuTelemetry(nvml, "GPU-1")
+    gpu = GpuTelemetry(nvml, "GPU-1", processes)
     for act in (gpu.begin, gpu.begin, gpu.end, gpu.end, gpu.begin, gpu.end):
         act()
     assert nvml.held == []
@@ -242,7 +242,7 @@ def test_other_programs_are_foreign_and_our_own_are_not() -> None:
 def test_in_a_container_only_a_free_gpu_is_known_to_be_free(before: tuple[int, ...], told: int | None) -> None:
     """Ids are the host's there: whether 7 is ours cannot be told, and nothing is claimed."""
     nvml = held_by(*before)
-    gpu = GpuTelemetry(nvml, "GPU-1")
+    gpu = GpuTelemetry(nvml, "GPU-1", processes)
     gpu.begin()
     nvml.processes = held_by(*before, 4711).processes  # this process, as the host counts
     figures = gpu.end()
@@ -259,7 +259,7 @@ def test_a_driver_that_lists_nobody_tells_nothing() -> None:
 
 def test_one_gpu_of_several_tells_no_energy() -> None:
     """The samples are those of all ranks: over one card's joules they would be several times too many."""
-    gpu = GpuTelemetry(FakeNvml(), "GPU-1", of_all=False)
+    gpu = GpuTelemetry(FakeNvml(), "GPU-1", processes, of_all=False)
     gpu.begin()
     gpu.sample()
     figures = gpu.end()
