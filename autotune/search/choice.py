@@ -18,7 +18,7 @@ from autotune.knobs import Scalar, Space
 from autotune.measuring import Interval, Pair, Point
 from autotune.search.bursts import Bursts
 from autotune.search.ceilings import most_gain
-from autotune.search.model import Beliefs, Effects
+from autotune.search.model import Effects
 from autotune.search.proposal import BUNDLE, ELIMINATION, GAIN, LARGEST, Proposal
 from autotune.search.ranking import pairs_of
 from autotune.search.trials import Trial
@@ -156,7 +156,8 @@ class Chooser:
         measured = next(trial.burst.measurement for trial in reversed(trials) if trial.burst.point == best)
         tried = {trial.burst.point for trial in trials}
         ranked: list[tuple[float, float, int]] = []
-        for index, (point, mean, deviation) in enumerate(zip(points, *_as_floats(beliefs), strict=True)):
+        gains = beliefs.mean.tolist(), beliefs.deviation.tolist()
+        for index, (point, mean, deviation) in enumerate(zip(points, *gains, strict=True)):
             gain = expected_gain(mean, deviation) * chances.of(point)
             if gain < (AGAIN if point in tried else LEAST_GAIN):
                 continue
@@ -267,7 +268,3 @@ def _between(mean: float, deviation: float) -> str:
     """The interval, in words, that holds a gain two times in three; takes logarithms."""
     low, high = (round(100 * math.expm1(mean + side * deviation)) for side in (-1, 1))
     return f"between {low} % and {high} %"
-
-
-def _as_floats(beliefs: Beliefs) -> tuple[list[float], list[float]]:
-    return beliefs.mean.tolist(), beliefs.deviation.tolist()

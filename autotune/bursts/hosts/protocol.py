@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 from json import dumps, loads  # by name: the user's module may replace what `json` holds
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -116,13 +116,6 @@ class Request(BaseModel):
     def importable(self) -> str:
         """The target as it is found from any working directory."""
         return self.import_as or self.target
-
-
-class Commands(Protocol):
-    """Where a host reads its commands, one per line; an empty line means that there are no more."""
-
-    def readline(self) -> bytes:
-        """Waits for the next line."""
 
 
 class PipeLostError(Exception):

@@ -12,10 +12,10 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from json import loads  # by name: the user's module may replace what `json` holds
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from autotune.bursts.hosts.endings import classify, device_failed
-from autotune.bursts.hosts.protocol import Commands, Part, PipeLostError, PipeReporter, Request
+from autotune.bursts.hosts.protocol import Part, PipeLostError, PipeReporter, Request
 from autotune.bursts.jobs.feed import DeviceFeed, Feed
 from autotune.bursts.jobs.prepared import Prepared, compiler_counts, prepared
 from autotune.bursts.jobs.ranks import Ranks
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def run_host(request: Request, reporter: PipeReporter, commands: Commands) -> None:
+def run_host(request: Request, reporter: PipeReporter, commands: BinaryIO) -> None:
     """Trains as commanded, until it is asked to end.
 
     Args:
         request: The first player, and settings for all players.
         reporter: Receives the events of all players.
-        commands: Further commands.
+        commands: Further commands, one per line.
 
     Raises:
         PipeLostError: No more commands come: the parent is gone.

@@ -11,27 +11,26 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Any, BinaryIO, NoReturn, cast
 
 import psutil
 
 from autotune.bursts.hosts import cleanup
-from autotune.bursts.hosts.protocol import PIPE_LOST_STATUS, Commands, PipeLostError, PipeReporter, Request, claim_stdio
+from autotune.bursts.hosts.protocol import PIPE_LOST_STATUS, PipeLostError, PipeReporter, Request, claim_stdio
 from autotune.bursts.jobs.rank_launcher import run_ranks
 from autotune.errors import AutotuneError
 from autotune.sandbox.system import end_with_parent
 
 
-def run(request: Request, reporter: PipeReporter, commands: Commands | None = None) -> int:
+def run(request: Request, reporter: PipeReporter, commands: BinaryIO | None = None) -> int:
     """Runs one job and reports its end; returns the exit status, and never raises an error of the job."""
     if request.ranks == 1:
         return run_rank(request, reporter, commands)
-    return _reported(request, reporter, lambda: run_ranks(request, reporter, cast("BinaryIO", commands), run_rank))
+    return _reported(request, reporter, lambda: run_ranks(request, reporter, commands, run_rank))
 
 
 def run_rank(
-    request: Request, reporter: PipeReporter, commands: Commands | None = None, begin: Callable[[], None] = lambda: None
+    request: Request, reporter: PipeReporter, commands: BinaryIO | None = None, begin: Callable[[], None] = lambda: None
 ) -> int:
     """Runs one process's part of a job in the same way; calls `begin` first."""
 
@@ -74,7 +73,7 @@ def _report(error: BaseException, request: Request, reporter: PipeReporter) -> N
         reporter.out_of_memory()
 
 
-def _result(request: Request, reporter: PipeReporter, commands: Commands | None) -> Any:
+def _result(request: Request, reporter: PipeReporter, commands: BinaryIO | None) -> Any:
     """Does a job; returns its result, which JSON can hold. Only a job's own module is imported, with what it needs."""
     if request.job == "probe":
         from autotune.bursts.jobs import peaks_job
@@ -105,7 +104,7 @@ def _result(request: Request, reporter: PipeReporter, commands: Commands | None)
         return {"communication_fraction": run_communication(request, reporter)}
     from autotune.bursts.jobs.host_job import run_host
 
-    run_host(request, reporter, cast("Commands", commands))
+    run_host(request, reporter, cast("BinaryIO", commands))
     return None
 
 
@@ -115,9 +114,10 @@ def main() -> None:
     request = Request.from_line(requests.readline())
     end_with_parent(True)  # the thread below cannot do so while this process is stopped
     cleanup.children_end_with_this()
-    lines = _Lines()
-    threading.Thread(target=_end_with_parent, args=(requests, lines), name="autotune-parent", daemon=True).start()
-    finish(run(request, PipeReporter(events, request.number), lines if request.job == "host" else None))
+    commands, passed_on = os.pipe()
+    threading.Thread(target=_end_with_parent, args=(requests, passed_on), name="autotune-parent", daemon=True).start()
+    lines = os.fdopen(commands, "rb") if request.job == "host" else None
+    finish(run(request, PipeReporter(events, request.number), lines))
 
 
 def finish(status: int = 0) -> NoReturn:
@@ -127,25 +127,10 @@ def finish(status: int = 0) -> NoReturn:
     os._exit(status)
 
 
-class _Lines:
-    """Commands that a thread has read."""
-
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[bytes] = SimpleQueue()
-
-    def readline(self) -> bytes:
-        """Waits for the next line."""
-        return self._queue.get()
-
-    def put(self, line: bytes) -> None:
-        """Adds a line."""
-        self._queue.put(line)
-
-
-def _end_with_parent(requests: BinaryIO, lines: _Lines) -> None:
+def _end_with_parent(requests: BinaryIO, commands: int) -> None:
     """Passes commands on, and ends this process and its children when the parent's end of the pipe closes."""
     while line := requests.readline():
-        lines.put(json.loads(line)["command"].encode())
+        os.write(commands, json.loads(line)["command"].encode() + b"\n")
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             process.kill()
