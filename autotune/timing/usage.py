@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from time import monotonic, perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
@@ -222,28 +221,12 @@ class Looks:
         return taken
 
 
-@dataclass(frozen=True)
-class CpuSeconds:
-    """CPU time spent until now, in seconds over all CPUs."""
-
-    at: float
-    busy: float
-    idle: float
-    stolen: float
-    own: float
-
-
-def shares(before: CpuSeconds, after: CpuSeconds) -> dict[str, float]:
-    """Fractions of all CPUs between two readings, by the names of `measuring.TelemetrySummary`."""
-    seconds, own = after.at - before.at, after.own - before.own
+def shares(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Fractions of all CPUs between two readings of `Processors`, by the names of `measuring.TelemetrySummary`."""
+    spent = {name: now - before[name] for name, now in after.items()}
+    seconds = spent.pop("seconds")
     if seconds <= 0:
         return {"seconds": 0.0}
-    spent = {
-        "cpu_fraction": own,
-        "foreign_cpu_fraction": after.busy - before.busy - own,
-        "idle_cpu_fraction": after.idle - before.idle,
-        "stolen_cpu_fraction": after.stolen - before.stolen,
-    }
     capacity = seconds * (os.cpu_count() or 1)
     # The system counts in ticks of 10 ms, so that short spans can come out below zero.
     return {"seconds": seconds, **{name: min(1.0, max(0.0, part / capacity)) for name, part in spent.items()}}
@@ -272,15 +255,21 @@ class Processors:
         lost = lost_fraction(seen.get("foreign_cpu_fraction", 0.0), seen.get("idle_cpu_fraction"))
         return seen.get("stolen_cpu_fraction", 0.0) + lost
 
-    def _read(self) -> CpuSeconds | None:
-        """CPU time until now; None if it cannot be read, as when the user's code has taken every file descriptor."""
+    def _read(self) -> dict[str, float] | None:
+        """CPU time until now, in seconds over all CPUs, by the names of the shares; ``seconds`` is the time itself.
+
+        None if it cannot be read, as when the user's code has taken every file descriptor.
+        """
         try:
             busy, idle, stolen = _machine_seconds()
             own = _total(processes(self._top), _cpu_seconds)
             own += _total(self._helpers, lambda process: _cpu_seconds(process, with_ended=False))
         except _not_read():
             return None
-        return CpuSeconds(at=monotonic(), busy=busy, idle=idle, stolen=stolen, own=own)
+        return {
+            "seconds": monotonic(), "cpu_fraction": own, "foreign_cpu_fraction": busy - own,
+            "idle_cpu_fraction": idle, "stolen_cpu_fraction": stolen,
+        }  # fmt: skip
 
 
 class UsageWatch:

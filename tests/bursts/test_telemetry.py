@@ -15,16 +15,16 @@ from autotune.bursts.gpu_telemetry import GpuTelemetry, processes_of_run
 from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Point
-from autotune.timing.usage import CpuSeconds, UsageWatch, processes, shares
+from autotune.timing.usage import UsageWatch, processes, shares
 from tests.conftest import RunnerOf
 
 ONE_THREAD = Point(config=TrainConfig(num_threads=1))
 PLAN = BurstPlan(measure_seconds=1.0)
 
 
-def seconds(at: float, *, busy: float, idle: float, own: float, stolen: float = 0.0) -> CpuSeconds:
+def seconds(at: float, *, busy: float, idle: float, own: float) -> dict[str, float]:
     """A reading of the CPU counters."""
-    return CpuSeconds(at=at, busy=busy, idle=idle, stolen=stolen, own=own)
+    return {"seconds": at, "cpu_fraction": own, "foreign_cpu_fraction": busy - own, "idle_cpu_fraction": idle}
 
 
 def test_cpu_time_that_is_not_ours_is_foreign() -> None:
