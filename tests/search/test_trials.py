@@ -155,10 +155,10 @@ def test_other_choices_than_before_lose_no_trial(tmp_path: Path) -> None:
     """With a longer budget more is on offer, and Optuna holds a study to the categories that it was begun with."""
     notes: list[str] = []
     first = TrialLog(open_in(tmp_path), make_space(unsound={("optimizer_impl", "fused"): "it is wrong here"}))
-    first.run(BASELINE.point, "baseline", "", lambda: (BASELINE, None))
+    first.record(BASELINE, "baseline", "")
     again = TrialLog(open_in(tmp_path, resume=True), make_space(), notes.append)
     assert again.propose(lambda _: None, tries=5) is not None
-    again.run(FIRST.point, "s", "", lambda: (FIRST, None))
+    again.record(FIRST, "s", "")
     known = TrialLog(open_in(tmp_path, resume=True), make_space()).trials
     assert [trial.burst.point for trial in known] == [BASELINE.point, FIRST.point]
     assert notes == []
@@ -201,5 +201,5 @@ def test_text_that_is_no_unicode_can_be_stored_and_resumed(database: bool, tmp_p
 
     point = Point(config=TrainConfig(), parameters={"path": odd})
     burst = Burst(point=point, outcome=Outcome.CRASHED, reason=odd, seconds=1)
-    opened(resume=False).run(point, "baseline", odd, lambda: (burst, None))
+    opened(resume=False).record(burst, "baseline", odd)
     assert [trial.burst for trial in opened(resume=True).trials] == [burst]
