@@ -41,13 +41,13 @@ from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
-from autotune.measuring.speedup import Speedup, speedup_in
-from autotune.search.rounds import Play, Round, confirm, speedup_of
+from autotune.measuring.speedup import Round, Rounds, Speedup
+from autotune.search.rounds import Play, confirm
 from autotune.search.stopping import confirming_plan
 from benchmarks import output
 from benchmarks.aa_turns import BLOCK_SECONDS, turn_lengths
 from benchmarks.neighbour import neighbour
-from benchmarks.ratios import Ratio, paired_ratio
+from benchmarks.ratios import Ratio, paired_ratio, speedup_in
 
 TARGET = "benchmarks.digits:build"
 FIRST = Point(config=TrainConfig(batch_size=64))
@@ -112,11 +112,8 @@ def compare_itself(play: Play, most_rounds: float = math.inf) -> tuple[Speedup, 
         rounds.append(dict(zip(points, well(bursts), strict=True)))
         return bursts
 
-    confirm(FIRST, [SECOND], keep, affords=lambda _: len(rounds) < most_rounds)
-    speedup = speedup_of(SECOND, FIRST, rounds)
-    if speedup is None:
-        raise RuntimeError(f"{len(rounds)} rounds are too few for an interval")
-    return speedup, rounds
+    confirm(FIRST, [SECOND], keep, Rounds(()), affords=lambda _: len(rounds) < most_rounds)
+    return speedup_in(rounds, FIRST, SECOND), rounds
 
 
 def real(runner: ProcessRunner, comparisons: int, plan: BurstPlan) -> tuple[list[Speedup], list[list[Pair]]]:

@@ -39,6 +39,7 @@ from autotune.hardware import Hardware
 from autotune.knobs import build_space
 from autotune.measuring import Agreement, Burst, NumericsGuard, Pair, Point, Speedup
 from autotune.measuring.speedup import BEYOND_DOUBT
+from autotune.search.bursts import Bursts
 from autotune.search.driver import Search
 from autotune.search.proposal import CONFIRM
 from autotune.search.stopping import Budget
@@ -156,11 +157,9 @@ def make_policy(at: Opened, number: int, budget_seconds: float, journal: Path, *
         attributes={"target": facts.target, "objective": "samples_per_second"}, resume=resume,
     )  # fmt: skip
     same = SameRunner(runner, baseline)
-    return Search(
-        space, baseline, same, TrialLog(study, space), Budget(budget_seconds), Quiet(), seed=number,
-        memory_limit_bytes=at.hardware.memory_limit_bytes("cpu", MEMORY_TARGET),
-        numerics=NumericsGuard(same.agreement, baseline), headroom=True,
-    )  # fmt: skip
+    limit = at.hardware.memory_limit_bytes("cpu", MEMORY_TARGET)
+    bursts = Bursts(baseline, same, TrialLog(study, space), Budget(budget_seconds), Quiet(), "cpu", limit)
+    return Search(space, bursts, seed=number, numerics=NumericsGuard(same.agreement, baseline), headroom=True)
 
 
 def tune(at: Opened, name: str, number: int, budget_seconds: float, folder: Path) -> dict[str, Any]:

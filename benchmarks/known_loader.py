@@ -35,11 +35,12 @@ from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.knobs import Scalar
-from autotune.measuring import Point, speedup_in
+from autotune.measuring import Point
 from autotune.search.stopping import confirming_plan
 from benchmarks.fresh import afresh
 from benchmarks.output import save
 from benchmarks.plain import Loop
+from benchmarks.ratios import speedup_in
 
 TARGET = "benchmarks.known_loader:build"
 BATCH = 8

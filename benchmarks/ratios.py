@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from autotune.measuring.records import Point
+from autotune.measuring.speedup import Round, Rounds, Speedup
 from autotune.measuring.statistics import Interval, student_t
 
 RESAMPLES, BISECTIONS = 1000, 50
@@ -35,6 +37,19 @@ def paired_ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
     centre = statistics.fmean(logs)
     half = student_t(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     return Ratio(ratio=math.exp(centre), ci95=Interval(math.exp(centre - half), math.exp(centre + half)))
+
+
+def speedup_in(rounds: Sequence[Round], before: Point, after: Point, **options: Any) -> Speedup:
+    """Speed-up of one point over another; `options` are those of `Rounds` and of its `speedup`.
+
+    Raises:
+        RuntimeError: Fewer than two rounds have no spread.
+    """
+    among = options.pop("among", 1)
+    speedup = Rounds(rounds, **options).speedup(before, after, among=among)
+    if speedup is None:
+        raise RuntimeError(f"{len(rounds)} rounds are too few for an interval")
+    return speedup
 
 
 def share_interval(count: int, total: int) -> Interval:

@@ -31,13 +31,13 @@ from autotune import TrainConfig, Workload
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
-from autotune.measuring import Point, speedup_in
+from autotune.measuring import Point
 from autotune.results.result import Side
 from autotune.search.stopping import confirming_plan
 from benchmarks import digits as scans
 from benchmarks.alternate import Run, realise
 from benchmarks.output import save, saved
-from benchmarks.ratios import paired_ratio
+from benchmarks.ratios import paired_ratio, speedup_in
 
 TARGETS = {"digits": "small_digits", "table": "table", "digits, large network": "large_digits"}
 LOADER_BOUND = ("digits", "table")

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from autotune import TrainConfig
-from autotune.bursts.telemetry.sampling import Telemetry
-from autotune.timing.usage import resident_bytes
+from autotune.timing.usage import UsageWatch, resident_bytes
 from autotune.workload.target import load_workload
 from benchmarks.output import save
 from benchmarks.plain import Loop, set_process
@@ -66,9 +65,9 @@ class Rates(NamedTuple):
     look_seconds: float
 
 
-def make_watcher() -> Telemetry:
+def make_watcher() -> UsageWatch:
     """The thread as it runs beside a burst on a CPU; a new one each time, since a thread starts only once."""
-    return Telemetry(None, lambda _: None)
+    return UsageWatch(None, lambda _: None, peaks=True)
 
 
 def measure(case: Case, rounds: int, seed: int = 0) -> Rates:

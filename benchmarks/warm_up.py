@@ -81,7 +81,7 @@ def recorded(target: str, seconds: float, plan: BurstPlan) -> dict[str, Any]:
                 duet.join(Player(Host(isolation, request, deadline), request), deadline)
             duet.take_turns(enough)
             for player in duet.standing:
-                player.leave(deadline)
+                player.report(deadline, leaves=True)
         finally:
             for player in duet.players:
                 player.host.discard()
@@ -90,10 +90,10 @@ def recorded(target: str, seconds: float, plan: BurstPlan) -> dict[str, Any]:
 
 
 def _measurement(target: str, player: Player) -> Measurement:
-    message: dict[str, Any] = (player.ended.message if player.ended is not None else None) or {}
-    if message.get("event") != "result":
-        raise RuntimeError(f"a player of {target} ended badly: {message.get('reason', player.ended)}")
-    return Measurement.model_validate(message["value"])
+    burst = player.burst(range(len(player.blocks)))
+    if burst.measurement is None:
+        raise RuntimeError(f"a player of {target} {burst.ending}")
+    return burst.measurement
 
 
 def described(measured: Sequence[Measurement], counted: Sequence[int]) -> dict[str, Any]:

@@ -9,15 +9,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from autotune.bursts.hosts.endings import LONGER, burst_from, counted, never_started, ran_out_of_memory, result_of
+from autotune.bursts.hosts.endings import LONGER, never_started, ran_out_of_memory, result_of
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan, Request
-from autotune.bursts.turns.contest import Challenged, Contest
+from autotune.bursts.turns.contest import Contest
 from autotune.bursts.turns.duet import play_round
+from autotune.bursts.turns.player import Player
 from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, merge, probe_host
 from autotune.knobs import WorkloadFacts, exchanges_coarsely
-from autotune.measuring import Agreement, Burst, Outcome, Pair, Point, Profile, pair_apart, worst
+from autotune.measuring import Agreement, Burst, Outcome, Pair, Point, Profile, Scatter, pair_apart, worst
 from autotune.units import format_bytes
 
 START_SECONDS = 10.0
@@ -121,7 +122,8 @@ class ProcessRunner:
         self._count = 0
         self._largest_samples: tuple[int, ...] = ()
         self._worst: dict[Point, dict[str, int | None]] = {}
-        self._contest = Contest(isolation, seed)
+        self._living: list[Player] = []
+        self._scatter = Scatter()
         self._request = Request(
             job="host",
             target=isolation.target,
@@ -259,22 +261,19 @@ class ProcessRunner:
         self._count += 1
         seed = self._request.seed + 1000 * self._count
         requests = [
-            self._request_for(point, plan, seed + (0 if self._same_samples else number)).model_copy(
-                update={"steady_malloc": self._in_one_host}
-            )
+            self._request_for(point, plan, seed + (0 if self._same_samples else number), shares=self._in_one_host)
             for number, point in enumerate(points)
         ]
         began = time.monotonic()
         try:
-            played = play_round(
+            bursts = play_round(
                 self._isolation, requests, plan, began + deadline_seconds, seed, in_one_host=self._in_one_host
             )
         except NOT_STARTED as error:
             return [never_started(point, error, time.monotonic() - began) for point in points]
         # The players wait for each other, so each is charged an equal share of the whole time.
         share = {"seconds": (time.monotonic() - began) / len(points)}
-        bursts = [burst_from(point, ended) for point, ended in zip(points, played.ended, strict=True)]
-        return [self._with_worst(counted(burst, played.counted).model_copy(update=share), plan) for burst in bursts]
+        return [self._with_worst(burst.model_copy(update=share), plan) for burst in bursts]
 
     def challenge(
         self,
@@ -288,22 +287,28 @@ class ProcessRunner:
         self._count += 1
         if incumbent is not None and self._is_full([incumbent, candidates[0]]):
             plan = plan.model_copy(update={"frees": True})
-        requests = [self._candidate(point, plan) for point in candidates]
+        # On the incumbent's samples, unless the second to read them would read from memory.
+        seed = self._request.seed + (0 if self._same_samples else self._count)
+        requests = [self._request_for(point, plan, seed, shares=True) for point in candidates]
         # Computing alone is compared with whole training; any other part, with the same part.
         whole = plan.model_copy(update={"part": "all"}) if plan.part == "compute" else plan
-        partner = self._in_search(incumbent, whole, self._request.seed) if incumbent is not None else None
-        began = time.monotonic()
+        partner = None
+        if incumbent is not None:
+            partner = self._request_for(incumbent, whole, self._request.seed, shares=True)
+        began, (living, self._living) = time.monotonic(), (self._living, [])
+        deadline = began + deadline_seconds
+        contest = Contest(self._isolation, living, partner, requests, plan, deadline, self._scatter, on_pair)
         try:
-            results = self._contest.challenge(partner, requests, plan, began + deadline_seconds, on_pair)
+            played = contest.play(self._request.seed + self._count)
         except NOT_STARTED as error:
             return [(never_started(point, error, time.monotonic() - began), None) for point in candidates]
+        self._living = contest.living
         # They share the time that none of them cost by itself, such as the incumbent's turns.
-        rest = max(0.0, time.monotonic() - began - math.fsum(result.seconds for result in results)) / len(results)
+        rest = max(0.0, time.monotonic() - began - math.fsum(burst.seconds for burst, _ in played)) / len(played)
         played = [
-            self._judged(point, result, plan, result.seconds + rest)
-            for point, result in zip(candidates, results, strict=False)
+            (self._with_worst(burst.model_copy(update={"seconds": burst.seconds + rest}), plan), pair)
+            for burst, pair in played
         ]
-        deadline = began + deadline_seconds
         return [self._alone_if_crowded(incumbent, burst, pair, plan, deadline) for burst, pair in played]
 
     def _alone_if_crowded(
@@ -333,18 +338,11 @@ class ProcessRunner:
             pair = pair_apart(incumbent, own.rate / theirs.rate) if theirs.rate is not None else None
         return own.model_copy(update={"seconds": seconds}), pair
 
-    def _judged(self, point: Point, result: Challenged, plan: BurstPlan, seconds: float) -> tuple[Burst, Pair | None]:
-        """A candidate's burst, and its pair."""
-        if result.ended is not None:
-            burst = burst_from(point, result.ended)
-        else:
-            burst = Burst(point=point, outcome=Outcome.OK, measurement=result.measured, phase="done", seconds=0.0)
-        burst = counted(burst, result.counted).model_copy(update={"seconds": seconds})
-        return self._with_worst(burst, plan), result.pair if burst.ok else None
-
     def close(self) -> None:
         """Ends all processes that live on between challenges."""
-        self._contest.close()
+        living, self._living = self._living, []
+        for player in living:
+            player.host.discard()
 
     def _is_full(self, points: Sequence[Point]) -> bool:
         """Whether the GPU's memory cannot hold all points at their peaks; an unknown peak counts as the highest known.
@@ -357,20 +355,14 @@ class ProcessRunner:
             return False
         return sum(highest if peak is None else peak for peak in peaks) > self._device_bytes
 
-    def _candidate(self, point: Point, plan: BurstPlan) -> Request:
-        """A candidate's request, on the incumbent's samples unless the second to read them would read from memory."""
-        seed = self._request.seed + (0 if self._same_samples else self._count)
-        return self._in_search(point, plan, seed)
+    def _request_for(self, point: Point, plan: BurstPlan, seed: int, *, shares: bool) -> Request:
+        """A request for a host; a point trains on the largest samples only the first time that it runs.
 
-    def _in_search(self, point: Point, plan: BurstPlan, seed: int) -> Request:
-        """A request for a shared host: memory that one player frees must not change the page faults of another."""
-        return self._request_for(point, plan, seed).model_copy(update={"steady_malloc": True})
-
-    def _request_for(self, point: Point, plan: BurstPlan, seed: int) -> Request:
-        """A request for a host; a point trains on the largest samples only the first time that it runs."""
+        Where a player shares its host, memory that it frees must not change the page faults of another.
+        """
         largest = () if point in self._worst else self._largest_samples
         update = {"job": "host", "point": point, "plan": plan, "seed": seed, "largest_samples": largest}
-        return self._request.model_copy(update=update)
+        return self._request.model_copy(update=update | {"steady_malloc": shares})
 
     def _with_worst(self, burst: Burst, plan: BurstPlan) -> Burst:
         """A burst with the highest memory that its point has ever taken, if all of training ran.

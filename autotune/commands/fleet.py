@@ -69,7 +69,7 @@ def fleet(
             console.print(page, markup=False)
         failed = [ending for ending in endings if ending.fate != "done"]
         for ending in failed:
-            console.print(ending_lines(ending.machine, ending.told, ending.log))
+            console.print(ending_lines(ending.machine, ending.message, ending.log))
     raise typer.Exit(INTERRUPTED_STATUS if run.interrupted else 1 if failed else 0)
 
 

@@ -100,9 +100,8 @@ def _generated(folder: Path) -> set[tuple[str, str]]:
 def arithmetic(clinic: Clinic) -> Iterator[Finding]:
     """Precisions, layouts, fused steps and attention kernels agree with eager fp32."""
     values = {name: tried for name in KNOBS if not _compiles(name) and (tried := _trials(clinic, name))}
-    together = _together(values)
-    apart = () if not any(_reasons(clinic, together)) else _apart(values)
-    wrong = dict(zip(apart, _reasons(clinic, [_alone(clinic, case) for case in apart]), strict=True))
+    singles = [(knob, value) for knob, tried in values.items() for value in tried]
+    wrong = dict(zip(singles, _reasons(clinic, [_case(clinic, *single) for single in singles]), strict=True))
     for knob, tried in values.items():
         drops = [Drop(knob=k, value=v, reason=why) for (k, v), why in wrong.items() if k == knob and why]
         yield _finding(knob, tried, drops)
@@ -124,55 +123,21 @@ def _compiles(knob: str) -> bool:
     return KNOBS[knob].scope == "compiled" and bool(KNOBS[knob].trials)
 
 
-def _needs_half(knob: str, value: Scalar) -> bool:
-    """Whether a value cannot be used in fp32."""
-    return KNOBS[knob].conflict(TrainConfig().replace(**{knob: value})) is not None
-
-
 def _trials(clinic: Clinic, knob: str) -> list[Scalar]:
-    """The values of a knob to try on this device: precisions that it supports, and kernels that work in one of them."""
-    precisions = clinic.hardware.device(clinic.device).precisions
-    missing = {*KNOBS["precision"].trials} - {*precisions}
-    has_half, devices = bool({*HALF} & {*precisions}), KNOBS[knob].trials
+    """The values of a knob to try on this device: precisions that it supports, and what works in one of them."""
+    missing = {*KNOBS["precision"].trials} - {*clinic.hardware.device(clinic.device).precisions}
+    devices = KNOBS[knob].trials
     tried = [value for value in devices if clinic.device in devices[value] and value not in missing]
-    return [value for value in tried if has_half or not _needs_half(knob, value)]
+    return [value for value in tried if _case(clinic, knob, value)]
 
 
-def _together(values: Mapping[str, Sequence[Scalar]]) -> list[Case]:
-    """A few cases that hold each value once, as far as values can be combined."""
-    precisions = values.get("precision", ())
-    halves = [value for value in precisions if value in HALF] or ["fp32"]
-    alone = {knob for knob, tried in values.items() if any(_needs_half(knob, value) for value in tried)}
-    others = {knob: tried for knob, tried in values.items() if knob not in {"precision", *alone}}
-    cases: list[dict[str, Scalar]] = [{"precision": value} for value in precisions]
-    cases += [{} for _ in range(max(map(len, others.values())) - len(cases))]
-    for knob, tried in others.items():
-        for case, value in zip(cases, tried, strict=False):
-            case[knob] = value
-    kernels = [(knob, value) for knob in alone for value in values[knob]]
-    return [*cases, *({"precision": _half_for(*kernel, halves), kernel[0]: kernel[1]} for kernel in kernels)]
-
-
-def _half_for(knob: str, value: Scalar, halves: Sequence[str]) -> str:
-    """A precision in which a value can be used."""
-    goes = (
-        half for half in halves if KNOBS[knob].conflict(TrainConfig().replace(precision=half, **{knob: value})) is None
-    )
-    return next(goes, "fp32")
-
-
-def _apart(values: Mapping[str, Sequence[Scalar]]) -> list[tuple[str, Scalar]]:
-    return [(knob, value) for knob, tried in values.items() for value in tried]
-
-
-def _alone(clinic: Clinic, single: tuple[str, Scalar]) -> Case:
-    """The case of one value of one knob; in half precision if it needs that."""
-    knob, value = single
-    case: dict[str, Scalar] = {knob: value}
-    if _needs_half(knob, value):
-        precisions = clinic.hardware.device(clinic.device).precisions
-        case["precision"] = _half_for(knob, value, [half for half in HALF if half in precisions])
-    return case
+def _case(clinic: Clinic, knob: str, value: Scalar) -> Case:
+    """A config with one value of one knob, in the first precision that goes with it; empty if none does."""
+    for precision in clinic.hardware.device(clinic.device).precisions:
+        case = {"precision": precision, knob: value} if precision in HALF else {knob: value}
+        if KNOBS[knob].conflict(TrainConfig().replace(**case)) is None:
+            return case
+    return {}
 
 
 def _reasons(clinic: Clinic, cases: Sequence[Case]) -> list[str | None]:

@@ -14,8 +14,8 @@ from autotune.hardware import probe_host
 from autotune.measuring import Outcome
 from autotune.units import format_bytes
 
-CAP_BYTES = 400 * 2**20
-"""Less than the 512 MiB that the workload takes; on a CPU, the process's own memory adds to that."""
+CAPPED_MIB, CAP_BYTES = 512, 400 * 2**20
+"""What a step takes, and a cap below that; on a CPU, the process's own memory adds to it."""
 KEPT_BYTES, PATIENCE_SECONDS = 32 * 2**20, 5.0
 FILLED = (0.3, 0.48, 0.9)
 """Shares of memory that a step takes: two sides fit together, barely fit, and do not."""
@@ -85,11 +85,11 @@ def cap(clinic: Clinic) -> Iterator[Finding]:
         runner = clinic.runner(memory_fraction=CAP_BYTES / gpu.memory_total_bytes)
     else:
         runner = clinic.runner(memory_limit_bytes=CAP_BYTES)
-    burst = runner.run(point("growing"), SHORT, DEADLINE_SECONDS)
+    burst = runner.run(point("filling", {"mib": CAPPED_MIB}), SHORT, DEADLINE_SECONDS)
     yield Finding.of(
         "cap on memory",
         holds=burst.outcome is Outcome.OOM,
-        found=f"a step that takes 512 MiB under a cap of {format_bytes(CAP_BYTES)} ended as {burst.outcome.value}",
+        found=f"{CAPPED_MIB} MiB for a step, under a cap of {format_bytes(CAP_BYTES)}, ended as {burst.outcome.value}",
         remedy="leave memory free for other programs: nothing stops a burst that takes too much",
     )
 
@@ -101,7 +101,7 @@ def nothing_left(clinic: Clinic) -> Iterator[Finding]:
         yield Finding.none(name, "only NVML reports the free memory of a GPU")
         return
     before = _free_bytes(clinic)
-    clinic.runner().run(point("growing"), SHORT, DEADLINE_SECONDS)
+    clinic.runner().run(point("filling", {"mib": CAPPED_MIB}), SHORT, DEADLINE_SECONDS)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (kept := before - _free_bytes(clinic)) > KEPT_BYTES and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
@@ -106,7 +106,8 @@ def pairs(clinic: Clinic) -> Iterator[Finding]:
 
 def _uninterrupted(alone: Pair, turns: Pair, noise: float) -> Finding:
     """Compares training without interruption with training in turns."""
-    rates, clocks = ([_mean(side, read) for side in (alone, turns)] for read in (_rate, _clock))
+    rates = [_mean(side.samples_per_second for side in pair) for pair in (alone, turns)]
+    clocks = [_mean(side.seen.sm_clock_mhz for side in pair) for pair in (alone, turns)]
     off = (rates[1] or 0.0) / (rates[0] or 1.0) - 1
     text = f"{off:+.1%} beside training without interruption, ± {noise:.1%} by chance"
     holds = abs(off) <= UNINTERRUPTED + noise
@@ -116,17 +117,9 @@ def _uninterrupted(alone: Pair, turns: Pair, noise: float) -> Finding:
     return _rates_finding("rates of turns", text, holds=holds)
 
 
-def _mean(measured: Pair, read: Callable[[Measurement], float | None]) -> float | None:
-    values = [value for value in map(read, measured) if value is not None]
-    return statistics.fmean(values) if values else None
-
-
-def _rate(measured: Measurement) -> float:
-    return measured.samples_per_second
-
-
-def _clock(measured: Measurement) -> float | None:
-    return measured.telemetry.sm_clock_mhz if measured.telemetry is not None else None
+def _mean(figures: Iterable[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return statistics.fmean(known) if known else None
 
 
 def busy_fraction(clinic: Clinic) -> Iterator[Finding]:

@@ -120,14 +120,8 @@ def compiled_into(folder: str) -> Workload:
     return small()
 
 
-def growing() -> Workload:
-    """A step that takes 512 MiB, piece by piece."""
-    return Workload(_Growing(), Numbers(), _squares, optimizer=_sgd, batch_size=BATCH)
-
-
 _WORKLOADS: dict[str, Callable[..., Workload]] = {
-    build.__name__: build
-    for build in (timed, small, saturating, launching, out_of_memory, growing, filling, compiled_into)
+    build.__name__: build for build in (timed, small, saturating, launching, out_of_memory, filling, compiled_into)
 }
 
 
@@ -224,10 +218,8 @@ class _Filling(Timed):
         self._size_bytes = size_bytes
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        on_gpu = rows.device.type == "cuda"
-        filled = (
-            torch.empty(self._size_bytes, dtype=torch.uint8, device=rows.device) if on_gpu else _kept(self._size_bytes)
-        )
+        size, device = self._size_bytes, rows.device
+        filled = _kept(size) if device.type == "cpu" else torch.empty(size, dtype=torch.uint8, device=device)
         return super().forward(rows) + 0 * filled[-1:]
 
 
@@ -235,18 +227,6 @@ class _Filling(Timed):
 def _kept(size_bytes: int) -> torch.Tensor:
     """Memory of a CPU: it counts once it is written to, and players of one process find it again."""
     return torch.ones(size_bytes, dtype=torch.uint8)
-
-
-class _Growing(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(8))
-        self._held: list[torch.Tensor] = []
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        if not self._held:
-            self._held = [torch.ones(2**26, dtype=torch.uint8, device=rows.device) for _ in range(8)]
-        return rows * self.weight
 
 
 def plain_rate(device: str, step_ms: float, fetch_ms: float, *, seconds: float) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from autotune.errors import INTERRUPTED_STATUS, ResultFileError
@@ -20,33 +20,38 @@ Fate = Literal["done", "failed", "lost", "absent"]
 
 
 @dataclass(frozen=True)
-class Event:
+class Ending:
     """How a job ended.
 
     Attributes:
         machine: Name of the job's machine.
         fate: How the job ended.
-        reply: Its reply, if it is done.
-        reason: Why it is not done.
+        reply: Its reply, if there is one.
+        message: Why there is no result; once a result is stored, the message about it.
     """
 
     machine: str
     fate: Fate
     reply: Reply | None = None
-    reason: str = ""
+    message: str = ""
+
+    @property
+    def log(self) -> str:
+        """Last output of a job without a result."""
+        return self.reply.log if self.reply is not None and self.fate != "done" else ""
 
 
 class Engine(Protocol):
     """Sends jobs to machines, one job at a time for each kind of machine."""
 
     def start(self, job: Job, kind: MachineKind) -> None:
-        """Sends a job; a problem with the job becomes an event.
+        """Sends a job; a problem with the job becomes its ending.
 
         Raises:
             AutotuneError: The engine itself is gone.
         """
 
-    def events(self, seconds: float) -> Sequence[Event]:
+    def endings(self, seconds: float) -> Sequence[Ending]:
         """Returns the jobs that have ended; waits up to `seconds` for the first one."""
 
     def cancel(self) -> None:
@@ -66,23 +71,6 @@ Keep = Callable[[str, str], str]
 """Stores a result, given the machine's name and the result's text; returns the message to print.
 
 Raises a ValueError or a ResultFileError if the text is no result, or cannot be stored."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """The outcome of a machine's job.
-
-    Attributes:
-        machine: Name of the machine.
-        fate: How the job ended.
-        told: Message about the result, or the reason why there is none.
-        log: Last output of a job without a result.
-    """
-
-    machine: str
-    fate: Fate
-    told: str
-    log: str = ""
 
 
 @dataclass
@@ -121,34 +109,32 @@ class Campaign:
                 self.engine.cancel()
             if cancelled is not None and time.monotonic() - cancelled > ENDING_SECONDS:
                 break
-            for event in self.engine.events(TURN_SECONDS):
-                if event.fate == "lost" and self._tries[event.machine] < MOST_TRIES and cancelled is None:
-                    self.tell(event.machine, f"was lost ({event.reason}); sent again")
-                    self._send(event.machine, make_job)
+            for ending in self.engine.endings(TURN_SECONDS):
+                if ending.fate == "lost" and self._tries[ending.machine] < MOST_TRIES and cancelled is None:
+                    self.tell(ending.machine, f"was lost ({ending.message}); sent again")
+                    self._send(ending.machine, make_job)
                     continue
-                endings[event.machine] = self._ended(event)
-                under_way.discard(event.machine)
+                endings[ending.machine] = self._ended(ending)
+                under_way.discard(ending.machine)
         for machine in under_way:
-            endings[machine] = Ending(machine, "failed", "it was interrupted")
+            endings[machine] = Ending(machine, "failed", message="it was interrupted")
         return [endings[machine] for machine in self.kinds]
 
     def _send(self, machine: str, make_job: Callable[[str], Job]) -> None:
         self._tries[machine] = self._tries.get(machine, 0) + 1
         self.engine.start(make_job(machine), self.kinds[machine])
 
-    def _ended(self, event: Event) -> Ending:
-        reply = event.reply
-        if reply is None:
-            ending = Ending(event.machine, event.fate, event.reason)
-        else:
-            log = reply.log
+    def _ended(self, ending: Ending) -> Ending:
+        """Stores a job's result, if it has one, and reports how the job ended."""
+        if (reply := ending.reply) is not None:
+            stored, log = None, reply.log
             try:
-                message = None if reply.result is None else self.keep(event.machine, reply.result)
+                stored = None if reply.result is None else self.keep(ending.machine, reply.result)
             except (ValueError, ResultFileError) as error:
-                message, log = None, f"{log}\n{error}"
-            failed = Ending(event.machine, "failed", _why(reply.status, log), log)
-            ending = Ending(event.machine, "done", message) if message else failed
-        self.tell(event.machine, ending.told)
+                log += f"\n{error}"
+            fate: Fate = "done" if stored else "failed"
+            ending = Ending(ending.machine, fate, replace(reply, log=log), stored or _why(reply.status, log))
+        self.tell(ending.machine, ending.message)
         return ending
 
 

@@ -1,6 +1,6 @@
 """What runs on a machine of the fleet: the command ``autotune`` in its own process. This module needs only Python.
 
-Engines send jobs as they are: the arguments, a few small files and the reply are plain text.
+Engines send jobs and replies as they are: they hold plain text alone.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 FOLDER = "{folder}"
 """Placeholder in an argument: the folder that holds the job's files and takes its output."""
@@ -61,10 +60,6 @@ class Job:
     known: dict[str, str | None] = field(default_factory=dict)
     environment: dict[str, str | None] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, Any]:
-        """The job as engines send it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Reply:
@@ -81,13 +76,13 @@ class Reply:
     log: str
 
 
-def run_job(job: dict[str, Any]) -> dict[str, Any]:
-    """Runs a job, given by its `Job.plain()`; returns a `Reply` as a dict. Leaves nothing behind."""
+def run_job(job: Job) -> Reply:
+    """Runs a job. Leaves nothing behind."""
     with tempfile.TemporaryDirectory(prefix="autotune-fleet-", ignore_cleanup_errors=True) as folder:
-        for name, text in job["files"].items():
+        for name, text in job.files.items():
             Path(folder, name).write_text(text, encoding="utf-8")
-        starts = [f"--warm-start={path}" for path in _known_results(job["known"], Path(folder))]
-        arguments = [argument.replace(FOLDER, folder) for argument in job["arguments"]]
+        starts = [f"--warm-start={path}" for path in _known_results(job.known, Path(folder))]
+        arguments = [argument.replace(FOLDER, folder) for argument in job.arguments]
         arguments = [word for argument in arguments for word in (starts if argument == WARM_START else [argument])]
         with Path(folder, "log").open("w+", encoding="utf-8", errors="replace") as log:
             status = _run(arguments, job, log.fileno())
@@ -95,7 +90,7 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
             printed = log.read()[-LOG_CHARACTERS:]
         written = Path(folder, RESULT)
         result = written.read_text(encoding="utf-8") if written.is_file() else None
-    return asdict(Reply(status, result, printed))
+    return Reply(status, result, printed)
 
 
 def _known_results(texts: dict[str, str | None], folder: Path) -> Iterator[Path]:
@@ -110,9 +105,9 @@ def _known_results(texts: dict[str, str | None], folder: Path) -> Iterator[Path]
             yield copy
 
 
-def _run(arguments: list[str], job: dict[str, Any], log: int) -> int | None:
+def _run(arguments: list[str], job: Job, log: int) -> int | None:
     """Runs the command; returns its exit status, None if it had to be killed."""
-    environment = os.environ | job["environment"]
+    environment = os.environ | job.environment
     process = subprocess.Popen(
         [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), *arguments],
         stdin=subprocess.DEVNULL,
@@ -122,7 +117,7 @@ def _run(arguments: list[str], job: dict[str, Any], log: int) -> int | None:
         start_new_session=True,  # an interrupt of the whole job must not arrive twice: the second ends it at once
     )
     try:
-        return process.wait(job["budget_seconds"] + GRACE_SECONDS)
+        return process.wait(job.budget_seconds + GRACE_SECONDS)
     except subprocess.TimeoutExpired:
         return None
     except KeyboardInterrupt:  # the engine cancels the job; a partial result is still returned

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
-import queue
+import multiprocessing
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from autotune.errors import AutotuneError, UsageError
-from autotune.fleet.campaign import Event
-from autotune.fleet.job import Job, Reply, last_line
+from autotune.fleet.campaign import Ending
+from autotune.fleet.job import Job, last_line
 from autotune.fleet.plan import MachineKind
+from autotune.fleet.ray_driver import READY
 
 CONNECT_SECONDS = 120.0
 """Time to join the cluster and send the folder; Ray itself waits 30 s or more for a cluster that does not answer."""
@@ -43,46 +41,46 @@ class RayEngine:
         if importlib.util.find_spec("ray") is None:
             raise UsageError("the engine ray needs Ray, which is not installed; pip install ray")
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by close()
+        self._connection, theirs = multiprocessing.Pipe()
         self._driver = subprocess.Popen(
-            [sys.executable, "-m", "autotune.fleet.ray_driver"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, "-m", "autotune.fleet.ray_driver", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=self._errors,
             stderr=self._errors,
-            text=True,
+            pass_fds=(theirs.fileno(),),
             start_new_session=True,  # Ctrl-C must not reach it: this process ends the jobs cleanly
         )
+        theirs.close()
         self._running: set[str] = set()
-        self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-        self._ask(address=address or "auto", folder=str(folder), excludes=list(excludes), wait=wait or 0.0)
-        first = self._next(CONNECT_SECONDS)
-        if first is None or first.get("event") != "ready":
-            reason = (first or {}).get("reason") or self._last_words()
+        answer = None
+        with contextlib.suppress(EOFError, OSError):  # it ended
+            wait_seconds = wait or 0.0
+            self._ask(address=address or "auto", folder=str(folder), excludes=list(excludes), wait=wait_seconds)
+            answer = self._connection.recv() if self._connection.poll(CONNECT_SECONDS) else None
+        if answer != READY:
+            reason = answer or self._last_words()
             self.close()
             raise UsageError(f"the Ray cluster at {address or 'auto'} cannot be used: {reason}")
 
     def start(self, job: Job, kind: MachineKind) -> None:
         """Sends a job."""
-        needs = {"cpus": kind.cpus, "gpus": kind.gpus, "labels": kind.labels, "resources": kind.resources}
         self._running.add(job.machine)
-        self._ask(job=job.plain(), needs=needs)
+        self._ask(job=job, kind=kind)
 
-    def events(self, seconds: float) -> Sequence[Event]:
+    def endings(self, seconds: float) -> Sequence[Ending]:
         """Returns the jobs that have ended; if the driver is gone, all jobs have failed.
 
         Raises:
             AutotuneError: The driver is gone, and no job was running.
         """
-        ends = time.monotonic() + seconds
-        while (remaining := ends - time.monotonic()) > 0:
-            line = self._next(remaining)
-            if line is not None:
-                self._running.discard(line["machine"])
-                reply = Reply(**line["reply"]) if line["reply"] is not None else None
-                return [Event(line["machine"], line["fate"], reply, line["reason"])]
-            if self._driver.poll() is not None:
-                return self._all_lost()
-        return []
+        try:
+            if not self._connection.poll(seconds):
+                return []
+            ending: Ending = self._connection.recv()
+        except (EOFError, OSError):
+            return self._all_lost()
+        self._running.discard(ending.machine)
+        return [ending]
 
     def cancel(self) -> None:
         """Asks all tasks to end."""
@@ -91,43 +89,27 @@ class RayEngine:
 
     def close(self) -> None:
         """Ends the driver, whose tasks end with it."""
-        with contextlib.suppress(OSError):
-            cast("IO[str]", self._driver.stdin).close()
+        self._connection.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._driver.wait(ENDING_SECONDS)
         self._driver.kill()
         self._driver.wait()
         self._errors.close()
 
-    def _all_lost(self) -> Sequence[Event]:
+    def _all_lost(self) -> Sequence[Ending]:
         reason = f"the cluster is gone: {self._last_words()}"
         if not self._running:
             raise AutotuneError(reason)
-        lost = [Event(machine, "failed", reason=reason) for machine in sorted(self._running)]
+        lost = [Ending(machine, "failed", message=reason) for machine in sorted(self._running)]
         self._running.clear()
         return lost
 
     def _ask(self, **request: Any) -> None:
-        pipe = cast("IO[str]", self._driver.stdin)
         try:
-            pipe.write(json.dumps(request) + "\n")
-            pipe.flush()
-        except OSError:  # events() reports the jobs that were running
+            self._connection.send(request)
+        except OSError:  # endings() reports the jobs that were running
             if not self._running:
                 raise AutotuneError(f"the Ray cluster is gone: {self._last_words()}") from None
-
-    def _next(self, seconds: float) -> dict[str, Any] | None:
-        """The driver's next line; None if none comes in time, or the driver is gone."""
-        try:
-            return self._lines.get(timeout=seconds)
-        except queue.Empty:
-            return None
-
-    def _read(self) -> None:
-        for line in cast("IO[str]", self._driver.stdout):
-            with contextlib.suppress(ValueError):
-                self._lines.put(json.loads(line))
-        self._lines.put(None)
 
     def _last_words(self) -> str:
         self._errors.seek(0)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
-from autotune.fleet.campaign import Event, Fate
+from autotune.fleet.campaign import Ending, Fate
 from autotune.fleet.job import GRACE_SECONDS, Job, Reply, last_line, run_job
 from autotune.fleet.plan import MachineKind
 
@@ -72,7 +72,7 @@ class SlurmEngine:
             ) from None
         self._jobs: dict[str, tuple[Any, float]] = {}
         self._queue = _Queue()
-        self._refused: list[Event] = []
+        self._refused: list[Ending] = []
         self._failed = False
 
     def start(self, job: Job, kind: MachineKind) -> None:
@@ -95,18 +95,18 @@ class SlurmEngine:
         try:
             executor = self._make()
             executor.update_parameters(**{name: value for name, value in parameters.items() if value is not None})
-            self._jobs[job.machine] = executor.submit(run_submitted, job.plain()), time.monotonic()
+            self._jobs[job.machine] = executor.submit(run_submitted, job), time.monotonic()
         except Exception as error:  # noqa: BLE001 - sbatch refuses in many ways, and submitit passes them on
-            self._refused.append(Event(job.machine, "absent", reason=last_line(str(error))))
+            self._refused.append(Ending(job.machine, "absent", message=last_line(str(error))))
 
-    def events(self, seconds: float) -> Sequence[Event]:
+    def endings(self, seconds: float) -> Sequence[Ending]:
         """Returns the jobs that have ended; waits up to `seconds` for the first one."""
         ends = time.monotonic() + seconds
         while True:
             refused, self._refused = self._refused, []
-            events = [*refused, *self._ended()]
-            if events or time.monotonic() >= ends:
-                return events
+            endings = [*refused, *self._ended()]
+            if endings or time.monotonic() >= ends:
+                return endings
             time.sleep(min(POLL_SECONDS, max(0.0, ends - time.monotonic())))
 
     def cancel(self) -> None:
@@ -122,35 +122,35 @@ class SlurmEngine:
             with contextlib.suppress(OSError):  # other fleets or the user use it
                 self._folder.parent.rmdir()
 
-    def _ended(self) -> list[Event]:
-        events = []
+    def _ended(self) -> list[Ending]:
+        endings = []
         for machine, (job, since) in list(self._jobs.items()):
             if job.done() and not _goes_on(job):
-                event = self._event(machine, job)
+                ending = self._ending(machine, job)
             elif (state := self._queue.state(job)) == PREEMPTED:  # submitit waits: Slurm may queue the job again
-                event = Event(machine, "lost", reason="it was preempted")
+                ending = Ending(machine, "lost", message="it was preempted")
             elif self._queue.seconds_over(job) > RESULT_SECONDS:
                 fate: Fate = "lost" if state in LOST else "failed"
                 reason = f"Slurm's job {job.job_id} is over ({state.lower()}) and has left no result"
-                event = Event(machine, fate, reason=f"{reason}; its last output: {last_line(job.stderr() or '')}")
+                ending = Ending(machine, fate, message=f"{reason}; its last output: {last_line(job.stderr() or '')}")
             elif self._wait is not None and time.monotonic() - since > self._wait and self._queue.holds(job):
-                event = Event(machine, "absent", reason=f"it waited for longer than {self._wait:.0f} s in the queue")
+                ending = Ending(machine, "absent", message=f"it waited for longer than {self._wait:.0f} s in the queue")
             else:
                 continue
             del self._jobs[machine]
-            if event.fate != "done":
+            if ending.fate != "done":
                 self._failed = True
                 _cancel(job)  # Slurm may queue it again, and it would run beside the next try
-            events.append(event)
-        return events
+            endings.append(ending)
+        return endings
 
     @staticmethod
-    def _event(machine: str, job: Any) -> Event:
+    def _ending(machine: str, job: Any) -> Ending:
         error = job.exception()
         if error is None:
-            return Event(machine, "done", Reply(**job.result()))
+            return Ending(machine, "done", job.result())
         fate: Fate = "lost" if _first_word(job.state) in LOST else "failed"
-        return Event(machine, fate, reason=last_line(str(error)))
+        return Ending(machine, fate, message=last_line(str(error)))
 
 
 def _cancel(job: Any) -> None:
@@ -211,7 +211,7 @@ def _by_queue(job_id: str) -> str:
     return GONE if "invalid job id" in answer.stderr.lower() else UNKNOWN
 
 
-def run_submitted(job: dict[str, Any]) -> dict[str, Any]:
+def run_submitted(job: Job) -> Reply:
     """Runs a job under Slurm. `scancel` sends SIGTERM, which submitit would only log, and SIGKILL much later."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return run_job(job)

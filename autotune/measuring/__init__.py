@@ -1,8 +1,8 @@
 """Records of measurements, and the figures derived from them; this package imports no torch and starts no process.
 
 A `Burst` runs a `Point` and ends in an `Outcome`. A burst that ends well has a `Measurement`, which an `Objective`
-scores. A `Pair` compares a candidate with the incumbent; a `Speedup` is the ratio of two scores over several pairs of
-processes. The other modules are `numerics` (does a config still train the same thing?), `memory_model` and
+scores. A `Pair` compares a candidate with the incumbent; a `Speedup` is the ratio of two scores over several `Rounds`
+of fresh processes. The other modules are `numerics` (does a config still train the same thing?), `memory_model` and
 `telemetry_summary`. May import `knobs` and what lies below. Start with `records`.
 """
 
@@ -44,27 +44,16 @@ from autotune.measuring.records import (
     pool,
     worst,
 )
-from autotune.measuring.speedup import (
-    PROCESS_SPREAD,
-    Speedup,
-    Uninterrupted,
-    best_round_seconds,
-    checked_by,
-    comparable,
-    ran_faster,
-    speedup_in,
-    throttled,
-)
+from autotune.measuring.speedup import PROCESS_SPREAD, Round, Rounds, Speedup, Uninterrupted
 from autotune.measuring.statistics import Interval, KnownInterval
 from autotune.measuring.telemetry_summary import FOREIGN_CPU_LIMIT, SLOWDOWNS, TelemetrySummary, bearable, merged
 
 __all__ = [
     "APART_ERROR", "CAVEAT", "FEWEST_STEPS", "FOREIGN_CPU_LIMIT", "MOST_STEPS", "PROCESS_SPREAD",
-    "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS", "Agreement", "Block", "Burst", "Growth",
-    "Headroom", "Held", "Interval", "KnownInterval", "Line", "Look", "Measurement", "MemoryModel", "Numerics",
-    "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost", "SamplePart",
-    "Scatter", "SideName", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "Uninterrupted", "bearable",
-    "best_round_seconds", "block_error", "checked_by", "comparable", "compiler_text", "judge_agreement", "merged",
-    "objective_named", "pair_apart", "pair_of", "paired", "per_dollar", "pool", "ran_faster", "slope", "speedup_in",
-    "throttled", "warm_up_length", "worst",
+    "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS", "Agreement", "Block", "Burst",
+    "Growth", "Headroom", "Held", "Interval", "KnownInterval", "Line", "Look", "Measurement", "MemoryModel",
+    "Numerics", "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "Round", "Rounds",
+    "SampleCost", "SamplePart", "Scatter", "SideName", "Speedup", "Synchronisation", "TelemetrySummary", "Trace",
+    "Uninterrupted", "bearable", "block_error", "compiler_text", "judge_agreement", "merged", "objective_named",
+    "pair_apart", "pair_of", "paired", "per_dollar", "pool", "slope", "warm_up_length", "worst",
 ]  # fmt: skip

@@ -85,6 +85,11 @@ class Measurement(Stored):
     looks: tuple[Look, ...] = Field(default=(), max_length=MOST_BLOCKS, description="at what it held, while it trained")
 
     @property
+    def seen(self) -> TelemetrySummary:
+        """The telemetry over the timed part; empty if nothing was read."""
+        return self.telemetry or TelemetrySummary(seconds=0.0)
+
+    @property
     def block_seconds(self) -> list[float]:
         """Seconds of each block, its share of the epoch boundaries included."""
         boundary = self.epoch_boundary_seconds / self.epoch_samples if self.epoch_samples else 0.0
@@ -101,9 +106,9 @@ class Measurement(Stored):
         joules = [block.joules for block in self.blocks if block.joules is not None]
         if len(joules) == len(self.blocks):
             return joules if sum(joules) else None
-        if self.telemetry is None or not self.telemetry.energy_joules or not self.telemetry.seconds:
+        if not self.seen.energy_joules or not self.seen.seconds:
             return None
-        watts = self.telemetry.energy_joules / self.telemetry.seconds
+        watts = self.seen.energy_joules / self.seen.seconds
         return [watts * seconds for seconds in self.block_seconds]
 
     @computed_field  # type: ignore[prop-decorator]
@@ -219,14 +224,12 @@ class Burst(BaseModel):
     @property
     def disturbance(self) -> str | None:
         """What disturbed its figure, in a few words; None when nothing notable did."""
-        telemetry = self.measurement.telemetry if self.measurement else None
-        return telemetry.disturbance if telemetry else None
+        return self.measurement.seen.disturbance if self.measurement else None
 
     @property
     def retried_allocation(self) -> bool:
         """Whether the allocator had to free its cache and ask again while it was timed."""
-        telemetry = self.measurement.telemetry if self.measurement else None
-        return telemetry is not None and bool(telemetry.allocator_retries)
+        return self.measurement is not None and bool(self.measurement.seen.allocator_retries)
 
     @property
     def measuring_seconds(self) -> float:

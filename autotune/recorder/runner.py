@@ -270,8 +270,8 @@ class Runner:
                 torch.cuda.set_per_process_memory_fraction(request["memory_fraction"], number)
         free_chunk(self._loop["evaluation_bytes"])
         device = torch.device(self._loop["device"])
-        retries = functools.partial(allocator_retries, device)
-        usage = UsageWatch(limit, lambda seen: _exceeded(wire, request, seen, limit), top=top, retries=retries)
+        counters = {"allocator_retries": functools.partial(allocator_retries, device)}
+        usage = UsageWatch(limit, lambda seen: _exceeded(wire, request, seen, limit), top=top, counters=counters)
         usage.start()
         if request["steady_malloc"] and device.type == "cpu":
             tune_allocator(device)

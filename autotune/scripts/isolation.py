@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from autotune.bursts.gpu_telemetry import GpuWatch
 from autotune.bursts.hosts import cleanup
 from autotune.bursts.hosts.child import Child, compiler_cache
 from autotune.bursts.hosts.endings import LONGER, OutOfTimeError, result_of
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import Request
 from autotune.bursts.hosts.running_job import Ended, Live
-from autotune.bursts.telemetry.gpu_telemetry import GpuWatch, descendants_of_this
 from autotune.errors import AutotuneError, Interrupted, WorkloadError
 from autotune.hardware import CpuEnergy, GpuEnergy, open_energy
-from autotune.knobs import TrainConfig, affecting
+from autotune.knobs import affecting
 from autotune.knobs.changes import changes_of
 from autotune.knobs.registry import READS
 from autotune.measuring import Point
@@ -33,6 +33,7 @@ from autotune.scripts.ranks import free_port
 from autotune.scripts.script import QUIET, Script
 from autotune.scripts.seen import SeenScript
 from autotune.timing.protocol import FIRST, Command
+from autotune.timing.usage import processes
 from autotune.units import format_seconds
 
 LOOK = "look"
@@ -56,7 +57,7 @@ class ScriptIsolation(Isolation):
         super().__init__(script.text, note)
         self._spawning = self._spawning or not forks
         self._seen: SeenScript | None = None
-        self._gpus = GpuWatch((), descendants_of_this)
+        self._gpus = GpuWatch((), processes)
         self._script = script
         self._starts = 0
         self._serves = False
@@ -117,7 +118,7 @@ class ScriptIsolation(Isolation):
         if hint := self._protection.hint(child.stderr_tail()):
             self._note(f"the script went on without what it was denied{hint}")
         self._seen = seen
-        self._gpus = GpuWatch(seen.used_gpus, descendants_of_this)
+        self._gpus = GpuWatch(seen.used_gpus, processes)
         # A script that opens CUDA or a process group is forked before it does so.
         if seen.fork_unsafe_reason is not None and not (self._spawning or seen.cuda_opened or seen.opens_group):
             self.fork_unsafe_reason = seen.fork_unsafe_reason
@@ -194,7 +195,7 @@ class ScriptIsolation(Isolation):
         seat = command.seat
         if seat is not None:
             changes = changes_of(seat.point.config, baseline_of(self.seen))
-            seat = {"changes": changes, "part": seat.part, "seed": seat.seed}
+            seat = {"changes": changes, "part": seat.plan.part, "seed": seat.seed}
         self._send(live, vars(command) | {"seat": seat})
 
     def _stop_whole(self, live: Live) -> None:
@@ -391,7 +392,7 @@ class ScriptIsolation(Isolation):
         return json.dumps({**order, "changes": self._changes(request), "port": free_port()})
 
     def _changes(self, request: Request) -> dict[str, Any]:
-        return changes_of(_config_of(request), baseline_of(self.seen))
+        return changes_of(request.point.config, baseline_of(self.seen))
 
     def _numbers(self, request: Request, deadline: float) -> Ended:
         """Compares what a config computes with the unchanged script, or returns its losses alone."""
@@ -406,7 +407,7 @@ class ScriptIsolation(Isolation):
 
     def _compare(self, request: Request, deadline: float) -> Ended:
         """Runs the script's first steps twice unchanged, and once with the changes to its arithmetic."""
-        config, baseline = _config_of(request), baseline_of(self.seen)
+        config, baseline = request.point.config, baseline_of(self.seen)
         arithmetic = {name: getattr(config, name) for name in affecting("arithmetic") if name != "batch_size"}
         candidate = Point(config=baseline.replace(**arithmetic))
         file = self._protection.shared / f"gradient{self._count}"
@@ -427,10 +428,6 @@ class ScriptIsolation(Isolation):
 def _layer(job: Request | Live) -> str:
     """The name of a job's layer."""
     return f"job{job.number}"
-
-
-def _config_of(request: Request) -> TrainConfig:
-    return request.point.config if request.point is not None else TrainConfig()
 
 
 class Course:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autotune.bursts.hosts.host import END_SECONDS
@@ -10,11 +10,10 @@ from autotune.bursts.hosts.protocol import BurstPlan, Part
 from autotune.bursts.runner import Runner
 from autotune.bursts.turns.duet import LEAST_TURNS, ROUND_WARMUP_SHARE
 from autotune.hardware import DeviceKind
-from autotune.measuring import Burst, Headroom, Pair, Point, pair_apart, pair_of
+from autotune.measuring import Burst, Headroom, Measurement, Pair, Point, Rounds, pair_apart, pair_of
 from autotune.search.costs import Costs
 from autotune.search.progress import Progress
 from autotune.search.proposal import ALLOCATOR, CONFIRM, HEADROOM, UNINTERRUPTED, Proposal
-from autotune.search.rounds import Round
 from autotune.search.stopping import (
     EXPLAINING_SECONDS,
     MOST_SECONDS,
@@ -71,10 +70,11 @@ class Bursts:
         log: TrialLog,
         budget: Budget,
         progress: Progress,
-        device: DeviceKind,
+        device: DeviceKind = "cpu",
         memory_limit_bytes: int | None = None,
     ) -> None:
         self.log = log
+        self.device = device
         self.budget = budget
         self.progress = progress
         self.plan = plan_for(log.objective, device)
@@ -178,22 +178,20 @@ class Bursts:
         """Ends the live processes: the search is over, and what follows needs their memory."""
         self._runner.close()
 
-    def in_turn(self, points: Sequence[Point], number: int, stage: str, reason: Callable[[Point], str]) -> list[Burst]:
+    def in_turn(self, points: Sequence[Point], number: int, stage: str, reason: str) -> list[Burst]:
         """Plays a round: a fresh process for each point, and blocks in turn, or whole bursts if memory is too small.
 
         Args:
             points: What to run.
             number: The number of the round.
             stage: The part of the search that asks for it.
-            reason: Why a point is run, in one sentence.
+            reason: Why it is played, in one sentence.
         """
         bursts = self._play(points, stage, number)
         if self.budget.remaining < END_SECONDS:
             self.cut_off.add((stage, number))
         for burst in bursts:
-            why = reason(burst.point)
-            played = self.log.run(burst.point, stage, why, lambda burst=burst: (burst, None), round_number=number)  # type: ignore[misc]
-            self.tell(played)
+            self.tell(self.log.record(burst, stage, reason, round_number=number))
         return bursts
 
     def time_rounds(self, stage: str, seconds: float) -> None:
@@ -210,8 +208,8 @@ class Bursts:
                 pair = pair_apart(
                     self.baseline, own.measurement.samples_per_second / theirs.measurement.samples_per_second
                 )
-        self.log.run(self.baseline, stage, reason, lambda: (theirs, None), round_number=0)
-        played = self.log.run(point, stage, reason, lambda: (own, pair))
+        self.log.record(theirs, stage, reason, round_number=0)
+        played = self.log.record(own, stage, reason, pair)
         self.tell(played)
         return played.pair
 
@@ -232,8 +230,7 @@ class Bursts:
             burst = self._alone(point, plan.of_round(number))
             if self.budget.remaining < END_SECONDS:
                 self.cut_off.add((UNINTERRUPTED, number))
-            run = self.log.run(point, UNINTERRUPTED, reason, lambda burst=burst: (burst, None), round_number=number)  # type: ignore[misc]
-            self.tell(run)
+            self.tell(self.log.record(burst, UNINTERRUPTED, reason, round_number=number))
 
     def _play(self, points: Sequence[Point], stage: str, number: int) -> list[Burst]:
         plan = self._round_plans[stage].of_round(number)
@@ -271,14 +268,14 @@ class Bursts:
         ci95 = pair.ci95 if pair is not None and not pair.too_few else None
         return Headroom(ratio=ratio, ci95=ci95, cached_samples_per_second=burst.rate)
 
-    def rounds(self, stage: str) -> list[Round]:
+    def rounds(self, stage: str) -> Rounds:
         """The rounds of a stage so far, including those of an interrupted run."""
-        rounds: dict[int, Round] = {}
+        rounds: dict[int, dict[Point, Measurement]] = {}
         for trial in self.trials:
             measured = trial.burst.measurement
             if trial.stage == stage and trial.round is not None and measured is not None and trial.score is not None:
                 rounds.setdefault(trial.round, {})[trial.burst.point] = measured
-        return list(rounds.values())
+        return Rounds(list(rounds.values()), self.log.objective)
 
     def tell(self, trial: Trial) -> None:
         """Shows how a trial ended, beside the best so far."""

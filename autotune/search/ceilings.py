@@ -32,13 +32,12 @@ class Ceilings:
         self._affords = affords
         self._known: dict[tuple[Point, Part], float | None] = {}
 
-    def compute(self, point: Point) -> float | None:
-        """Samples per second with batches that stay on the device; None if there was no time or the burst failed."""
-        return self._rate(point, "compute")
-
-    def loader(self, point: Point) -> float | None:
-        """Samples per second of the loader alone; None if there was no time or the burst failed."""
-        return self._rate(point, "loader")
+    def rate(self, point: Point, part: Part) -> float | None:
+        """Samples per second of a part alone; None if there was no time or the burst failed."""
+        key = _key(point, part)
+        if key not in self._known and self._affords(point):
+            self._known[key] = self._run(point, part)
+        return self._known.get(key)
 
     def learn(self, point: Point, part: Part, rate: float) -> None:
         """Records a rate that was measured elsewhere."""
@@ -47,12 +46,6 @@ class Ceilings:
     def of(self, point: Point) -> dict[str, float | None]:
         """The known rates of a point's parts; runs nothing."""
         return {part: self._known.get(_key(point, part)) for part in PARTS}
-
-    def _rate(self, point: Point, part: Part) -> float | None:
-        key = _key(point, part)
-        if key not in self._known and self._affords(point):
-            self._known[key] = self._run(point, part)
-        return self._known.get(key)
 
 
 def _key(point: Point, part: Part) -> tuple[Point, Part]:

@@ -16,9 +16,9 @@ import numpy as np
 
 from autotune.knobs import Scalar, Space
 from autotune.measuring import Interval, Pair, Point
+from autotune.search.bursts import Bursts
 from autotune.search.ceilings import most_gain
-from autotune.search.costs import Costs
-from autotune.search.model import Beliefs, Design, Effects
+from autotune.search.model import Effects
 from autotune.search.proposal import BUNDLE, ELIMINATION, GAIN, LARGEST, Proposal
 from autotune.search.ranking import pairs_of
 from autotune.search.trials import Trial
@@ -51,13 +51,9 @@ class Chooser:
 
     Args:
         space: The search space.
-        baseline: What the user trains with today.
-        costs: Estimates what candidates cost.
+        bursts: What has run, what it costs, and the time that is left.
         refuse: Returns why a point must not run, or None.
         larger: Returns points with the largest batch that memory allows, and a point's other knobs. Each has a reason.
-        seconds_left: Returns the seconds left for searching.
-        incumbent: Returns the last trial of the best point so far, if there is one.
-        design: The design matrix of all points.
         seed: The seed of all draws.
 
     Attributes:
@@ -67,36 +63,28 @@ class Chooser:
     def __init__(
         self,
         space: Space,
-        baseline: Point,
-        costs: Costs,
+        bursts: Bursts,
         refuse: Callable[[Point], str | None],
         larger: Callable[[Point], Iterable[tuple[Point, str]]],
-        seconds_left: Callable[[], float],
-        incumbent: Callable[[], Trial | None],
-        design: Design,
-        seed: int = 0,
+        seed: int,
     ) -> None:
         self._space = space
-        self._baseline = baseline
-        self._costs = costs
+        self._bursts, self._costs = bursts, bursts.costs
+        self._baseline, self._design = bursts.baseline, bursts.log.design
         self._refuse = refuse
         self._larger = larger
-        self._seconds_left = seconds_left
-        self._incumbent = incumbent
-        self._design = design
         self._generator = np.random.default_rng(seed)
         self._changed: dict[Point, dict[tuple[str, Scalar], Point]] = {}
         self._around: dict[Point, list[Point]] = {}
         self.ended: Literal["exhausted", "plateau"] = "exhausted"
 
-    def next(self, trials: Sequence[Trial], playing: Sequence[Point] = ()) -> Proposal | None:
+    def next(self, playing: Sequence[Point]) -> Proposal | None:
         """The next proposal; None if no point is left, or none is worth its time.
 
         Args:
-            trials: All trials so far.
             playing: Points that were proposed and have not ended.
         """
-        incumbent = self._incumbent()
+        trials, incumbent = self._bursts.trials, self._bursts.log.incumbent()
         tried = {trial.burst.point for trial in trials} | {*playing}
         guesses = [Point(config=config, parameters=self._baseline.parameters) for config in self._space.suggested()]
         if not any(trial.stage == BUNDLE and trial.burst.ok for trial in trials):
@@ -107,7 +95,7 @@ class Chooser:
         if incumbent is None:
             return None
         best = incumbent.burst.point
-        effects = self._effects(trials, best, playing)
+        effects = self._effects(best, playing)
         eliminates = incumbent.stage in {BUNDLE, ELIMINATION}
         if eliminates and (proposal := self._elimination(best, effects, tried)) is not None:
             return proposal
@@ -122,11 +110,11 @@ class Chooser:
         def may_run(point: Point) -> bool:
             return point not in out and (point.config.batch_size <= most or point in leaps)
 
-        return self._most_promising([point for point in ideas if may_run(point)], best, effects, larger, trials)
+        return self._most_promising([point for point in ideas if may_run(point)], best, effects, larger)
 
-    def _effects(self, trials: Sequence[Trial], best: Point, playing: Sequence[Point]) -> Effects:
+    def _effects(self, best: Point, playing: Sequence[Point]) -> Effects:
         """The effects of all settings so far; points that play now count as if they came out as expected."""
-        seen = pairs_of(trials)
+        seen = pairs_of(self._bursts.trials)
         effects = Effects(self._design, seen)
         if not playing:
             return effects
@@ -155,19 +143,21 @@ class Chooser:
         return None
 
     def _most_promising(
-        self, points: list[Point], best: Point, effects: Effects, larger: dict[Point, str], trials: Sequence[Trial]
+        self, points: list[Point], best: Point, effects: Effects, larger: dict[Point, str]
     ) -> Proposal | None:
         """The point with the best expected gain per second, if it is worth its time."""
         self.ended = "exhausted"
         if not points:
             return None
         beliefs = effects.beside(points, best)
+        trials = self._bursts.trials
         chances = _Chances(trials, self._baseline)
-        seconds_left = max(self._seconds_left(), 1e-3)
+        seconds_left = max(self._bursts.searching_seconds, 1e-3)
         measured = next(trial.burst.measurement for trial in reversed(trials) if trial.burst.point == best)
         tried = {trial.burst.point for trial in trials}
         ranked: list[tuple[float, float, int]] = []
-        for index, (point, mean, deviation) in enumerate(zip(points, *_as_floats(beliefs), strict=True)):
+        gains = beliefs.mean.tolist(), beliefs.deviation.tolist()
+        for index, (point, mean, deviation) in enumerate(zip(points, *gains, strict=True)):
             gain = expected_gain(mean, deviation) * chances.of(point)
             if gain < (AGAIN if point in tried else LEAST_GAIN):
                 continue
@@ -278,7 +268,3 @@ def _between(mean: float, deviation: float) -> str:
     """The interval, in words, that holds a gain two times in three; takes logarithms."""
     low, high = (round(100 * math.expm1(mean + side * deviation)) for side in (-1, 1))
     return f"between {low} % and {high} %"
-
-
-def _as_floats(beliefs: Beliefs) -> tuple[list[float], list[float]]:
-    return beliefs.mean.tolist(), beliefs.deviation.tolist()

@@ -15,13 +15,9 @@ from autotune.measuring import (
     NumericsGuard,
     Outcome,
     Point,
+    Rounds,
     Speedup,
-    best_round_seconds,
-    checked_by,
-    comparable,
     pool,
-    ran_faster,
-    throttled,
 )
 from autotune.results.result import AblationRow
 from autotune.search.ablation import ablation_rows, reverted
@@ -48,19 +44,14 @@ class Confirmation:
     """Races the finalists. It can answer at any time, even after an interruption.
 
     Args:
-        baseline: What the user trains with today.
-        bursts: Runs the bursts, and knows all that ran.
+        bursts: Runs the bursts, and knows all that ran and the baseline.
         numerics: Checks finalists against eager fp32; None trusts them, as replays of recordings do.
         at_least: The share of the fastest config's rate that the answer must reach; None accepts any.
     """
 
-    def __init__(
-        self, baseline: Point, bursts: Bursts, *, numerics: NumericsGuard | None, at_least: float | None = None
-    ) -> None:
-        self._baseline = baseline
+    def __init__(self, bursts: Bursts, *, numerics: NumericsGuard | None, at_least: float | None) -> None:
         self._bursts = bursts
         self._numerics, self._checking_seconds = numerics, 0.0
-        self._objective = bursts.log.objective
         self._at_least = at_least
 
     def answer(self) -> Point:
@@ -73,11 +64,19 @@ class Confirmation:
             return next((point for point in self._trained() if self._disagreement(point) is None), self._baseline)
         fast = self._fast_enough()
         sound = [entry for entry in fast if self.ran_faster(entry) is None and self._checked(entry).confirmed]
-        equals = as_good_as_the_fastest(sound, self._bursts.rounds(CONFIRM), self._objective)
+        equals = as_good_as_the_fastest(sound, self._rounds)
         if not equals:
             return self._baseline
         memory = {point: self._memory(point, CONFIRM) for point in equals}
         return min(equals, key=lambda point: self._expense(point, memory))
+
+    @property
+    def _baseline(self) -> Point:
+        return self._bursts.baseline
+
+    @property
+    def _rounds(self) -> Rounds:
+        return self._bursts.rounds(CONFIRM)
 
     @property
     def baseline_trains(self) -> bool:
@@ -98,37 +97,36 @@ class Confirmation:
         return [Confirmed(entry.point, self._checked(entry)) for entry in self._ranked()]
 
     def _ranked(self) -> list[Confirmed]:
-        return rank(self._baseline, self._bursts.rounds(CONFIRM), self._failed(), self._objective)
+        return rank(self._baseline, self._rounds, self._failed())
 
     def _checked(self, entry: Confirmed) -> Speedup:
         """A finalist's speed-up, checked by its uninterrupted run and the baseline's."""
-        point, speedup = entry.point, entry.speedup
-        runs = self._long_runs(point)
+        runs = self._long_runs(entry.point)
         if runs is None:
-            return speedup
-        return checked_by(speedup, self._bursts.rounds(CONFIRM), self._baseline, point, runs, self._objective)
+            return entry.speedup
+        return self._rounds.checked(entry.speedup, self._baseline, entry.point, runs)
 
     def _long_runs(self, point: Point) -> tuple[Measurement, Measurement] | None:
         """The last uninterrupted runs of the baseline and a point, one right after the other; None without both."""
-        rounds = reversed(self._bursts.rounds(UNINTERRUPTED))
+        rounds = reversed(self._bursts.rounds(UNINTERRUPTED).measured)
         return next(
             ((runs[self._baseline], runs[point]) for runs in rounds if {self._baseline, point} <= runs.keys()), None
         )
 
     def ran_faster(self, entry: Confirmed) -> str | None:
         """A sentence if a gain comes from the GPU's clock, which confirms nothing; None if nothing shows that."""
-        return ran_faster(self._bursts.rounds(CONFIRM), self._baseline, entry.point, entry.speedup, self._objective)
+        return self._rounds.ran_faster(self._baseline, entry.point, entry.speedup)
 
     def throttled(self, point: Point) -> str | None:
         """A sentence if the card held its clocks down in the rounds of a point; None if nothing shows that."""
-        return throttled(self._bursts.rounds(CONFIRM), self._baseline, point)
+        return self._rounds.throttled(self._baseline, point)
 
     def _fast_enough(self) -> list[Confirmed]:
         """Finalists whose rates in the rounds, relative to the baseline's, reach the required share of the fastest."""
         confirmed = self._ranked()
         if self._at_least is None:
             return confirmed
-        by_rate = rank(self._baseline, self._bursts.rounds(CONFIRM), self._failed())
+        by_rate = rank(self._baseline, Rounds(self._rounds.measured), self._failed())
         rates = {entry.point: entry.speedup.ratio for entry in by_rate}
         least = self._at_least * max([1.0, *rates.values()])
         return [entry for entry in confirmed if rates[entry.point] >= least]
@@ -160,7 +158,7 @@ class Confirmation:
 
         Their blocks are pairs, in order.
         """
-        both = comparable(self._bursts.rounds(CONFIRM), self._baseline, point)
+        both = self._rounds.of_both(self._baseline, point)
         if not both:
             return None
         return pool([held[self._baseline] for held in both]), pool([held[point] for held in both])
@@ -188,7 +186,7 @@ class Confirmation:
             next(filter(self.agrees, self._trained()), None)  # the first sound point is the answer
             return
         points = [self._baseline, self._bursts.incumbent or self._baseline]
-        if not self._bursts.rounds(CONFIRM) and not self._affords_next(points):
+        if not self._rounds.measured and not self._affords_next(points):
             return  # nothing can be confirmed, so that checking numerics is worth nothing
         self._race()
         self._check_answer()
@@ -230,15 +228,15 @@ class Confirmation:
     def _play(self, points: Sequence[Point]) -> None:
         """Plays rounds of these points and the baseline; earlier rounds that hold all of them count."""
         together = {self._baseline, *points}
-        earlier = [measured for measured in self._bursts.rounds(CONFIRM) if together <= measured.keys()]
+        earlier = [measured for measured in self._rounds.measured if together <= measured.keys()]
         first = self._next_round(CONFIRM) - len(earlier)
 
         def play(points: Sequence[Point], number: int) -> list[Burst]:
             reason = f"round {first + number + 1}"
             self._time_rounds(points[1])
-            return self._bursts.in_turn(points, first + number, CONFIRM, lambda _: reason)
+            return self._bursts.in_turn(points, first + number, CONFIRM, reason)
 
-        confirm(self._baseline, points, play, affords=self._affords_next, earlier=earlier, objective=self._objective)
+        confirm(self._baseline, points, play, Rounds(earlier, self._rounds.objective), affords=self._affords_next)
 
     def _time_rounds(self, point: Point) -> None:
         """Sets the length of the next rounds to the best one by the rounds so far."""
@@ -246,8 +244,7 @@ class Confirmation:
         last = next((burst for burst in sides if burst.point == point), None)
         if last is None:
             return
-        start, rounds = self._bursts.costs.start_seconds(last), self._bursts.rounds(CONFIRM)
-        best = best_round_seconds(rounds, self._baseline, point, self._objective, start)
+        best = self._rounds.best_seconds(self._baseline, point, self._bursts.costs.start_seconds(last))
         if best is not None:
             self._bursts.time_rounds(CONFIRM, best)
 
@@ -333,7 +330,7 @@ class Confirmation:
 
     def _affords_next(self, points: Sequence[Point]) -> bool:
         """Whether there is time for another round; until enough are played to decide, nothing else is worth as much."""
-        together = sum({*points} <= measured.keys() for measured in self._bursts.rounds(CONFIRM))
+        together = sum({*points} <= measured.keys() for measured in self._rounds.measured)
         if together < MIN_DECIDED_ROUNDS:
             return self._bursts.costs.round_seconds(points) <= self._bursts.budget.remaining
         return self._affords(points)

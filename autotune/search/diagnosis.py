@@ -1,28 +1,17 @@
-"""Diagnoses what limits training now, and advises on what only its author can change: the tuning guides' trees.
+"""Advises on what limits training now and only its author can change: the tuning guides' trees.
 
 Each advice states its gain, measured or bounded. Advice without evidence is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from autotune.hardware import Hardware
 from autotune.knobs import TrainConfig, WorkloadFacts
-from autotune.measuring import (
-    SLOWDOWNS,
-    Growth,
-    Headroom,
-    Line,
-    Measurement,
-    Profile,
-    SampleCost,
-    TelemetrySummary,
-    compiler_text,
-)
+from autotune.measuring import SLOWDOWNS, Line, Measurement, Profile, SampleCost, compiler_text
 from autotune.measuring.memory_model import MAX_MARGIN
-from autotune.results.result import Diagnosis, PeakShare
 from autotune.search.ceilings import boundary_fraction
 from autotune.units import format_bytes, format_seconds
 from autotune.wording import percent, ratio_text
@@ -76,45 +65,15 @@ class Evidence:
         """Samples per second that training reaches."""
         return self.measured.samples_per_second
 
-    @property
-    def telemetry(self) -> TelemetrySummary:
-        """The machine's telemetry meanwhile; empty if nothing was read."""
-        return self.measured.telemetry or TelemetrySummary(seconds=0)
-
     def gain(self, of_computing: float) -> float:
         """What a gain of computing alone is worth, where training also waits for data."""
         waits = self.measured.data_wait_fraction
         return 1 / (waits + (1 - waits) / of_computing)
 
 
-def diagnose(
-    evidence: Evidence | None,
-    before: Profile | None = None,
-    headroom: Headroom | None = None,
-    growth: Iterable[Growth] = (),
-    peak_shares: Iterable[PeakShare] = (),
-) -> Diagnosis:
-    """What limits the chosen config, and what its author can change.
-
-    Args:
-        evidence: Everything measured about the chosen config.
-        before: The baseline's profile.
-        headroom: The gain that a faster loader could have brought to the baseline.
-        growth: Resources that grew during the proof.
-        peak_shares: The shares of the machine's peaks that both sides reach.
-    """
-    if evidence is None:
-        return Diagnosis(data_wait_fraction=None, headroom=headroom)
-    return Diagnosis(
-        ceilings=dict(evidence.ceilings),
-        data_wait_fraction=evidence.measured.data_wait_fraction,
-        headroom=headroom,
-        advice=tuple(line for tree in _TREES for line in tree(evidence)),
-        growth=tuple(growth),
-        peak_shares=tuple(peak_shares),
-        before=before,
-        after=evidence.profile,
-    )
+def advise(evidence: Evidence) -> tuple[str, ...]:
+    """What the author of a training can change, one sentence each."""
+    return tuple(line for tree in _TREES for line in tree(evidence))
 
 
 def _loader(evidence: Evidence) -> Iterator[str]:
@@ -126,7 +85,7 @@ def _loader(evidence: Evidence) -> Iterator[str]:
     workers = evidence.config.num_workers
     with_workers = f"with {workers} worker{'s' * (workers != 1)}" if workers else "without workers"
     line = f"training waits for data {percent(waits)} of the time {with_workers}"
-    low, high = evidence.telemetry.power_min_watts, evidence.telemetry.power_max_watts
+    low, high = evidence.measured.seen.power_min_watts, evidence.measured.seen.power_max_watts
     if low is not None and high is not None and high >= POWER_SWINGS * low:  # the GPU starves between batches
         line += f", and the GPU's power swings between {low:.0f} and {high:.0f} W"
     if evidence.profile is not None and evidence.profile.sample is not None:
@@ -147,7 +106,7 @@ def _sample_text(sample: SampleCost) -> str:
 def _cpus(evidence: Evidence) -> Iterator[str]:
     """CPUs that are all busy, so that more workers cannot help, or that other programs use."""
     waits = evidence.measured.data_wait_fraction
-    taken, foreign = evidence.telemetry.cpu_fraction, evidence.telemetry.foreign_cpu_fraction or 0.0
+    taken, foreign = evidence.measured.seen.cpu_fraction, evidence.measured.seen.foreign_cpu_fraction or 0.0
     if taken is not None and taken >= CPUS_FULL and waits >= NOTABLE_WAIT:
         yield (
             f"all {evidence.cpus} CPUs are busy ({percent(taken)}), so more workers would gain nothing: only cheaper "
@@ -179,7 +138,7 @@ def _memory(evidence: Evidence) -> Iterator[str]:
             f"memory is nearly full, with {format_bytes(used)} of a target of {format_bytes(limit)}: a longer sequence "
             "or another process may end the training"
         )
-    if retries := evidence.telemetry.allocator_retries:
+    if retries := evidence.measured.seen.allocator_retries:
         yield (
             f"the allocator freed its cache and asked again {retries} times during a burst: a smaller micro-batch with "
             "more accumulation would avoid these waits"
@@ -301,7 +260,7 @@ def _clocks(evidence: Evidence) -> Iterator[str]:
     if evidence.throttled is not None:
         yield evidence.throttled
         return
-    telemetry = evidence.telemetry
+    telemetry = evidence.measured.seen
     slowed = [name for name in telemetry.clock_limits if name in SLOWDOWNS]
     if slowed and telemetry.sm_clock_mhz:
         hot = f" at {telemetry.temperature_celsius:.0f} °C" if telemetry.temperature_celsius is not None else ""

@@ -1,4 +1,4 @@
-"""The search loop: plays the sampler's proposals, several at a time, then races the finalists, within a budget.
+"""The search loop: plays proposals, several at a time, then races the finalists, within a budget.
 
 It knows bursts only as a `Runner` and time only as a `Budget`, so the same code runs on recorded surfaces with a
 virtual clock.
@@ -11,24 +11,19 @@ from typing import Literal
 
 import optuna
 
-from autotune.bursts.runner import Runner
-from autotune.hardware import DeviceKind
 from autotune.knobs import Space, buying_memory
 from autotune.measuring import Headroom, Line, NumericsGuard, Point
 from autotune.results.summary import headroom_text
 from autotune.search.ablation import simpler
 from autotune.search.bursts import Bursts
-from autotune.search.ceilings import Ceilings
+from autotune.search.ceilings import PARTS, Ceilings
 from autotune.search.choice import Chooser
 from autotune.search.confirmation import Confirmation
 from autotune.search.fitting import fit
-from autotune.search.progress import Progress
 from autotune.search.proposal import ALLOCATOR, BASELINE, GAIN, SIMPLER, Proposal
 from autotune.search.refusals import refusal
 from autotune.search.rounds import MIN_DECIDED_ROUNDS
-from autotune.search.sampler import BayesSampler
-from autotune.search.stopping import Budget, all_fail_alike
-from autotune.search.trials import TrialLog
+from autotune.search.stopping import all_fail_alike
 
 StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
 SAMPLER_TRIES = 50
@@ -55,17 +50,12 @@ class Search:
 
     Args:
         space: The search space.
-        baseline: What the user trains with today.
-        runner: Runs bursts.
-        log: Records trials.
-        budget: The wall-clock budget.
-        progress: Receives progress events.
+        bursts: Runs bursts within a budget, and records them; its baseline is what the user trains with today.
         first: Proposals to try right after the baseline, such as those from other machines' results.
         utilization_target: Share of the compute ceiling at which the search may stop.
         at_least: The share of the fastest config's rate that the answer must reach; None accepts any.
         seed: The seed of the proposals.
-        memory_limit_bytes: The memory target, which bounds the largest batch.
-        device: The kind of device.
+        by_sampler: Whether the study's sampler makes the proposals; else a `Chooser` does.
         numerics: Checks finalists against eager fp32; None trusts them, as replays of recordings do.
         note: Receives notes that the result should contain; None sends them to the progress alone.
         headroom: Whether the search first measures the most that a faster loader could gain.
@@ -77,40 +67,36 @@ class Search:
     def __init__(
         self,
         space: Space,
-        baseline: Point,
-        runner: Runner,
-        log: TrialLog,
-        budget: Budget,
-        progress: Progress,
+        bursts: Bursts,
         *,
         first: Sequence[Proposal] = (),
         utilization_target: float = 0.95,
         at_least: float | None = None,
         seed: int = 0,
-        memory_limit_bytes: int | None = None,
-        device: DeviceKind = "cpu",
+        by_sampler: bool = False,
         numerics: NumericsGuard | None = None,
         note: Callable[[str], None] | None = None,
         headroom: bool = False,
     ) -> None:
         self.space = space
-        self.baseline = baseline
-        self.log = log
-        self._seed = seed
-        self._note, self._numerics = note or progress.note, numerics
-        self._bursts = Bursts(baseline, runner, log, budget, progress, device, memory_limit_bytes)
-        self.ceilings = Ceilings(self._bursts.part_rate, self._affordable)
-        self._at_least = at_least
-        self.confirmation = self._confirmation()
-        self._budget = budget
+        self.log = bursts.log
+        self._bursts, self._budget = bursts, bursts.budget
+        self._seed, self._by_sampler = seed, by_sampler
+        self._note = note or bursts.progress.note
+        self.ceilings = Ceilings(bursts.part_rate, self._affordable)
+        self.confirmation = Confirmation(bursts, numerics=numerics, at_least=at_least)
         self._utilization_target = utilization_target
-        self._device = device
         self.headroom: Headroom | None = None
-        self._asks_headroom, self._progress = headroom, progress
+        self._asks_headroom = headroom
         self._first = list(first)
         self._waiting: Challenger | None = None
         self._chooser = self._make_chooser(space)
         self._searched = False
+
+    @property
+    def baseline(self) -> Point:
+        """What candidates are compared with."""
+        return self._bursts.baseline
 
     def run(self) -> StoppedBy:
         """Searches, then races the finalists. Returns why the search stopped."""
@@ -128,8 +114,8 @@ class Search:
         """Measures the rates that the parts of training could reach alone."""
         if self.log.incumbent() is not None:
             answer = self.confirmation.answer()
-            self.ceilings.compute(answer)
-            self.ceilings.loader(answer)
+            for part in PARTS:
+                self.ceilings.rate(answer, part)
 
     def _search(self) -> StoppedBy:
         self.log.await_first(lambda: self._budget.remaining > AWAIT_BASELINE_SHARE * self._budget.seconds)
@@ -150,7 +136,7 @@ class Search:
             turn = self._simpler_turn() if is_late and self._waiting is None else []
             turn = turn or self._next_turn() or self._simpler_turn()
             if not turn:
-                return self._chooser.ended if self._is_bayes else "exhausted"
+                return "exhausted" if self._by_sampler else self._chooser.ended
             self._bursts.challenge(turn)
 
     def _simpler_turn(self) -> list[Challenger]:
@@ -197,14 +183,14 @@ class Search:
         return best is None or not costs.shares_host(point, best) or not costs.is_compiled(point.config)
 
     def _next(self, playing: Sequence[Point]) -> Challenger | None:
-        """The next proposal and its open trial: from other machines' results, otherwise from the sampler."""
+        """The next proposal and its open trial: from other machines' results, else the chooser's or the sampler's."""
         while self._first:
             proposal = self._first.pop(0)
             tried = {trial.burst.point for trial in self.log.trials} | {*playing}
             if proposal.point not in tried and self._refuse_for_now(proposal.point) is None:
                 return self.log.ask(proposal.point), proposal
-        if self._is_bayes:
-            chosen = self._chooser.next(self.log.trials, playing)
+        if not self._by_sampler:
+            chosen = self._chooser.next(playing)
             return None if chosen is None else (self.log.ask(chosen.point), chosen)
 
         def refuse(point: Point) -> str | None:
@@ -217,21 +203,7 @@ class Search:
         return open_trial, Proposal(point, GAIN, f"proposed by {type(self.log.study.sampler).__name__}")
 
     def _make_chooser(self, space: Space) -> Chooser:
-        """Makes the chooser for a space; a `BayesSampler` of the study draws the chooser's proposals."""
-        bursts = self._bursts
-        chooser = Chooser(
-            space, self.baseline, bursts.costs, self._refuse_for_now, self._larger_batch,
-            lambda: bursts.searching_seconds, self.log.incumbent, self.log.design, self._seed,
-        )  # fmt: skip
-        sampler = self.log.study.sampler
-        self._is_bayes = isinstance(sampler, BayesSampler)
-        if isinstance(sampler, BayesSampler):
-            sampler.follow(
-                lambda: chooser.next(self.log.trials),
-                lambda proposal: self.log.parameters(proposal.point),
-                self.log.distributions,
-            )
-        return chooser
+        return Chooser(space, self._bursts, self._refuse_for_now, self._larger_batch, self._seed)
 
     @property
     def _is_past_the_bundle(self) -> bool:
@@ -240,7 +212,7 @@ class Search:
     def _settle_allocator(self) -> None:
         """Compares allocators once on a CPU, in fresh processes, since malloc keeps state. Holds the better one."""
         choices = self.space.choices.get("allocator")
-        if self._device != "cpu" or choices is None or self.log.measurement(self.baseline) is None:
+        if self._bursts.device != "cpu" or choices is None or self.log.measurement(self.baseline) is None:
             return
         held = self.space.preferred.get("allocator", self.baseline.config.allocator)
         tuned = Point(
@@ -269,10 +241,9 @@ class Search:
         fitted, summary = fit(self.baseline, self.space, self._bursts, ended, self.confirmation.agrees)
         self._note(summary)
         if fitted is not None:
-            self.baseline = self._bursts.baseline = fitted
+            self._bursts.baseline = fitted
             self.space = self.space.around(fitted.config)
             self.log.move_to(self.space)
-            self.confirmation = self._confirmation()
             self._chooser = self._make_chooser(self.space)
 
     def _look_for_headroom(self) -> None:
@@ -284,10 +255,7 @@ class Search:
         self.headroom = self._bursts.headroom(self.baseline)
         if self.headroom is not None:
             self.ceilings.learn(self.baseline, "compute", self.headroom.cached_samples_per_second)
-            self._progress.note(headroom_text(self.headroom))
-
-    def _confirmation(self) -> Confirmation:
-        return Confirmation(self.baseline, self._bursts, numerics=self._numerics, at_least=self._at_least)
+            self._bursts.progress.note(headroom_text(self.headroom))
 
     def _reaches_target(self) -> bool:
         """Whether the best point reaches the utilization target, of the GPU's time and of its compute ceiling.
@@ -296,15 +264,13 @@ class Search:
         search for an objective that is no rate continues.
         """
         best = self.log.incumbent()
-        telemetry = (
-            best.burst.measurement.telemetry if best is not None and best.burst.measurement is not None else None
-        )
-        busy = telemetry.device_activity_fraction if telemetry is not None else None
-        if best is None or best.burst.rate is None or busy is None or busy < self._utilization_target:
+        measured = best.burst.measurement if best is not None else None
+        if best is None or measured is None or best.burst.rate is None or not self.log.objective.is_rate:
             return False
-        if not self.log.objective.is_rate:
+        busy = measured.seen.device_activity_fraction
+        if busy is None or busy < self._utilization_target:
             return False
-        ceiling = self.ceilings.compute(best.burst.point)
+        ceiling = self.ceilings.rate(best.burst.point, "compute")
         return ceiling is not None and best.burst.rate >= self._utilization_target * ceiling
 
     def _affordable(self, point: Point) -> bool:

@@ -74,20 +74,20 @@ class Design:
     """The design matrix: turns points into rows of features, and holds the prior of each feature's effect.
 
     Args:
-        space: The search space. Its order of knobs, its preferences and its machine decide the prior.
-        baseline: What the user trains with today; all gains are relative to it.
+        space: The search space. All gains are relative to its baseline; its order of knobs, its preferences and its
+            machine decide the prior.
     """
 
-    def __init__(self, space: Space, baseline: Point) -> None:
-        self._baseline = baseline
+    def __init__(self, space: Space) -> None:
         levels: dict[str, Sequence[Scalar]] = {knob: choices.values for knob, choices in space.choices.items()}
         deviations = {knob: max(NARROWEST, WIDEST * DECAY**place) for place, knob in enumerate(levels)}
         usual = max(NARROWEST, WIDEST * DECAY ** len(levels))
+        own = vars(space.baseline)
         levels |= space.parameters
         self.features = [
             feature
             for knob, values in levels.items()
-            for feature in _features(knob, values, baseline.values.get(knob), deviations.get(knob, usual), space)
+            for feature in _features(knob, values, own.get(knob), deviations.get(knob, usual), space)
         ]
         pairs = [
             (i, j)

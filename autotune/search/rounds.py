@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Point, Speedup, speedup_in
+from autotune.measuring import Burst, Objective, Point, Round, Rounds, Speedup
 
 MAX_ROUNDS = 24
 """After that many rounds, another one would narrow an interval by a fiftieth."""
@@ -29,8 +29,6 @@ the 3 to 6 % by which processes of one config were measured to differ."""
 DECIDED_WIDTH = 0.02
 """Rounds end early once the interval is narrower than ± this share of the ratio. Not tuned."""
 
-Round = dict[Point, Measurement]
-"""The measurements of one round: a fresh process for each point, all of them in turn."""
 Play = Callable[[Sequence[Point], int], Sequence[Burst]]
 """Lets points train in turn, in the round of this number, and keeps the measurements."""
 
@@ -52,10 +50,9 @@ def confirm(
     baseline: Point,
     finalists: Sequence[Point],
     play: Play,
+    earlier: Rounds,
     *,
     affords: Callable[[Sequence[Point]], bool],
-    earlier: Sequence[Round] = (),
-    objective: Objective = SAMPLES_PER_SECOND,
 ) -> None:
     """Plays rounds until decided, out of rounds, or out of time.
 
@@ -66,121 +63,93 @@ def confirm(
         baseline: The point that the finalists are compared with.
         finalists: At least one; a finalist that fails is out.
         play: Lets points train in turn.
+        earlier: Rounds that an interrupted run finished, and what is compared.
         affords: Whether there is time for a round of these points. Half a round is worth nothing.
-        earlier: Rounds that an interrupted run finished.
-        objective: What is compared.
     """
-    rounds = list(earlier)
+    rounds = earlier
     standing = list(finalists)
-    for number in range(len(rounds), MAX_ROUNDS):
-        if len(rounds) >= MIN_DECIDED_ROUNDS and _narrow(baseline, standing, rounds, objective):
+    for number in range(len(earlier.measured), MAX_ROUNDS):
+        if len(rounds.measured) >= MIN_DECIDED_ROUNDS and _narrow(baseline, standing, rounds):
             return
         order = [baseline, *standing]
         if not affords(order):
             return
-        measured = played_round(order, number, play, objective)
-        rounds.append(measured)
-        standing = _still_racing([point for point in standing if point in measured], baseline, rounds, objective)
+        measured = round_of(play(order, number), rounds.objective)
+        rounds = Rounds([*rounds.measured, measured], rounds.objective)
+        standing = _still_racing([point for point in standing if point in measured], baseline, rounds)
         if not standing:
             return
 
 
-def played_round(points: Sequence[Point], number: int, play: Play, objective: Objective = SAMPLES_PER_SECOND) -> Round:
-    """One round, without the points that fail or have no score."""
-    bursts = play(points, number)
-    return {b.point: b.measurement for b in bursts if scored(b, objective) and b.measurement is not None}
+def round_of(bursts: Sequence[Burst], objective: Objective) -> Round:
+    """The round that bursts make, without those that failed or have no score."""
+    ended = ((burst.point, burst.measurement) for burst in bursts if burst.ok and burst.measurement is not None)
+    return {point: measured for point, measured in ended if objective.score(measured) is not None}
 
 
-def scored(burst: Burst, objective: Objective) -> bool:
-    """Whether a burst ended well and measured the objective."""
-    return burst.ok and burst.measurement is not None and objective.score(burst.measurement) is not None
-
-
-def _still_racing(
-    standing: Sequence[Point], baseline: Point, rounds: Sequence[Round], objective: Objective
-) -> list[Point]:
+def _still_racing(standing: Sequence[Point], baseline: Point, rounds: Rounds) -> list[Point]:
     """The finalists that neither the fastest one nor the baseline has clearly beaten in the same rounds.
 
     In the end all but one go: the rest of the time narrows the interval of the answer.
     """
-    speedups = {point: speedup_of(point, baseline, rounds, objective) for point in standing}
-    if len(rounds) >= MIN_DECIDED_ROUNDS:
+    speedups = {point: rounds.speedup(baseline, point) for point in standing}
+    number = len(rounds.measured)
+    if number >= MIN_DECIDED_ROUNDS:
         standing = [point for point in standing if not _hopeless(speedups[point])]
     ratios = {point: speedup.ratio for point in standing if (speedup := speedups[point]) is not None}
-    if len(rounds) < MIN_RACED_ROUNDS or len(ratios) < 2:
+    if number < MIN_RACED_ROUNDS or len(ratios) < 2:
         return list(standing)
     leader = max(ratios, key=lambda point: ratios[point])
-    if len(rounds) >= LONG_RACE_ROUNDS:
+    if number >= LONG_RACE_ROUNDS:
         return [leader]
-    return [point for point in standing if point == leader or not _beaten(point, leader, rounds, objective)]
+    return [point for point in standing if point == leader or not _beaten(point, leader, rounds)]
 
 
 def _hopeless(speedup: Speedup | None) -> bool:
     return speedup is not None and speedup.ratio * (speedup.ci95.high / speedup.ratio) ** HOPELESS_SHARE < 1
 
 
-def _beaten(point: Point, leader: Point, rounds: Sequence[Round], objective: Objective) -> bool:
-    against = speedup_of(point, leader, rounds, objective)
+def _beaten(point: Point, leader: Point, rounds: Rounds) -> bool:
+    against = rounds.speedup(leader, point)
     return against is not None and against.ci95.high < 1
 
 
-def as_good_as_the_fastest(
-    ranked: Sequence[Confirmed], rounds: Sequence[Round], objective: Objective = SAMPLES_PER_SECOND
-) -> list[Point]:
-    """The fastest confirmed point, and all that tie with it.
-
-    Args:
-        ranked: From `rank`.
-        rounds: The measurements of each.
-        objective: What was compared.
-    """
+def as_good_as_the_fastest(ranked: Sequence[Confirmed], rounds: Rounds) -> list[Point]:
+    """The fastest confirmed point, and all that tie with it; `ranked` comes from `rank`."""
     winners = [entry for entry in ranked if entry.speedup.confirmed]
     return [
         entry.point
         for entry in winners
         if entry.point == winners[0].point
         or (
-            entry.speedup.ratio >= TIE * winners[0].speedup.ratio
-            and not _beaten(entry.point, winners[0].point, rounds, objective)
+            entry.speedup.ratio >= TIE * winners[0].speedup.ratio and not _beaten(entry.point, winners[0].point, rounds)
         )
     ]
 
 
-def rank(
-    baseline: Point, rounds: Sequence[Round], failed: Collection[Point] = (), objective: Objective = SAMPLES_PER_SECOND
-) -> list[Confirmed]:
+def rank(baseline: Point, rounds: Rounds, failed: Collection[Point] = ()) -> list[Confirmed]:
     """All points that played the baseline in a round, fastest (by the objective) first.
 
     The fastest of several is flattered by chance: the intervals allow for the number of points.
 
     Args:
         baseline: The point that they are compared with.
-        rounds: The measurements of each.
+        rounds: The rounds.
         failed: Points that failed in a round, which are out.
-        objective: What is compared.
     """
-    points = dict.fromkeys(point for measured in rounds for point in measured if point != baseline)
+    points = dict.fromkeys(point for measured in rounds.measured for point in measured if point != baseline)
     ranked = [
         Confirmed(point, speedup)
         for point in points
-        if point not in failed
-        and (speedup := speedup_of(point, baseline, rounds, objective, among=len(points))) is not None
+        if point not in failed and (speedup := rounds.speedup(baseline, point, among=len(points))) is not None
     ]
     return sorted(ranked, key=lambda entry: entry.speedup.ratio, reverse=True)
 
 
-def speedup_of(
-    point: Point, baseline: Point, rounds: Sequence[Round], objective: Objective = SAMPLES_PER_SECOND, *, among: int = 1
-) -> Speedup | None:
-    """The speed-up over all rounds that hold both, as one `among` several; None without a round."""
-    both = [measured for measured in rounds if point in measured and baseline in measured]
-    return speedup_in(both, baseline, point, objective, among=among) if both else None
-
-
-def _narrow(baseline: Point, standing: Sequence[Point], rounds: Sequence[Round], objective: Objective) -> bool:
+def _narrow(baseline: Point, standing: Sequence[Point], rounds: Rounds) -> bool:
     """Whether every interval is narrow."""
     for point in standing:
-        speedup = speedup_of(point, baseline, rounds, objective)
+        speedup = rounds.speedup(baseline, point)
         if speedup is None or (speedup.ci95.high - speedup.ci95.low) / 2 > DECIDED_WIDTH * speedup.ratio:
             return False
     return True

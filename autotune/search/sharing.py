@@ -32,50 +32,16 @@ POLL_SECONDS = 0.5
 _BEGINNING, _CONFIRMING, _CONFIRMED = "beginning", "confirming", "confirmed"
 
 
-class Alone:
-    """The view of a study that no other machine shares.
-
-    Attributes:
-        distributions: The distributions that other machines draw from, for each parameter the study's first.
-    """
-
-    def __init__(self) -> None:
-        self.distributions: dict[str, BaseDistribution] = {}
-
-    def opened(self, _number: int) -> None:
-        """Does nothing: no other machine has to know."""
-
-    def arrived(self) -> list[FrozenTrial]:
-        """No trials: there is no other machine."""
-        return []
-
-    def is_under_way(self, _parameters: Mapping[str, Any] | None) -> bool:
-        """False: no other machine runs anything."""
-        return False
-
-    def begins(self) -> bool:
-        """True: this machine always runs the baseline."""
-        return True
-
-    def may_confirm(self, _is_enough: Callable[[], bool], _meanwhile: Callable[[], None]) -> bool:
-        """True: this machine always confirms."""
-        return True
-
-    def confirmed(self) -> None:
-        """Does nothing: no other machine waits."""
-
-    def is_over(self) -> bool:
-        """False: this machine never waits for another."""
-        return False
-
-
-class Shared(Alone):
+class Shared:
     """One machine's view of a shared study.
 
     Args:
         study: The study, which all machines have opened in one storage.
         is_over: Returns whether this machine's time has run out, or a user has asked it to end; then it stops waiting.
         note: Receives a note, once, about each thing that this machine waits for.
+
+    Attributes:
+        distributions: The distributions that other machines draw from, for each parameter the study's first.
     """
 
     def __init__(
@@ -84,7 +50,7 @@ class Shared(Alone):
         is_over: Callable[[], bool] = lambda: False,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__()
+        self.distributions: dict[str, BaseDistribution] = {}
         self._study = study
         self._is_over = is_over
         self._note = note

@@ -17,7 +17,6 @@ from optuna.storages.journal import JournalFileBackend
 
 from autotune.errors import UsageError
 from autotune.hardware import running, this_process
-from autotune.search.sampler import BayesSampler
 
 LOCK_SECONDS = 15.0
 """Writing a line takes milliseconds: a process that holds the lock for longer than this is stuck."""
@@ -46,7 +45,7 @@ def open_study(
         name: The name of a new study.
         storage: URL of a relational database; None for the journal.
         journal: The journal's file.
-        sampler: ``bayes``, ``tpe`` or ``random``.
+        sampler: See `make_sampler`.
         seed: The sampler's seed.
         attributes: Must be equal in a study to resume: the objective, the workload's fingerprint, …
         resume: Whether to continue an earlier study.
@@ -138,10 +137,8 @@ def _without_password(text: str, url: str) -> str:
 
 
 def make_sampler(name: str, seed: int) -> BaseSampler:
-    """An Optuna sampler by its short name."""
-    samplers = {"bayes": BayesSampler, "tpe": TPESampler, "random": RandomSampler}
-    sampler: BaseSampler = samplers[name](seed=seed)
-    return sampler
+    """The study's sampler: ``tpe``, or ``random``; with ``bayes`` the search proposes by itself, and none draws."""
+    return TPESampler(seed=seed) if name == "tpe" else RandomSampler(seed)
 
 
 class Journal(JournalFileBackend):

@@ -31,12 +31,12 @@ from autotune.measuring import (
 from autotune.search.distributions import PARAMETER_PREFIX, differing, holds, make_distributions, nearest, takes
 from autotune.search.model import Design
 from autotune.search.ranking import Standing, standings
-from autotune.search.sharing import POLL_SECONDS, Alone, Shared
+from autotune.search.sharing import POLL_SECONDS, Shared
 from autotune.search.storage import beside
 
 Kept = TypeVar("Kept")
-_BURST, _STAGE, _REASON, _ROUND = "burst", "stage", "reason", "round"
-_PAIR, _CHAINED, _TURN = "pair", "chained", "turn"
+STORED = ("burst", "stage", "reason", "round", "pair", "chained", "turn")
+"""What the study keeps of a `Trial`, as attributes of these names."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class TrialLog:
         space: The search space.
         note: Receives notes for the user.
         objective: The objective that scores trials.
-        others: The view of other machines that share the study, if any.
+        others: The other machines that share the study; None if it is this machine's own.
     """
 
     def __init__(
@@ -95,20 +95,20 @@ class TrialLog:
         note: Callable[[str], None] = lambda _: None,
         *,
         objective: Objective = SAMPLES_PER_SECOND,
-        others: Alone | None = None,
+        others: Shared | None = None,
     ) -> None:
         self.study = study
         self.objective = objective
         self._offered = make_distributions(space)
         self.distributions = dict(self._offered)
         self._space = space
-        self.design = Design(space, Point(config=space.baseline))
+        self.design = Design(space)
         self._ranking: tuple[int, tuple[list[Standing], Trial | None]] = 0, ([], None)
         self._note = note
         self._in_memory = False
         self._compiler_noted = False
         self.trials: list[Trial] = []
-        self._others = others or Alone()
+        self._others = others
         if others is not None:
             self.sync()
             return
@@ -131,6 +131,8 @@ class TrialLog:
         self._kept(self._take_in)
 
     def _take_in(self) -> None:
+        if self._others is None:
+            return
         arrived = self._others.arrived()
         self._agree()
         theirs = [trial for frozen in arrived if (trial := _trial_from(frozen, self.objective)) is not None]
@@ -139,7 +141,7 @@ class TrialLog:
 
     def _agree(self) -> None:
         """Adopts the categories that other machines began the study with: it accepts no others."""
-        theirs = self._others.distributions
+        theirs = self._others.distributions if self._others is not None else {}
         if names := differing(theirs, self.distributions):
             self.distributions |= {name: theirs[name] for name in names}
             self._note(
@@ -149,7 +151,8 @@ class TrialLog:
 
     def elsewhere(self, point: Point) -> str | None:
         """Why a point must not run now: another machine is running it."""
-        return "another machine is trying it" if self._others.is_under_way(self.parameters(point)) else None
+        is_tried = self._others is not None and self._others.is_under_way(self.parameters(point))
+        return "another machine is trying it" if is_tried else None
 
     def move_to(self, space: Space) -> None:
         """Continues in a space with more knobs, another baseline, or a held knob."""
@@ -158,22 +161,14 @@ class TrialLog:
         self._offered |= new
         self.distributions |= new
         self._space = space
-        self.design, self._ranking = Design(space, Point(config=space.baseline)), (0, ([], None))
+        self.design, self._ranking = Design(space), (0, ([], None))
         self._agree()
 
-    def run(
-        self,
-        point: Point,
-        stage: str,
-        reason: str,
-        measure: Callable[[], tuple[Burst, Pair | None]],
-        *,
-        round_number: int | None = None,
+    def record(
+        self, burst: Burst, stage: str, reason: str, pair: Pair | None = None, *, round_number: int | None = None
     ) -> Trial:
-        """Runs a point that the search chose, as a trial."""
-        open_trial = self.ask(point)
-        burst, pair = measure()
-        return self.finish(open_trial, stage, reason, burst, pair, round_number=round_number)
+        """Stores a burst that has ended as a trial of its own."""
+        return self.finish(self.ask(burst.point), stage, reason, burst, pair, round_number=round_number)
 
     def ask(self, point: Point) -> optuna.Trial:
         """Opens a trial of a point; end it with `finish`."""
@@ -206,7 +201,7 @@ class TrialLog:
             if earlier is not None:
                 self._tell(open_trial, earlier)
             elif (why := refuse(point)) is not None:
-                open_trial.set_user_attr(_REASON, f"not run: {why}")
+                open_trial.set_user_attr("reason", f"not run: {why}")
                 self._constrain(open_trial, Outcome.OOM)
                 self.study.tell(open_trial, 0.0)
             else:
@@ -225,11 +220,11 @@ class TrialLog:
         Args:
             is_enough: Returns whether there is time to wait.
         """
-        return self._kept(lambda: self._others.may_confirm(is_enough, self._take_in))
+        return self._kept(lambda: self._others is None or self._others.may_confirm(is_enough, self._take_in))
 
     def confirmed(self) -> None:
         """Records, for other machines, that the rounds are over."""
-        self._kept(lambda: self._others.confirmed())  # noqa: PLW0108 - a storage that fails leaves others behind
+        self._kept(lambda: self._others.confirmed() if self._others is not None else None)
 
     def await_first(self, is_enough: Callable[[], bool]) -> None:
         """Waits for the first trial of a shared study, if another machine runs it: all others are compared with it.
@@ -237,8 +232,8 @@ class TrialLog:
         Args:
             is_enough: Returns whether there is time to wait.
         """
-        while not self.trials and is_enough() and not self._kept(lambda: self._others.begins()):  # noqa: PLW0108
-            if self._others.is_over():
+        while not self.trials and is_enough() and not self._kept(lambda: self._others is None or self._others.begins()):
+            if self._others is None or self._others.is_over():
                 return
             time.sleep(POLL_SECONDS)
             self.sync()
@@ -267,12 +262,13 @@ class TrialLog:
         while True:
             self.study.enqueue_trial(parameters)
             open_trial = self._opened(self.study.ask(self.distributions))
-            if open_trial.params == parameters or not isinstance(self._others, Shared):
+            if open_trial.params == parameters or self._others is None:
                 return open_trial
             self.study.tell(open_trial, state=TrialState.FAIL)  # another machine has taken the enqueued parameters
 
     def _opened(self, open_trial: optuna.Trial) -> optuna.Trial:
-        self._others.opened(open_trial.number)
+        if self._others is not None:
+            self._others.opened(open_trial.number)
         return open_trial
 
     def finish(
@@ -317,16 +313,10 @@ class TrialLog:
         return score / measured.samples_per_second
 
     def _store(self, open_trial: optuna.Trial, trial: Trial) -> None:
-        open_trial.set_user_attr(_STAGE, trial.stage)
-        open_trial.set_user_attr(_REASON, trial.reason)
-        if trial.round is not None:
-            open_trial.set_user_attr(_ROUND, trial.round)
-        if trial.turn is not None:
-            open_trial.set_user_attr(_TURN, trial.turn)
-        if trial.pair is not None:
-            open_trial.set_user_attr(_PAIR, trial.pair.model_dump(mode="json"))
-        open_trial.set_user_attr(_CHAINED, trial.chained)
-        open_trial.set_user_attr(_BURST, trial.burst.model_dump(mode="json"))
+        for name in STORED:
+            if (value := getattr(trial, name)) is not None:
+                kept = value.model_dump(mode="json") if isinstance(value, (Burst, Pair)) else value
+                open_trial.set_user_attr(name, kept)
         self._tell(open_trial, trial)
 
     def _kept(self, action: Callable[[], Kept]) -> Kept:
@@ -346,7 +336,7 @@ class TrialLog:
         if self._in_memory:
             raise error
         self._in_memory = True
-        self._others = Alone()
+        self._others = None  # a storage that fails leaves them behind
         self._move_to(optuna.create_study(sampler=self.study.sampler, direction="maximize"))
         self._note(
             f"the trials can no longer be stored ({type(error).__name__}: {error}): "
@@ -410,16 +400,9 @@ class TrialLog:
 def _trial_from(frozen: FrozenTrial, objective: Objective) -> Trial | None:
     """A finished trial of an earlier run; None if it never ran."""
     attributes = frozen.user_attrs
-    if frozen.state is not TrialState.COMPLETE or _BURST not in attributes:
+    if frozen.state is not TrialState.COMPLETE or "burst" not in attributes:
         return None
-    return Trial(
-        burst=Burst.model_validate(attributes[_BURST]),
-        stage=attributes.get(_STAGE, ""),
-        reason=attributes.get(_REASON, ""),
-        round=attributes.get(_ROUND),
-        pair=Pair.model_validate(attributes[_PAIR]) if _PAIR in attributes else None,
-        chained=attributes.get(_CHAINED),
-        turn=attributes.get(_TURN),
-        resumed=True,
-        objective=objective,
-    )
+    kept = {name: attributes[name] for name in STORED if name in attributes}
+    pair = kept.get("pair") and Pair.model_validate(kept["pair"])
+    kept |= {"burst": Burst.model_validate(kept["burst"]), "pair": pair}
+    return Trial(**kept, resumed=True, objective=objective)

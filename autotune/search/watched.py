@@ -42,7 +42,7 @@ def growths(
             within_epoch=samples is not None and passed < samples,
         )  # fmt: skip
         if what == "GPU clock":
-            clock = measured.telemetry.sm_clock_mhz if measured.telemetry is not None else None
+            clock = measured.seen.sm_clock_mhz
             notable = clock is not None and 60 * growth.per_second >= NOTABLE_CLOCK * clock
         else:
             limit = max(NOTABLE_SECONDS, epoch_seconds or 0.0)

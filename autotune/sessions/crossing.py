@@ -12,7 +12,18 @@ from autotune.bursts.runner import Runner, look_at_machine, make_runner
 from autotune.errors import ResultFileError, UsageError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts, format_scalar, idle_knobs
-from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Outcome, Point, Speedup, pool
+from autotune.measuring import (
+    SAMPLES_PER_SECOND,
+    Burst,
+    Measurement,
+    Objective,
+    Outcome,
+    Point,
+    Round,
+    Rounds,
+    Speedup,
+    pool,
+)
 from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
 from autotune.results.files import OtherKindError
 from autotune.results.result import Result, Side, WorkloadRecord, read_result
@@ -20,7 +31,7 @@ from autotune.scripts import Script
 from autotune.search.costs import Costs
 from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
-from autotune.search.rounds import Round, confirm, scored, speedup_of
+from autotune.search.rounds import confirm, round_of
 from autotune.search.stopping import Budget, plan_for, round_plan
 from autotune.search.trials import Trial
 from autotune.sessions.opening import opened
@@ -143,7 +154,7 @@ def run_in_turn(
         bursts = runner.play(points, plan.of_round(number), min(sum(map(deadline, points)), budget.remaining))
         trials.extend(Trial(burst, "in turn", f"round {number + 1}") for burst in bursts)
         failed.extend(burst for burst in bursts if not burst.ok)
-        rounds.append({b.point: b.measurement for b in bursts if scored(b, objective) and b.measurement is not None})
+        rounds.append(round_of(bursts, objective))
         for burst in bursts:
             progress.burst(burst, None, None, budget.remaining)
         return bursts
@@ -154,7 +165,7 @@ def run_in_turn(
         return sum(costs.fresh_seconds(point.config, plan) for point in points) <= budget.remaining
 
     if others:
-        confirm(reference, others, play, affords=affords, objective=objective)
+        confirm(reference, others, play, Rounds((), objective), affords=affords)
     else:
         play([reference], 0)
     return [measured for measured in rounds if measured], failed
@@ -316,7 +327,7 @@ def _compared(
         return None, failure
     if (broken := breakdown(other, failed)) is not None:
         return None, f"{name} {broken.ending}"
-    speedup = speedup_of(theirs, other, rounds, source.objective)
+    speedup = Rounds(rounds, source.objective).speedup(other, theirs)
     return speedup, None if speedup is not None else "no round of both ended well"
 
 

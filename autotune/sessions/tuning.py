@@ -25,6 +25,7 @@ from autotune.scripts.changes import held_knobs
 from autotune.scripts.facts import record_of
 from autotune.scripts.sameness import ScriptNumerics
 from autotune.scripts.seen import SeenScript
+from autotune.search.bursts import Bursts
 from autotune.search.driver import Search
 from autotune.search.evaluation import EVALUATION, evaluation_batch
 from autotune.search.interrupts import Stop
@@ -118,19 +119,15 @@ class Tuning:
         options, baseline = self.options, Point(config=setting.facts.baseline)
         kept = EVALUATION.seconds(self.budget.seconds) if options.evaluation else 0.0
         kept += SCALING.seconds(self.budget.seconds) if setting.searches_ranks else 0.0
+        budget, limit = self.budget.shortened(kept), setting.memory_limit_bytes
         return Search(
             space,
-            baseline,
-            runner,
-            log,
-            self.budget.shortened(kept),
-            self.progress,
+            Bursts(baseline, runner, log, budget, self.progress, setting.device, limit),
             first=[candidate.proposal for candidate in tried if candidate.proposal is not None],
             utilization_target=options.utilization_target,
             at_least=options.at_least,
             seed=options.seed,
-            memory_limit_bytes=setting.memory_limit_bytes,
-            device=setting.device,
+            by_sampler=options.sampler != "bayes",
             numerics=self._numerics(runner, baseline),
             note=self._note,
             headroom=setting.seen is None or bool(setting.seen.loaders),

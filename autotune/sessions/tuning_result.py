@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
@@ -15,6 +16,7 @@ from autotune.measuring import Burst, Measurement, Numerics, Outcome, Point, Pro
 from autotune.results.result import (
     CardState,
     Constraints,
+    Diagnosis,
     Evaluation,
     Result,
     Scaling,
@@ -26,7 +28,7 @@ from autotune.results.result import (
 )
 from autotune.results.summary import spread_text
 from autotune.scripts.seen import SeenScript
-from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
+from autotune.search.diagnosis import Evidence, advise, copy_ceiling
 from autotune.search.driver import Search, StoppedBy
 from autotune.search.proposal import CONFIRM
 from autotune.search.rounds import MIN_DECIDED_ROUNDS
@@ -122,7 +124,6 @@ def make_result(
     best, speedup, reason = judge(search)
     before, after = _sides(search, best, speedup)
     sides: dict[SideName, Side] = {"baseline": before, "best": after} if best != search.baseline else {"best": after}
-    machine = hardware, setting.device
     return Result(
         status="partial" if stopped_by == "interrupted" else "complete",
         created=datetime.now(timezone.utc),
@@ -151,21 +152,7 @@ def make_result(
             warm_start=records(tried, trials, best, search.baseline),
         ),
         trials=tuple(trial_record(trial, search.baseline) for trial in trials),
-        diagnosis=diagnose(
-            _evidence(search, after, setting, profiles.get(best)),
-            profiles.get(search.baseline),
-            search.headroom,
-            (
-                growth
-                for name, side in sides.items()
-                for growth in growths(name, side.measurement, *machine, facts.samples)
-            ),
-            (
-                share
-                for name, side in sides.items()
-                for share in peak_shares(name, side, *machine, facts, search.ceilings.of(side.point))
-            ),
-        ),
+        diagnosis=_diagnosis(search, sides, setting, profiles),
         evaluation=findings.evaluation,
         scaling=findings.scaling,
     )
@@ -223,23 +210,38 @@ def _why_nothing(search: Search, setting: Setting) -> str:
     return f"none of {len(trials)} bursts completed{why}"
 
 
-def _evidence(search: Search, best: Side, setting: Setting, profile: Profile | None) -> Evidence | None:
-    """The evidence for the diagnosis of the answer."""
+def _diagnosis(
+    search: Search, sides: Mapping[SideName, Side], setting: Setting, profiles: Mapping[Point, Profile]
+) -> Diagnosis:
+    """What limits the answer, and what its author can change."""
+    best, facts, machine = sides["best"], setting.facts, (setting.hardware, setting.device)
     if best.measurement is None:
-        return None
-    copying = copy_ceiling(setting.hardware, setting.device, setting.facts)
-    return Evidence(
+        return Diagnosis(data_wait_fraction=None, headroom=search.headroom)
+    ceilings, profile = search.ceilings.of(best.point), profiles.get(best.point)
+    evidence = Evidence(
         config=best.config,
         measured=best.measurement,
-        ceilings=search.ceilings.of(best.point) | {"copy": copying},
+        ceilings=ceilings | {"copy": copy_ceiling(*machine, facts)},
         device=setting.device,
         cpus=setting.hardware.cpu.budget,
         memory_limit_bytes=setting.memory_limit_bytes,
-        facts=setting.facts,
+        facts=facts,
         memory=search.memory_line(best.point),
         batch_is_free=setting.effective_batch is None,
         profile=profile,
         throttled=search.confirmation.throttled(best.point),
+    )
+    growth = [growths(name, side.measurement, *machine, facts.samples) for name, side in sides.items()]
+    shares = [peak_shares(name, side, *machine, facts, search.ceilings.of(side.point)) for name, side in sides.items()]
+    return Diagnosis(
+        ceilings=dict(evidence.ceilings),
+        data_wait_fraction=best.measurement.data_wait_fraction,
+        headroom=search.headroom,
+        advice=advise(evidence),
+        growth=tuple(itertools.chain(*growth)),
+        peak_shares=tuple(itertools.chain(*shares)),
+        before=profiles.get(search.baseline),
+        after=profile,
     )
 
 

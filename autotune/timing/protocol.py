@@ -22,7 +22,7 @@ class Command:
             - ``leave``: the same, then its loader ends
             - ``end``: the process ends
         player: The player's number.
-        seat: Describes the config of a player that joins.
+        seat: What a player that joins trains: its request, or the part of it that a script reads.
         start: Go to this position in the stream of samples first.
         until: Train to this position in the stream of samples.
         leads_in: The block is warm-up, and belongs to no measurement.

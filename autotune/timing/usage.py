@@ -8,8 +8,7 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic, perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
@@ -222,28 +221,12 @@ class Looks:
         return taken
 
 
-@dataclass(frozen=True)
-class CpuSeconds:
-    """CPU time spent until now, in seconds over all CPUs."""
-
-    at: float
-    busy: float
-    idle: float
-    stolen: float
-    own: float
-
-
-def shares(before: CpuSeconds, after: CpuSeconds) -> dict[str, float]:
-    """Fractions of all CPUs between two readings, by the names of `measuring.TelemetrySummary`."""
-    seconds, own = after.at - before.at, after.own - before.own
+def shares(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Fractions of all CPUs between two readings of `Processors`, by the names of `measuring.TelemetrySummary`."""
+    spent = {name: now - before[name] for name, now in after.items()}
+    seconds = spent.pop("seconds")
     if seconds <= 0:
         return {"seconds": 0.0}
-    spent = {
-        "cpu_fraction": own,
-        "foreign_cpu_fraction": after.busy - before.busy - own,
-        "idle_cpu_fraction": after.idle - before.idle,
-        "stolen_cpu_fraction": after.stolen - before.stolen,
-    }
     capacity = seconds * (os.cpu_count() or 1)
     # The system counts in ticks of 10 ms, so that short spans can come out below zero.
     return {"seconds": seconds, **{name: min(1.0, max(0.0, part / capacity)) for name, part in spent.items()}}
@@ -272,26 +255,34 @@ class Processors:
         lost = lost_fraction(seen.get("foreign_cpu_fraction", 0.0), seen.get("idle_cpu_fraction"))
         return seen.get("stolen_cpu_fraction", 0.0) + lost
 
-    def _read(self) -> CpuSeconds | None:
-        """CPU time until now; None if it cannot be read, as when the user's code has taken every file descriptor."""
+    def _read(self) -> dict[str, float] | None:
+        """CPU time until now, in seconds over all CPUs, by the names of the shares; ``seconds`` is the time itself.
+
+        None if it cannot be read, as when the user's code has taken every file descriptor.
+        """
         try:
             busy, idle, stolen = _machine_seconds()
             own = _total(processes(self._top), _cpu_seconds)
             own += _total(self._helpers, lambda process: _cpu_seconds(process, with_ended=False))
         except _not_read():
             return None
-        return CpuSeconds(at=monotonic(), busy=busy, idle=idle, stolen=stolen, own=own)
+        return {
+            "seconds": monotonic(), "cpu_fraction": own, "foreign_cpu_fraction": busy - own,
+            "idle_cpu_fraction": idle, "stolen_cpu_fraction": stolen,
+        }  # fmt: skip
 
 
 class UsageWatch:
-    """Watches memory from its own thread, and the processors and the allocator while a block is trained.
+    """Watches memory from its own thread, and the processors and counters while a block is trained.
 
     Args:
         limit_bytes: Limit of the memory of all processes; None for no limit.
         exceeded: Called by the thread with the memory in use if it exceeds the limit, to end the process.
         top: The topmost process that is watched, with its descendants; None for the current process.
         helpers: Further processes whose work is no load of others.
-        retries: Returns how often the device's allocator has had to try again so far; None if that is not counted.
+        counters: Functions that read what else is counted, each None where it is not, by the names of
+            `measuring.TelemetrySummary`.
+        gpu: Watches GPUs in the same way, and has `begin`, `end` and `close`.
         peaks: Whether memory that a process took between two looks counts too, and before the watch began.
     """
 
@@ -302,7 +293,8 @@ class UsageWatch:
         *,
         top: int | None = None,
         helpers: Sequence[int] = (),
-        retries: Callable[[], int | None] = lambda: None,
+        counters: Mapping[str, Callable[[], float | None]] = {},
+        gpu: Any = None,
         peaks: bool = False,
     ) -> None:
         self.top = top
@@ -310,7 +302,8 @@ class UsageWatch:
         self._helpers, self._with_peaks = helpers, peaks
         self._peak_bytes = self._counted_at_bytes = 0
         self._processors: Processors | None = None
-        self._retries, self._retries_before = retries, retries()
+        self._counters, self._gpu = counters, gpu
+        self._before = self._counted()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="autotune-usage", daemon=True)
 
@@ -318,15 +311,32 @@ class UsageWatch:
         """Starts the thread."""
         self._thread.start()
 
+    def __enter__(self) -> UsageWatch:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        if self._gpu is not None:
+            self._gpu.close()
+        self._thread.join(timeout=1.0)
+
     def begin(self) -> None:
         """Begins a block: what was spent before does not count."""
-        self._retries_before = self._retries()
+        if self._gpu is not None:
+            self._gpu.begin()
+        self._before = self._counted()
         self._processors = Processors(self.top, self._helpers)
 
     def end(self) -> dict[str, Any]:
         """Ends a block; returns its figures, by the names of `measuring.TelemetrySummary`."""
         figures: dict[str, Any] = self._processors.shares() if self._processors is not None else {"seconds": 0.0}
-        return {**figures, "allocator_retries": increase(self._retries_before, self._retries())}
+        now = self._counted()
+        figures |= {name: increase(before, now[name]) for name, before in self._before.items()}
+        return figures | (self._gpu.end() if self._gpu is not None else {})
+
+    def _counted(self) -> dict[str, float | None]:
+        return {name: read() for name, read in self._counters.items()}
 
     def peak_bytes(self) -> int | None:
         """Peak memory so far, including now; None where the system does not report it."""

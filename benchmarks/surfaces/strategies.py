@@ -14,6 +14,7 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
+from autotune.search.bursts import Bursts
 from autotune.search.driver import Search
 from autotune.search.ranking import standings
 from autotune.search.stopping import Budget
@@ -59,10 +60,8 @@ def autotune(
     playback = Playback(surface, clock, seed)
     study = optuna.create_study(sampler=make_sampler(sampler, seed), direction="maximize")
     log = TrialLog(study, space)
-    search = Search(
-        space, Point(config=space.baseline), playback, log, Budget(budget_seconds, clock=clock), Quiet(),
-        seed=seed,
-    )  # fmt: skip
+    bursts = Bursts(Point(config=space.baseline), playback, log, Budget(budget_seconds, clock=clock), Quiet())
+    search = Search(space, bursts, seed=seed, by_sampler=sampler != "bayes")
     search.run()
     choices: list[tuple[float, TrainConfig]] = []
     searched: list[Trial] = []

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from autotune.bursts.hosts.endings import classify
 from autotune.bursts.hosts.isolation import Isolation
-from autotune.bursts.hosts.protocol import BurstPlan, PipeReporter, Request, Seat
+from autotune.bursts.hosts.protocol import BurstPlan, PipeReporter, Request
 from autotune.bursts.hosts.running_job import Ended, Live
 from autotune.bursts.jobs.host_job import HostGate, HostPlayer
 from autotune.bursts.jobs.prepared import Prepared
@@ -42,11 +42,11 @@ class SoloIsolation:
     def open(self, request: Request, _: float) -> Live:
         """A host that has taken its first steps, or has failed."""
         live = Live(len(self._jobs) + 1, cast("Any", None), forked=False, began=time.monotonic(), kills_before=0)
-        tuned = Tuned((request.point or Point(config=self._workload.baseline_config)).config)
+        tuned = Tuned(request.point.config)
         reporter = PipeReporter(cast("Any", _Lines(live)), live.number)
         host = HostGate(request, ready(self._workload, tuned), reporter)
         self._jobs[live.number] = host, reporter
-        self._do(live, Command("join", FIRST, request.seat, frees=request.plan.frees))
+        self._do(live, Command("join", FIRST, request, frees=request.plan.frees))
         return live
 
     def command(self, live: Live, command: Command) -> None:
@@ -122,10 +122,9 @@ class Alone(HostGate):
     def __init__(self, workload: Workload, trainer: Drain) -> None:
         self.told: dict[str, Any] = {}
         prepared = ready(workload, trainer.tuned)
-        super().__init__(Request(job="host"), prepared, cast("Any", self))
-        self._one = HostPlayer(
-            FIRST, lambda *_: trainer, Seat(point=Point(config=trainer.tuned.config)), prepared, shared=False
-        )
+        request = Request(job="host", point=Point(config=trainer.tuned.config))
+        super().__init__(request, prepared, cast("Any", self))
+        self._one = HostPlayer(FIRST, lambda *_: trainer, request, prepared, shared=False)
         self.train(Command("join"))
         self._one.release_workers()
 
@@ -173,7 +172,7 @@ class ReadyHost:
     stands = True
 
     def __init__(self, **event: Any) -> None:
-        self._event = {"event": "ready", "epoch_samples": 512, "reads_batches": True, **event}
+        self._event = {"event": "ready", "starts": [], "epoch_samples": 512, "reads_batches": True, **event}
 
     def seat(self) -> int:
         """The first."""

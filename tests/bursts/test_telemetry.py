@@ -11,21 +11,20 @@ from types import SimpleNamespace
 
 import pytest
 
+from autotune.bursts.gpu_telemetry import GpuTelemetry, processes_of_run
 from autotune.bursts.hosts.protocol import BurstPlan
-from autotune.bursts.telemetry.gpu_telemetry import GpuTelemetry, processes_of_run
-from autotune.bursts.telemetry.sampling import Telemetry
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Point
-from autotune.timing.usage import CpuSeconds, shares
+from autotune.timing.usage import UsageWatch, processes, shares
 from tests.conftest import RunnerOf
 
 ONE_THREAD = Point(config=TrainConfig(num_threads=1))
 PLAN = BurstPlan(measure_seconds=1.0)
 
 
-def seconds(at: float, *, busy: float, idle: float, own: float, stolen: float = 0.0) -> CpuSeconds:
+def seconds(at: float, *, busy: float, idle: float, own: float) -> dict[str, float]:
     """A reading of the CPU counters."""
-    return CpuSeconds(at=at, busy=busy, idle=idle, stolen=stolen, own=own)
+    return {"seconds": at, "cpu_fraction": own, "foreign_cpu_fraction": busy - own, "idle_cpu_fraction": idle}
 
 
 def test_cpu_time_that_is_not_ours_is_foreign() -> None:
@@ -46,7 +45,7 @@ def test_rounding_of_the_counters_never_shows_as_negative_load() -> None:
 
 def test_the_memory_of_children_counts() -> None:
     """The peak holds what a child allocated while it ran."""
-    with Telemetry(None, lambda _: None) as telemetry:
+    with UsageWatch(None, lambda _: None, peaks=True) as telemetry:
         before = telemetry.peak_bytes() or 0
         code = "import time; block = bytearray(200_000_000); block[::4096] = b'x' * len(block[::4096]); time.sleep(1.5)"
         subprocess.run([sys.executable, "-c", code], check=True)
@@ -56,7 +55,7 @@ def test_the_memory_of_children_counts() -> None:
 def test_passing_the_limit_is_told() -> None:
     """The one who asked learns what was seen when the tree takes more than the limit."""
     seen: list[int] = []
-    with Telemetry(1000, seen.append):
+    with UsageWatch(1000, seen.append):
         deadline = time.monotonic() + 10
         while not seen and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -67,13 +66,13 @@ def test_passing_the_limit_is_told() -> None:
 def test_what_the_allocator_asked_again_counts_in_the_timed_part() -> None:
     """Not what it did before, while memory filled; and each part counts its own."""
     counter = iter([2, 5, 6, 6, 6])  # when it is made, then at both ends of two parts
-    with Telemetry(None, lambda _: None, retries=lambda: next(counter)) as telemetry:
+    with UsageWatch(None, lambda _: None, counters={"allocator_retries": lambda: next(counter)}) as telemetry:
         telemetry.begin()
         first = telemetry.end()
         telemetry.begin()
         second = telemetry.end()
     assert (first["allocator_retries"], second["allocator_retries"]) == (1, 0)
-    with Telemetry(None, lambda _: None) as telemetry:
+    with UsageWatch(None, lambda _: None, counters={"allocator_retries": lambda: None}) as telemetry:
         telemetry.begin()
         assert telemetry.end()["allocator_retries"] is None
 
@@ -179,7 +178,7 @@ class FakeNvml:
 
 def watched(nvml: FakeNvml) -> dict[str, object]:
     """The figures after four samples."""
-    gpu = GpuTelemetry(nvml, "GPU-1")
+    gpu = GpuTelemetry(nvml, "GPU-1", processes)
     gpu.begin()
     for _ in range(4):
         gpu.sample()
@@ -208,7 +207,7 @@ def test_a_card_without_performance_counters_gives_the_rest() -> None:
 def test_counter_samples_are_given_back() -> None:
     """Each once, however often a timed part begins and ends: who frees one twice ends the process."""
     nvml = FakeNvml()
-    gpu = GpuTelemetry(nvml, "GPU-1")
+    gpu = GpuTelemetry(nvml, "GPU-1", processes)
     for act in (gpu.begin, gpu.begin, gpu.end, gpu.end, gpu.begin, gpu.end):
         act()
     assert nvml.held == []
@@ -243,7 +242,7 @@ def test_other_programs_are_foreign_and_our_own_are_not() -> None:
 def test_in_a_container_only_a_free_gpu_is_known_to_be_free(before: tuple[int, ...], told: int | None) -> None:
     """Ids are the host's there: whether 7 is ours cannot be told, and nothing is claimed."""
     nvml = held_by(*before)
-    gpu = GpuTelemetry(nvml, "GPU-1")
+    gpu = GpuTelemetry(nvml, "GPU-1", processes)
     gpu.begin()
     nvml.processes = held_by(*before, 4711).processes  # this process, as the host counts
     figures = gpu.end()
@@ -260,7 +259,7 @@ def test_a_driver_that_lists_nobody_tells_nothing() -> None:
 
 def test_one_gpu_of_several_tells_no_energy() -> None:
     """The samples are those of all ranks: over one card's joules they would be several times too many."""
-    gpu = GpuTelemetry(FakeNvml(), "GPU-1", of_all=False)
+    gpu = GpuTelemetry(FakeNvml(), "GPU-1", processes, of_all=False)
     gpu.begin()
     gpu.sample()
     figures = gpu.end()

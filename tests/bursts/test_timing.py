@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from autotune.bursts.hosts.protocol import BurstPlan, Seat
+from autotune.bursts.hosts.protocol import BurstPlan, Request
 from autotune.bursts.jobs.host_job import HostPlayer, stepper_of
 from autotune.bursts.jobs.trainer import Learner
 from autotune.knobs.config import TrainConfig
@@ -201,9 +201,9 @@ def test_the_start_of_a_loader_that_is_made_anew_is_reported() -> None:
     """A player continues with a new loader where another player's worker has died: its start counts too."""
     workload = sleepy.build(samples=64, batch_size=4, num_workers=1, persistent_workers=True)
     tuned = Tuned(workload.baseline_config)
-    learner, seat = Learner(workload, tuned), Seat(point=Point(config=tuned.config))
-    make = partial(stepper_of, workload, tuned, "all", learner)
-    player = HostPlayer(FIRST, make, seat, solo.ready(workload, tuned), shared=False)
+    request = Request(job="host", point=Point(config=tuned.config))
+    make = partial(stepper_of, workload, tuned, "all", Learner(workload, tuned))
+    player = HostPlayer(FIRST, make, request, solo.ready(workload, tuned), shared=False)
     starts = []
     for _ in range(2):
         player.trainer.micro_step()

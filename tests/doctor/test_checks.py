@@ -303,7 +303,7 @@ def test_what_does_not_work_is_left_out_by_value(
 def test_each_value_that_a_knob_names_for_trial_is_tried(
     monkeypatch: pytest.MonkeyPatch, machine: Callable[[], Hardware], device: DeviceKind
 ) -> None:
-    """Several at a time, as far as they go together; the CPU here has no precision but fp32."""
+    """By itself; the CPU here has no precision but fp32."""
     tried: list[set[tuple[str, object]]] = []
     monkeypatch.setattr(features, "_reason", lambda _, case: tried.append(set(case.items())))
     list(features.arithmetic(Clinic(machine(), device)))
@@ -314,7 +314,6 @@ def test_each_value_that_a_knob_names_for_trial_is_tried(
         if device in devices and name != "compile_mode" and (device == "cuda" or name != "precision")
     }
     assert set.union(*tried) == expected
-    assert len(tried) < len(expected)
 
 
 def test_rates_that_are_off_three_times_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,5 +369,5 @@ def test_only_what_is_decisive_costs_trust() -> None:
 
 def test_a_value_is_tried_in_the_half_precision_that_it_goes_with() -> None:
     """Sums in fp16 say nothing about bf16."""
-    cases = features._together({"precision": ("bf16", "fp16"), "fp16_accumulation": (True,), "allocator": ("tuned",)})
-    assert {"precision": "fp16", "fp16_accumulation": True} in cases
+    case = features._case(Clinic(gpu_machine(), "cuda"), "fp16_accumulation", True)
+    assert case == {"precision": "fp16", "fp16_accumulation": True}

@@ -13,7 +13,6 @@ import optuna
 import pytest
 
 from autotune.bursts.hosts import cleanup
-from autotune.bursts.hosts.endings import burst_from
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan, Request
 from autotune.bursts.runner import ProcessRunner
@@ -129,11 +128,8 @@ def test_a_fault_beside_a_partner_is_no_harm_to_it(
         for target, config in sides
     ]  # fmt: skip
     deadline = time.monotonic() + scenario.deadline_seconds + PARTNER_SECONDS
-    played = play_round(server, requests, PLAN, deadline, seed=0)
+    faulty, partner = play_round(server, requests, PLAN, deadline, seed=0)
     assert time.monotonic() <= deadline + OVERRUN_SECONDS
-    faulty, partner = (
-        burst_from(Point(config=config), ended) for (_, config), ended in zip(sides, played.ended, strict=True)
-    )
     if scenario.where == "ends:stops_forkserver":  # commands go through it: both sides hang, and go with it
         assert faulty.outcome in {Outcome.TIMEOUT, Outcome.CRASHED}
     else:
@@ -160,7 +156,7 @@ def test_graph_breaks_and_recompilations_are_seen_and_told(server: Isolation) ->
     told: list[str] = []
     log = TrialLog(optuna.create_study(direction="maximize"), make_space(), told.append)
     for _ in range(2):
-        log.run(burst.point, "stage", "reason", lambda: (burst, None))
+        log.record(burst, "stage", "reason")
     assert [note for note in told if "TORCH_LOGS=graph_breaks,recompiles" in note] == told[:1] == told
 
 

@@ -42,7 +42,7 @@ def open_in(folder: Path, *, url: str | None = None, resume: bool = False) -> op
 def run_burst(log: TrialLog, batch_size: int) -> None:
     """One burst, recorded."""
     point = Point(config=TrainConfig(batch_size=batch_size))
-    log.run(point, "stage", "reason", lambda: (Burst(point=point, outcome=Outcome.CRASHED, seconds=1.0), None))
+    log.record(Burst(point=point, outcome=Outcome.CRASHED, seconds=1.0), "stage", "reason")
 
 
 def sizes(log: TrialLog) -> list[int]:

@@ -6,38 +6,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autotune.fleet import Campaign, Job, MachineKind
-from autotune.fleet.campaign import Event
+from autotune.fleet.campaign import Ending
 from autotune.fleet.job import Reply
 
 KINDS = {"a": MachineKind(), "b": MachineKind()}
 
 
-def home(machine: str, result: str | None = "found", status: int | None = 0, log: str = "") -> Event:
+def home(machine: str, result: str | None = "found", status: int | None = 0, log: str = "") -> Ending:
     """A job that ended by itself."""
-    return Event(machine, "done", Reply(status, result, log))
+    return Ending(machine, "done", Reply(status, result, log))
 
 
 @dataclass
 class Scripted:
-    """An engine that answers each job of a machine with the next of its events."""
+    """An engine that answers each job of a machine with the next of its endings."""
 
-    events_of: dict[str, list[Event]]
+    endings_of: dict[str, list[Ending]]
     sent: list[str] = field(default_factory=list)
     cancelled: bool = False
-    _ended: list[Event] = field(default_factory=list)
+    _ended: list[Ending] = field(default_factory=list)
 
     def start(self, job: Job, kind: MachineKind) -> None:
         self.sent.append(job.machine)
-        if self.events_of[job.machine]:
-            self._ended.append(self.events_of[job.machine].pop(0))
+        if self.endings_of[job.machine]:
+            self._ended.append(self.endings_of[job.machine].pop(0))
 
-    def events(self, seconds: float) -> Sequence[Event]:
+    def endings(self, seconds: float) -> Sequence[Ending]:
         ended, self._ended = self._ended, []
         return ended
 
     def cancel(self) -> None:
         self.cancelled = True
-        self._ended += [home(machine, "partial") for machine in self.events_of]
+        self._ended += [home(machine, "partial") for machine in self.endings_of]
 
     def close(self) -> None:
         """Nothing runs."""
@@ -65,7 +65,7 @@ def test_what_comes_home_is_kept_at_once_in_the_order_of_the_file() -> None:
     """All machines work at once, and the answer reads as the file does."""
     kept: dict[str, str] = {}
     endings = campaign(Scripted({"a": [home("a")], "b": [home("b", "other")]}), kept).run(job)
-    assert [(ending.machine, ending.fate, ending.told) for ending in endings] == [
+    assert [(ending.machine, ending.fate, ending.message) for ending in endings] == [
         ("a", "done", "kept found"),
         ("b", "done", "kept other"),
     ]
@@ -74,7 +74,7 @@ def test_what_comes_home_is_kept_at_once_in_the_order_of_the_file() -> None:
 
 def test_a_lost_machine_is_tried_once_more() -> None:
     """A node that went down may have been bad luck, and the second one knows what the others found."""
-    engine = Scripted({"a": [home("a")], "b": [Event("b", "lost", reason="the node died"), home("b")]})
+    engine = Scripted({"a": [home("a")], "b": [Ending("b", "lost", message="the node died"), home("b")]})
     endings = campaign(engine).run(job)
     assert engine.sent == ["a", "b", "b"]
     assert endings[1].fate == "done"
@@ -82,16 +82,16 @@ def test_a_lost_machine_is_tried_once_more() -> None:
 
 def test_a_machine_that_is_lost_again_is_told_and_the_others_count() -> None:
     """A partial fleet is a result."""
-    lost = [Event("b", "lost", reason="the node died")] * 2
+    lost = [Ending("b", "lost", message="the node died")] * 2
     endings = campaign(Scripted({"a": [home("a")], "b": lost})).run(job)
     assert [ending.fate for ending in endings] == ["done", "lost"]
-    assert endings[1].told == "the node died"
+    assert endings[1].message == "the node died"
 
 
 def test_an_absent_machine_is_not_tried_again() -> None:
     """No second try makes a label appear."""
-    engine = Scripted({"a": [home("a")], "b": [Event("b", "absent", reason="no node has it")]})
-    assert campaign(engine).run(job)[1].told == "no node has it"
+    engine = Scripted({"a": [home("a")], "b": [Ending("b", "absent", message="no node has it")]})
+    assert campaign(engine).run(job)[1].message == "no node has it"
     assert engine.sent == ["a", "b"]
 
 
@@ -99,7 +99,7 @@ def test_a_command_that_failed_tells_its_own_error() -> None:
     """What it printed after "error:" is the reason, wherever the terminal broke the line."""
     log = "Traceback …\nerror: the target x:build cannot be\nimported; check it\n"
     ending = campaign(Scripted({"a": [home("a", None, 2, log)], "b": [home("b")]})).run(job)[0]
-    assert (ending.fate, ending.told) == ("failed", "the target x:build cannot be imported; check it")
+    assert (ending.fate, ending.message) == ("failed", "the target x:build cannot be imported; check it")
     assert ending.log == log
 
 
@@ -107,8 +107,8 @@ def test_a_command_that_hung_or_brought_rubbish_is_told() -> None:
     """Neither is a result."""
     engine = Scripted({"a": [home("a", None, None, "compiling")], "b": [home("b", "broken")]})
     hung, broken = campaign(engine).run(job)
-    assert hung.told == "it hung, and was killed; it printed last: compiling"
-    assert (broken.fate, "the file is broken" in broken.told) == ("failed", True)
+    assert hung.message == "it hung, and was killed; it printed last: compiling"
+    assert (broken.fate, "the file is broken" in broken.message) == ("failed", True)
 
 
 def test_an_interruption_brings_home_what_there_is() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.fleet.job import FOLDER, RESULT, WARM_START, Job, run_job
+from autotune.fleet.job import FOLDER, RESULT, WARM_START, Job, Reply, run_job
 from tests.factories import make_result
 from tests.processes import ROOT, has_measured
 
@@ -24,17 +24,17 @@ def test_a_job_finds_its_files_and_brings_back_what_it_wrote(tmp_path: Path, mon
     monkeypatch.setattr("tempfile.tempdir", None)
     files = {"from-other.json": make_result().model_dump_json(by_alias=True)}
     arguments = ("compare", f"{FOLDER}/from-other.json", "--format=json", f"--out={FOLDER}/{RESULT}")
-    reply = run_job(Job("any", arguments, 30.0, files=files).plain())
-    assert reply["status"] == 0, reply["log"]
-    assert json.loads(reply["result"])["groups"][0]["name"] == "digits"
+    reply = run_job(Job("any", arguments, 30.0, files=files))
+    assert reply.status == 0, reply.log
+    assert json.loads(reply.result or "")["groups"][0]["name"] == "digits"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_command_that_fails_brings_back_its_words(tmp_path: Path) -> None:
     """Status and log tell why there is no result."""
-    reply = run_job(Job("any", ("show", str(tmp_path / "none.json")), 30.0).plain())
-    assert (reply["status"], reply["result"]) == (2, None)
-    assert "error:" in reply["log"]
+    reply = run_job(Job("any", ("show", str(tmp_path / "none.json")), 30.0))
+    assert (reply.status, reply.result) == (2, None)
+    assert "error:" in reply.log
 
 
 def test_variables_are_set_and_left_out_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +43,8 @@ def test_variables_are_set_and_left_out_for_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("COLUMNS", "80")
     code = 'import os, sys; sys.exit(f\'{os.environ.get("OMP_NUM_THREADS")} {os.environ["COLUMNS"]}\')'
     monkeypatch.setattr("autotune.fleet.job._BOOTSTRAP", code)
-    reply = run_job(Job("any", (), 30.0, environment={"OMP_NUM_THREADS": None, "COLUMNS": "100"}).plain())
-    assert reply["log"].strip() == "None 100"
+    reply = run_job(Job("any", (), 30.0, environment={"OMP_NUM_THREADS": None, "COLUMNS": "100"}))
+    assert reply.log.strip() == "None 100"
 
 
 def test_a_job_begins_with_what_is_known_when_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,18 +56,16 @@ def test_a_job_begins_with_what_is_known_when_it_runs(tmp_path: Path, monkeypatc
     places["waited"].write_text("by now")
     texts = {"waited": None, "elsewhere": "sent along", "under-way": None}
     known = {str(places[name]): text for name, text in texts.items()}
-    reply = run_job(Job("any", (WARM_START,), 30.0, known=known).plain())
-    assert reply["log"].strip() == "by now sent along"
+    reply = run_job(Job("any", (WARM_START,), 30.0, known=known))
+    assert reply.log.strip() == "by now sent along"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
 def test_the_command_ends_with_the_engines_process(tmp_path: Path) -> None:
     """A worker that Ray kills leaves no tuning behind that would disturb the next one."""
-    plain = Job(
-        "any", ("--model", "tests.workloads.tiny:build", "--budget", "60s", f"--out={FOLDER}/x.json"), 60
-    ).plain()
-    code = f"from autotune.fleet.job import run_job; run_job({plain!r})"
+    job = Job("any", ("--model", "tests.workloads.tiny:build", "--budget", "60s", f"--out={FOLDER}/x.json"), 60)
+    code = f"from autotune.fleet.job import Job, run_job; run_job({job!r})"
     worker = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)})
     found: list[psutil.Process] = []
     ends = time.monotonic() + 60
@@ -87,7 +85,7 @@ def test_a_job_that_is_cancelled_brings_home_what_it_has(tmp_path: Path) -> None
     arguments = ("--model", "tests.workloads.tiny:build", "--budget", "120s", f"--out={FOLDER}/{RESULT}")
     code = (
         "import json, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        f"from autotune.fleet.job import run_job; print(json.dumps(run_job({Job('any', arguments, 120).plain()!r})))"
+        f"from autotune.fleet.job import Job, run_job; print(json.dumps(vars(run_job({Job('any', arguments, 120)!r}))))"
     )
     worker = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE
@@ -97,7 +95,7 @@ def test_a_job_that_is_cancelled_brings_home_what_it_has(tmp_path: Path) -> None
         time.sleep(0.2)
     worker.send_signal(signal.SIGINT)
     told, _ = worker.communicate(timeout=60)
-    reply = json.loads(told)
-    assert reply["status"] == 130, reply["log"]
-    assert json.loads(reply["result"])["status"] == "partial"
+    reply = Reply(**json.loads(told))
+    assert reply.status == 130, reply.log
+    assert json.loads(reply.result or "")["status"] == "partial"
     assert not list(tmp_path.glob("autotune-fleet-*"))

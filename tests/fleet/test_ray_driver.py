@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import queue
-from typing import TYPE_CHECKING, Any
+import multiprocessing
+import threading
+from typing import Any
 
-from autotune.fleet import ray_driver
+from autotune.fleet.campaign import Ending
+from autotune.fleet.job import Job
+from autotune.fleet.plan import MachineKind
 from autotune.fleet.ray_driver import Driver, lacking
-
-if TYPE_CHECKING:
-    import pytest
 
 NODE: dict[str, Any] = {
     "Alive": True,
@@ -18,25 +18,22 @@ NODE: dict[str, Any] = {
 }
 
 
-def needs(**changes: Any) -> dict[str, Any]:
-    """What a task asks for: nothing but what is named."""
-    return {"cpus": None, "gpus": None, "labels": {}, "resources": {}, **changes}
-
-
 def test_a_node_that_has_all_of_it_lacks_nothing() -> None:
     """CPUs, GPUs, labels and custom resources together, on one node."""
-    assert lacking(needs(cpus=8, gpus=1, labels={"kind": "a100"}, resources={"ssd": 1.0}), [NODE]) is None
+    assert lacking(MachineKind(cpus=8, gpus=1, labels={"kind": "a100"}, resources={"ssd": 1.0}), [NODE]) is None
 
 
 def test_what_no_node_has_is_told_with_what_there_is() -> None:
     """The sentence names both, without what Ray itself adds to each node."""
-    why = lacking(needs(gpus=2, labels={"kind": "h100"}), [NODE])
+    why = lacking(MachineKind(gpus=2, labels={"kind": "h100"}), [NODE])
     assert why == "no node of the cluster has CPU=1, GPU=2, kind=h100; it has CPU=8, GPU=1, kind=a100, ssd=2"
 
 
 def test_a_dead_node_counts_for_nothing() -> None:
     """Ray goes on listing it."""
-    assert lacking(needs(cpus=1), [NODE | {"Alive": False}]) == "no node of the cluster has CPU=1; it has no nodes"
+    assert (
+        lacking(MachineKind(cpus=1), [NODE | {"Alive": False}]) == "no node of the cluster has CPU=1; it has no nodes"
+    )
 
 
 class Refusing:
@@ -55,14 +52,12 @@ class Refusing:
         raise ValueError(f"Invalid label selector {options['label_selector']}")
 
 
-def test_what_ray_refuses_is_told_of_its_machine_and_the_driver_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ray_refuses_is_told_of_its_machine_and_the_driver_goes_on() -> None:
     """Without that, the first one takes all others along."""
-    told: list[tuple[str, str, str]] = []
-    monkeypatch.setattr(ray_driver, "report", lambda machine, fate, *, reason: told.append((machine, fate, reason)))
-    requests: queue.Queue[dict[str, Any] | None] = queue.Queue()
-    for machine in ("one", "two"):
-        requests.put({"job": {"machine": machine}, "needs": needs(labels={"kind": "a100"})})
-    requests.put(None)
-    Driver(Refusing(), 0.0).serve(requests)
+    parent, driver = multiprocessing.Pipe()
+    serving = threading.Thread(target=Driver(Refusing(), 0.0, driver).serve, daemon=True)
+    serving.start()
     why = "Ray refuses it: ValueError: Invalid label selector {'kind': 'a100'}"
-    assert told == [("one", "failed", why), ("two", "failed", why)]
+    for machine in ("one", "two"):
+        parent.send({"job": Job(machine, (), 1.0), "kind": MachineKind(labels={"kind": "a100"})})
+        assert parent.recv() == Ending(machine, "failed", message=why)

@@ -136,20 +136,20 @@ def test_a_job_that_somebody_cancels_is_told(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(slurm_engine, "RESULT_SECONDS", 0.5)
     engine = SlurmEngine(tmp_path / "jobs", local=False)
     engine.start(Job("any", ("--version",), 60), MachineKind(sbatch={"hold": True}))
-    assert not engine.events(1.0)
+    assert not engine.endings(1.0)
     said("scancel", "--user=root")
-    (event,) = engine.events(60.0)
-    assert (event.machine, event.fate) == ("any", "failed")
-    assert "is over (cancelled) and has left no result" in event.reason
+    (ending,) = engine.endings(60.0)
+    assert (ending.machine, ending.fate) == ("any", "failed")
+    assert "is over (cancelled) and has left no result" in ending.message
 
 
 def test_a_job_that_waits_for_too_long_is_taken_back(tmp_path: Path) -> None:
     """The queue is asked where there is no accounting."""
     engine = SlurmEngine(tmp_path / "jobs", local=False, wait=0.5)
     engine.start(Job("any", ("--version",), 60), MachineKind(sbatch={"hold": True}))
-    (event,) = engine.events(60.0)
-    assert event.fate == "absent"
-    assert "in the queue" in event.reason
+    (ending,) = engine.endings(60.0)
+    assert ending.fate == "absent"
+    assert "in the queue" in ending.message
     assert said("squeue", "--noheader") == ""
 
 
@@ -157,6 +157,6 @@ def test_a_constraint_that_no_node_has_is_told(tmp_path: Path) -> None:
     """In Slurm's own words."""
     engine = SlurmEngine(tmp_path / "jobs", local=False)
     engine.start(Job("any", ("--version",), 60), MachineKind(constraint="h100"))
-    (event,) = engine.events(10.0)
-    assert (event.fate, event.machine) == ("absent", "any")
-    assert "feature" in event.reason.lower()
+    (ending,) = engine.endings(10.0)
+    assert (ending.fate, ending.machine) == ("absent", "any")
+    assert "feature" in ending.message.lower()

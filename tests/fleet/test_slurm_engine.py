@@ -67,9 +67,9 @@ def test_a_job_that_slurm_refuses_is_told_in_its_words(tmp_path: Path, monkeypat
     )
     engine = SlurmEngine(tmp_path / "jobs", local=False)
     engine.start(Job("any", ("--version",), 60), MachineKind(partition="nope"))
-    (event,) = engine.events(0.1)
-    assert (event.machine, event.fate) == ("any", "absent")
-    assert "invalid partition" in event.reason
+    (ending,) = engine.endings(0.1)
+    assert (ending.machine, ending.fate) == ("any", "absent")
+    assert "invalid partition" in ending.message
 
 
 def told_by_sacct(folder: Path, state: str) -> None:
@@ -85,8 +85,8 @@ def test_a_job_that_is_preempted_is_lost(tmp_path: Path, monkeypatch: pytest.Mon
     told_by_sacct(tmp_path, "PREEMPTED")
     engine = SlurmEngine(tmp_path / "jobs", local=False)
     engine.start(Job("any", ("--version",), 60), MachineKind())
-    (event,) = engine.events(10.0)
-    assert (event.fate, event.reason) == ("lost", "it was preempted")
+    (ending,) = engine.endings(10.0)
+    assert (ending.fate, ending.message) == ("lost", "it was preempted")
 
 
 def test_a_job_that_is_lost_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,8 +97,8 @@ def test_a_job_that_is_lost_is_cancelled(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(SlurmJob, "_results_timeout_s", 0)
     engine = SlurmEngine(tmp_path / "jobs", local=False)
     engine.start(Job("any", ("--version",), 60), MachineKind())
-    (event,) = engine.events(10.0)
-    assert event.fate == "lost"
+    (ending,) = engine.endings(10.0)
+    assert ending.fate == "lost"
     assert (tmp_path / "cancelled").read_text().split()
 
 
@@ -111,12 +111,12 @@ def test_a_job_that_is_suspended_is_waited_for(tmp_path: Path, monkeypatch: pyte
     told_by_squeue(tmp_path, "SUSPENDED")
     engine = SlurmEngine(tmp_path / "jobs", local=False)
     engine.start(Job("any", ("--version",), 60), MachineKind())
-    assert not engine.events(0.5)
+    assert not engine.endings(0.5)
     told_by_squeue(tmp_path, "RUNNING")
-    assert not engine.events(0.5)
+    assert not engine.endings(0.5)
     told_by_squeue(tmp_path, "NODE_FAIL")
-    (event,) = engine.events(10.0)
-    assert (event.fate, "is over (node_fail)" in event.reason) == ("lost", True)
+    (ending,) = engine.endings(10.0)
+    assert (ending.fate, "is over (node_fail)" in ending.message) == ("lost", True)
 
 
 def test_a_job_that_has_begun_meanwhile_is_not_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,10 +125,10 @@ def test_a_job_that_has_begun_meanwhile_is_not_cancelled(tmp_path: Path, monkeyp
     told_by_sacct(tmp_path, "PENDING")
     engine = SlurmEngine(tmp_path / "jobs", local=False, wait=0.5)
     engine.start(Job("any", ("--version",), 60), MachineKind())
-    assert not engine.events(0.1)
+    assert not engine.endings(0.1)
     told_by_sacct(tmp_path, "RUNNING")
     time.sleep(0.6)
-    assert not engine.events(0.1)
+    assert not engine.endings(0.1)
 
 
 def test_srun_gets_all_cpus_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,9 +147,9 @@ def test_a_job_that_waits_for_too_long_is_cancelled(tmp_path: Path, monkeypatch:
     engine = SlurmEngine(tmp_path / "jobs", local=False, wait=0.1)
     engine.start(Job("any", ("--version",), 60), MachineKind())
     time.sleep(0.2)
-    (event,) = engine.events(10.0)
-    assert event.fate == "absent"
-    assert "in the queue" in event.reason
+    (ending,) = engine.endings(10.0)
+    assert ending.fate == "absent"
+    assert "in the queue" in ending.message
 
 
 def test_without_slurm_the_engine_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,10 +174,10 @@ def test_a_job_that_is_queued_again_is_waited_for(tmp_path: Path, monkeypatch: p
     told_by_squeue(tmp_path, "NODE_FAIL")
     engine = SlurmEngine(tmp_path / "jobs", local=False)
     engine.start(Job("any", ("--version",), 60), MachineKind())
-    assert not engine.events(0.1)
+    assert not engine.endings(0.1)
     told_by_squeue(tmp_path, "RUNNING")
     time.sleep(0.6)
-    assert not engine.events(0.1)
+    assert not engine.endings(0.1)
     told_by_squeue(tmp_path, "NODE_FAIL")
-    (event,) = engine.events(30.0)
-    assert (event.fate, "is over (node_fail)" in event.reason) == ("lost", True)
+    (ending,) = engine.endings(30.0)
+    assert (ending.fate, "is over (node_fail)" in ending.message) == ("lost", True)

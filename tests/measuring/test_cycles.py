@@ -7,15 +7,16 @@ import pytest
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.objective import SAMPLES_PER_JOULE, SAMPLES_PER_SECOND, Objective
 from autotune.measuring.records import Measurement, Point
-from autotune.measuring.speedup import RAN_FASTER, ran_faster, speedup_in, throttled
+from autotune.measuring.speedup import RAN_FASTER, Rounds
 from autotune.measuring.telemetry_summary import TelemetrySummary
+from benchmarks.ratios import speedup_in
 from tests.factories import make_measurement
 
 BEFORE, AFTER = Point(config=TrainConfig(batch_size=16)), Point(config=TrainConfig(batch_size=32))
-Rounds = list[dict[Point, Measurement]]
+Measured = list[dict[Point, Measurement]]
 
 
-def rounds_of(ratio: float, clocks: tuple[float | None, float | None]) -> Rounds:
+def rounds_of(ratio: float, clocks: tuple[float | None, float | None]) -> Measured:
     """Five rounds in which one side is so many times as fast, with the clocks of both, which wander together."""
 
     def side(rate: float, clock: float | None, number: int, seed: int) -> Measurement:
@@ -31,9 +32,9 @@ def rounds_of(ratio: float, clocks: tuple[float | None, float | None]) -> Rounds
     ]
 
 
-def found_in(rounds: Rounds, objective: Objective = SAMPLES_PER_SECOND) -> str | None:
+def found_in(rounds: Measured, objective: Objective = SAMPLES_PER_SECOND) -> str | None:
     """What is said of a gain."""
-    return ran_faster(rounds, BEFORE, AFTER, speedup_in(rounds, BEFORE, AFTER, objective), objective)
+    return Rounds(rounds, objective).ran_faster(BEFORE, AFTER, speedup_in(rounds, BEFORE, AFTER, objective=objective))
 
 
 @pytest.mark.parametrize(
@@ -76,10 +77,9 @@ def test_a_proof_on_a_card_that_throttled_says_so() -> None:
         return make_measurement(1000, telemetry=telemetry)
 
     capped, hot = side("sw_power_cap"), side("hw_thermal_slowdown", "sw_power_cap", celsius=91.0)
-    assert throttled([{BEFORE: capped, AFTER: capped}] * 3, BEFORE, AFTER) is None
-    assert throttled([{BEFORE: make_measurement(1000), AFTER: make_measurement(1000)}], BEFORE, AFTER) is None
-    said = throttled(
-        [{BEFORE: capped, AFTER: hot}, {BEFORE: hot, AFTER: capped}, {BEFORE: capped, AFTER: capped}], BEFORE, AFTER
-    )
+    assert Rounds([{BEFORE: capped, AFTER: capped}] * 3).throttled(BEFORE, AFTER) is None
+    assert Rounds([{BEFORE: make_measurement(1000), AFTER: make_measurement(1000)}]).throttled(BEFORE, AFTER) is None
+    sides = ((capped, hot), (hot, capped), (capped, capped))
+    said = Rounds([{BEFORE: before, AFTER: after} for before, after in sides]).throttled(BEFORE, AFTER)
     assert said is not None
     assert "in 2 of 3 rounds of the proof (hw_thermal_slowdown, at up to 91 °C)" in said

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, pool
-from autotune.measuring.speedup import Speedup, speedup_in
+from autotune.measuring.speedup import Rounds, Speedup
 from autotune.measuring.statistics import (
     SPREAD_FACTOR,
     USUAL_SPREAD,
@@ -21,6 +21,7 @@ from autotune.measuring.statistics import (
     student_t,
 )
 from autotune.measuring.telemetry_summary import TelemetrySummary
+from benchmarks.ratios import speedup_in
 from tests.factories import make_burst, make_measurement
 
 STUDENT_T_975 = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706, 7: 2.3646, 10: 2.2281, 30: 2.0423}
@@ -213,8 +214,7 @@ def test_bootstrap_is_the_same_for_the_same_seed() -> None:
 
 def test_without_a_pair_there_is_no_comparison() -> None:
     """No ratio is made up."""
-    with pytest.raises(ValueError, match="expected a round or more"):
-        paired_speedup([])
+    assert Rounds([{BEFORE: make_measurement(1000)}]).speedup(BEFORE, AFTER) is None
 
 
 def test_speedup_is_the_geometric_mean_of_the_pairs() -> None:

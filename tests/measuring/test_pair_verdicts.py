@@ -13,9 +13,10 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import LEAST_BLOCKS, Pair, pair_of
 from autotune.measuring.ratios import Scatter
 from autotune.measuring.records import Measurement, Point
-from autotune.measuring.speedup import comparable, speedup_in
+from autotune.measuring.speedup import Rounds
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary, bearable
+from benchmarks.ratios import speedup_in
 from tests.factories import make_measurement
 
 INCUMBENT, CANDIDATE = Point(config=TrainConfig(batch_size=16)), Point(config=TrainConfig(batch_size=32))
@@ -137,7 +138,7 @@ def beside_others(*rounds: tuple[float, float]) -> list[dict[Point, Measurement]
 def test_a_round_in_which_a_neighbour_struck_does_not_count() -> None:
     """The baseline lost all its speed to somebody else; three rounds were quiet."""
     rounds = beside_others((1000.0, 0.0), (1010.0, 0.01), (100.0, 0.5), (990.0, 0.0))
-    assert len(comparable(rounds, INCUMBENT, CANDIDATE)) == 3
+    assert len(Rounds(rounds).of_both(INCUMBENT, CANDIDATE)) == 3
     speedup = speedup_in(rounds, INCUMBENT, CANDIDATE)
     assert speedup.pairs == 3
     assert speedup.ratio == pytest.approx(2.0, rel=0.02)

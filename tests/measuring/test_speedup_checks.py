@@ -9,8 +9,9 @@ import pytest
 
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Measurement, Point
-from autotune.measuring.speedup import Speedup, checked_by, speedup_in
+from autotune.measuring.speedup import Rounds, Speedup
 from autotune.measuring.statistics import Interval
+from benchmarks.ratios import speedup_in
 from tests.factories import make_measurement
 
 BEFORE, AFTER = (Point(config=TrainConfig(precision=precision)) for precision in ("fp32", "bf16"))
@@ -53,7 +54,7 @@ def test_a_claim_is_the_lower_of_turns_and_one_long_run(ran: float, agrees: bool
     rounds = rounds_of(8, drift=0.02, before=0.02, after=0.02)
     by_turns = speedup_in(rounds, BEFORE, AFTER)
     runs = make_measurement(1000.0, seed=1, spread=0.001), make_measurement(1000.0 * ran, seed=1, spread=0.001)
-    checked = checked_by(by_turns, rounds, BEFORE, AFTER, runs)
+    checked = Rounds(rounds).checked(by_turns, BEFORE, AFTER, runs)
     assert checked.uninterrupted is not None
     assert checked.uninterrupted.agrees is agrees
     assert checked.ratio == pytest.approx(ran if claims_run else by_turns.ratio, rel=0.01)
@@ -67,10 +68,8 @@ def test_a_speedup_says_how_many_epochs_it_covers() -> None:
 
     def covered(epoch_samples: int | None) -> float | None:
         update = {"epoch_samples": epoch_samples}
-        told: Speedup = speedup_in(
-            [{point: one.model_copy(update=update) for point, one in each.items()} for each in rounds], BEFORE, AFTER
-        )
-        return told.epochs
+        updated = [{point: one.model_copy(update=update) for point, one in each.items()} for each in rounds]
+        return speedup_in(updated, BEFORE, AFTER).epochs
 
     assert covered(2 * samples) == pytest.approx(0.5)
     assert covered(None) is None

@@ -12,9 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from autotune.bursts.hosts.protocol import Request, Seat
-from autotune.knobs import TrainConfig
-from autotune.measuring import Point
+from autotune.bursts.hosts.protocol import Request
 from autotune.recorder import ending, hooks
 from autotune.recorder.importing import after_import
 from autotune.scripts import Script
@@ -126,7 +124,7 @@ def test_a_job_that_begins_again_trains_the_block_that_it_was_asked_for() -> Non
     assert course.again() == []
     course.note(Command(action="train", start=10, until=20))
     assert course.again() == [Command(action="train", start=10, until=20)]
-    joins = [Command(action="join", player=number, seat=Seat(point=Point(config=TrainConfig()))) for number in (1, 2)]
+    joins = [Command(action="join", player=number, seat=course.request) for number in (1, 2)]
     for join in joins:
         course.note(join)
     assert course.again() == joins

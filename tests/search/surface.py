@@ -20,6 +20,7 @@ from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.pairs import Pair, pair_of
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
+from autotune.search.bursts import Bursts
 from autotune.search.driver import Search
 from autotune.search.proposal import Proposal
 from autotune.search.stopping import Budget
@@ -207,12 +208,11 @@ def make_search(
     )
     surface = SurfaceRunner(clock, rate, seed=seed, **runner)  # type: ignore[arg-type]
     budget = Budget(budget_seconds, clock=clock)
+    baseline, log = Point(config=space.baseline), TrialLog(study, space, objective=objective)
     search = Search(
-        space, Point(config=space.baseline), surface, TrialLog(study, space, objective=objective), budget,
-        Quiet(),
-        utilization_target=utilization_target, at_least=at_least, seed=seed, memory_limit_bytes=memory_limit_bytes,
-        numerics=numerics, first=first, note=note, headroom=headroom,
-        device=device,
+        space, Bursts(baseline, surface, log, budget, Quiet(), device, memory_limit_bytes),
+        utilization_target=utilization_target, at_least=at_least, seed=seed, numerics=numerics, first=first, note=note,
+        headroom=headroom, by_sampler=sampler != "bayes",
     )  # fmt: skip
     return search, surface
 

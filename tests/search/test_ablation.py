@@ -69,7 +69,7 @@ def worths(best: Point, *played: Trial, speedup: Speedup | None = None) -> dict[
     """What is known after some pairs."""
     baseline = Point(config=make_space().baseline)
     trials = [trial(baseline, baseline, 1.0), *played]
-    rows = ablation_rows(best, baseline, trials, Design(make_space(), baseline), speedup)
+    rows = ablation_rows(best, baseline, trials, Design(make_space()), speedup)
     return {row.knob: (row.ratio, row.ci95) for row in rows}
 
 

@@ -47,7 +47,7 @@ def test_a_part_is_measured_once() -> None:
     parts = Parts(compute=1000, per_worker=800)
     ceilings = parts.ceilings()
     other = Point(config=BASELINE.config.replace(num_workers=2))
-    assert ceilings.compute(BASELINE) == ceilings.compute(other) == 1000
+    assert ceilings.rate(BASELINE, "compute") == ceilings.rate(other, "compute") == 1000
     assert parts.ran == [(0, "compute")]
     assert ceilings.of(other) == {"compute": 1000, "loader": None}
 
@@ -57,9 +57,9 @@ def test_without_time_nothing_is_measured() -> None:
     parts = Parts(compute=1000, per_worker=800)
     ceilings = parts.ceilings()
     parts.affordable = False
-    assert ceilings.compute(BASELINE) is None
+    assert ceilings.rate(BASELINE, "compute") is None
     parts.affordable = True
-    assert ceilings.compute(BASELINE) == 1000
+    assert ceilings.rate(BASELINE, "compute") == 1000
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,4 @@ def test_a_part_that_found_no_memory_beside_the_incumbent_runs_alone(monkeypatch
 
     monkeypatch.setattr(surface, "run", crowded)
     monkeypatch.setattr(surface, "close", lives.clear)
-    assert search.ceilings.loader(BASELINE) is not None
+    assert search.ceilings.rate(BASELINE, "loader") is not None

@@ -12,7 +12,7 @@ from autotune.knobs.facts import WorkloadFacts
 from autotune.measuring.memory_model import Line
 from autotune.measuring.records import Block, Measurement, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
+from autotune.search.diagnosis import Evidence, advise, copy_ceiling
 from tests.factories import make_gpu, make_hardware
 from tests.search.surface import make_facts
 
@@ -44,7 +44,7 @@ def advice(wait: float = 0.0, *, ceilings: dict[str, float | None] | None = None
     evidence = Evidence(
         TrainConfig(batch_size=10, num_workers=2), measured(1000, wait, **changes), ceilings or {}, cpus=2, **fields
     )
-    return "\n".join(diagnose(evidence).advice)
+    return "\n".join(advise(evidence))
 
 
 def test_without_evidence_nothing_is_advised() -> None:
@@ -99,7 +99,7 @@ def test_a_fused_loss_is_advised_with_what_it_saves() -> None:
 def test_no_fused_loss_where_it_saves_little(facts: WorkloadFacts, changes: dict[str, Any]) -> None:
     """Compiled code holds one copy or less."""
     config = TrainConfig(batch_size=10, **changes)
-    assert diagnose(Evidence(config, measured(1000, device_memory_bytes=3000 * MIB), facts=facts)).advice == ()
+    assert advise(Evidence(config, measured(1000, device_memory_bytes=3000 * MIB), facts=facts)) == ()
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_cuda_graphs_that_were_left_out_are_named() -> None:
 def test_a_proof_on_a_card_that_throttled_is_advice_once() -> None:
     """In place of what a single measurement shows."""
     telemetry = TelemetrySummary(seconds=1.0, clock_limits=("hw_slowdown",), sm_clock_mhz=900.0)
-    given = diagnose(Evidence(TrainConfig(), measured(1000, telemetry=telemetry), throttled="it throttled")).advice
+    given = advise(Evidence(TrainConfig(), measured(1000, telemetry=telemetry), throttled="it throttled"))
     assert [line for line in given if "throttled" in line or "held down" in line] == ["it throttled"]
 
 

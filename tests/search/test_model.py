@@ -56,7 +56,7 @@ def pairs(count: int) -> list[tuple[Point, Pair]]:
 )
 def test_effects_and_interactions_are_recovered(changes: dict[str, str | int]) -> None:
     """From two dozen noisy pairs of settings all mixed, within the doubt that the model itself has."""
-    effects = Effects(Design(make_space(), BASELINE), pairs(24))
+    effects = Effects(Design(make_space()), pairs(24))
     point = Point(config=make_space().changed(BASELINE.config, changes))
     beliefs = effects.beside([point], BASELINE)
     assert abs(beliefs.mean[0] - truth(point.config)) < 3 * beliefs.deviation[0]
@@ -65,7 +65,7 @@ def test_effects_and_interactions_are_recovered(changes: dict[str, str | int]) -
 
 def test_worths_are_the_products_of_rows_and_effects() -> None:
     """Those of settings that meet among them."""
-    design, points = Design(make_space(), BASELINE), [point for point, _ in pairs(24)]
+    design, points = Design(make_space()), [point for point, _ in pairs(24)]
     effects = np.random.default_rng(0).normal(size=len(design.mean))
     assert design.worth(effects)(points) == pytest.approx(design.rows(points) @ effects)
 
@@ -74,7 +74,7 @@ def test_what_the_knobs_prefer_is_expected_to_gain() -> None:
     """Before anything has played."""
     space = make_space()
     point = Point(config=space.suggested()[0])
-    assert Effects(Design(space, BASELINE), []).beside([point], BASELINE).mean[0] > 0.1
+    assert Effects(Design(space), []).beside([point], BASELINE).mean[0] > 0.1
 
 
 def test_neighbours_on_a_scale_share_what_is_known() -> None:
@@ -82,7 +82,7 @@ def test_neighbours_on_a_scale_share_what_is_known() -> None:
     space, two = make_space(), Point(config=make_space().changed(BASELINE.config, {"num_workers": 2}))
     four = Point(config=space.changed(BASELINE.config, {"num_workers": 4}))
     lost = Pair(partner=BASELINE, ratio=0.5, ci95=Interval(0.49, 0.51), blocks=20)
-    before, after = (Effects(Design(space, BASELINE), seen).beside([four], BASELINE) for seen in ([], [(two, lost)]))
+    before, after = (Effects(Design(space), seen).beside([four], BASELINE) for seen in ([], [(two, lost)]))
     assert after.mean[0] < before.mean[0] - 0.2
 
 

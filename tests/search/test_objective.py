@@ -120,7 +120,7 @@ def test_a_burst_without_the_figure_is_not_ranked() -> None:
         update={"measurement": unknown.measurement.model_copy(update={"device_memory_bytes": None})}
     )
     for burst in (known, unread):
-        search.log.run(burst.point, "s", "r", lambda burst=burst: (burst, None))  # type: ignore[misc]
+        search.log.record(burst, "s", "r")
     best = search.log.incumbent()
     assert best is not None
     assert best.burst == known

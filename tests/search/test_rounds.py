@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import pytest
 
 from autotune.knobs.config import TrainConfig
-from autotune.measuring.objective import SAMPLES_PER_SECOND
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
-from autotune.measuring.speedup import best_round_seconds, speedup_in
-from autotune.search.rounds import LONG_RACE_ROUNDS, Round, as_good_as_the_fastest, confirm, rank
+from autotune.measuring.speedup import Round, Rounds
+from autotune.search.rounds import LONG_RACE_ROUNDS, as_good_as_the_fastest, confirm, rank
 from autotune.sessions.tuning_result import judge
+from benchmarks.ratios import speedup_in
 from tests.search.surface import make_search, make_space
 
 BASELINE, FIRST, SECOND, THIRD = (Point(config=TrainConfig(batch_size=size)) for size in (64, 32, 16, 8))
@@ -38,7 +38,7 @@ def race(rates: dict[Point, float], noise: float = 0.005) -> list[list[Point]]:
         rounds.append(list(points))
         return [run(point) for point in points]
 
-    confirm(BASELINE, [point for point in rates if point != BASELINE], play, affords=lambda _: True)
+    confirm(BASELINE, [point for point in rates if point != BASELINE], play, Rounds(()), affords=lambda _: True)
     return rounds
 
 
@@ -70,13 +70,13 @@ def test_a_tie_is_told_from_a_clear_lead() -> None:
         {FIRST: 2.00, SECOND: 1.98, THIRD: 1.90}, {FIRST: 2.02, SECOND: 2.03, THIRD: 1.91},
         {FIRST: 2.01, SECOND: 1.99, THIRD: 1.90}, {FIRST: 2.03, SECOND: 2.01, THIRD: 1.92},
     )  # fmt: skip
-    assert set(as_good_as_the_fastest(rank(BASELINE, rounds), rounds)) == {FIRST, SECOND}
+    assert set(as_good_as_the_fastest(rank(BASELINE, Rounds(rounds)), Rounds(rounds))) == {FIRST, SECOND}
 
 
 def test_what_is_not_faster_than_the_baseline_is_no_equal() -> None:
     """Only a confirmed gain displaces the baseline."""
     rounds = rounds_of({FIRST: 1.00}, {FIRST: 1.02}, {FIRST: 0.99})
-    assert as_good_as_the_fastest(rank(BASELINE, rounds), rounds) == []
+    assert as_good_as_the_fastest(rank(BASELINE, Rounds(rounds)), Rounds(rounds)) == []
 
 
 def test_the_interval_allows_for_the_choice_among_several() -> None:
@@ -85,7 +85,7 @@ def test_the_interval_allows_for_the_choice_among_several() -> None:
     alone, of_three = (speedup_in(rounds, BASELINE, FIRST, among=count).ci95 for count in (1, 3))
     assert math.log(of_three.high / of_three.low) == pytest.approx(1.43 * math.log(alone.high / alone.low), rel=0.01)
     of_two = rounds_of({FIRST: 2.0, SECOND: 1.9}, {FIRST: 2.1, SECOND: 1.95})
-    assert rank(BASELINE, of_two)[0].speedup == speedup_in(of_two, BASELINE, FIRST, among=2)
+    assert rank(BASELINE, Rounds(of_two))[0].speedup == speedup_in(of_two, BASELINE, FIRST, among=2)
 
 
 def test_of_equals_the_cheapest_is_recommended() -> None:
@@ -137,7 +137,7 @@ def test_rounds_that_have_decided_are_not_followed_by_another() -> None:
     """Those of an interrupted run, say."""
     known = rounds_of(*({FIRST: 2.0 * factor} for factor in (1.0, 1.001, 0.999, 1.0, 1.001)))
     played: list[int] = []
-    confirm(BASELINE, [FIRST], lambda _, number: played.append(number) or [], affords=lambda _: True, earlier=known)
+    confirm(BASELINE, [FIRST], lambda _, number: played.append(number) or [], Rounds(known), affords=lambda _: True)
     assert not played
 
 
@@ -158,6 +158,6 @@ def test_rounds_are_as_long_as_their_variances_say(between: float, block: float,
         return measured(rate).model_copy(update={"blocks": blocks})
 
     rounds = [{BASELINE: side(1000), FIRST: side(2000 * math.exp(rng.gauss(0, between)))} for _ in range(8)]
-    seconds = best_round_seconds(rounds, BASELINE, FIRST, SAMPLES_PER_SECOND, start_seconds=1.0)
+    seconds = Rounds(rounds).best_seconds(BASELINE, FIRST, start_seconds=1.0)
     assert seconds is not None
     assert (seconds > 1.0) == long

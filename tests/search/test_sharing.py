@@ -42,8 +42,7 @@ def machine(folder: Path) -> TrialLog:
 
 def ran(log: TrialLog, rate: float, **knobs: object) -> None:
     """A burst that a machine runs."""
-    burst = make_burst(rate, **knobs)  # type: ignore[arg-type]
-    log.run(burst.point, "s", "r", lambda: (burst, None))
+    log.record(make_burst(rate, **knobs), "s", "r")  # type: ignore[arg-type]
 
 
 def test_what_one_machine_has_run_the_other_knows(tmp_path: Path) -> None:
@@ -63,15 +62,12 @@ def test_what_one_machine_is_running_the_other_leaves_alone(tmp_path: Path) -> N
     """Until it has ended; by then it is known."""
     first, second = machine(tmp_path), machine(tmp_path)
     burst = make_burst(1000.0, batch_size=16)
-
-    def meanwhile() -> tuple[object, None]:
-        second.sync()
-        assert second.elsewhere(burst.point) == "another machine is trying it"
-        assert second.elsewhere(make_burst(1.0, batch_size=8).point) is None
-        assert first.elsewhere(burst.point) is None
-        return burst, None
-
-    first.run(burst.point, "s", "r", meanwhile)  # type: ignore[arg-type]
+    opened_trial = first.ask(burst.point)
+    second.sync()
+    assert second.elsewhere(burst.point) == "another machine is trying it"
+    assert second.elsewhere(make_burst(1.0, batch_size=8).point) is None
+    assert first.elsewhere(burst.point) is None
+    first.finish(opened_trial, "s", "r", burst, None)
     second.sync()
     assert second.elsewhere(burst.point) is None
     assert [trial.burst.point for trial in second.trials] == [burst.point]
@@ -95,8 +91,7 @@ def test_one_machine_confirms_and_the_other_waits_for_its_rounds(tmp_path: Path)
     found: list[bool] = []
     waiting = threading.Thread(target=lambda: found.append(second.may_confirm(lambda: True)))
     waiting.start()
-    burst = make_burst(1000.0, batch_size=32)
-    first.run(burst.point, CONFIRM, "r", lambda: (burst, None), round_number=0)
+    first.record(make_burst(1000.0, batch_size=32), CONFIRM, "r", round_number=0)
     assert waiting.is_alive()
     first.confirmed()
     waiting.join(30)
@@ -135,15 +130,10 @@ def test_a_machine_that_begins_is_waited_for_while_its_trial_is_open(
     """However long the first burst takes: its claim alone would have been taken over."""
     monkeypatch.setattr(sharing, "BEGINNING_SECONDS", 0.0)
     first, second = machine(tmp_path), Shared(opened(tmp_path))
-    burst = make_burst(1000.0, batch_size=32)
-
-    def meanwhile() -> tuple[object, None]:
-        second.arrived()
-        assert not second.begins()
-        return burst, None
-
     first.await_first(lambda: True)
-    first.run(burst.point, "s", "r", meanwhile)  # type: ignore[arg-type]
+    first.ask(make_burst(1000.0, batch_size=32).point)
+    second.arrived()
+    assert not second.begins()
 
 
 def test_a_machine_that_is_gone_while_it_confirms_is_not_waited_for(
@@ -197,8 +187,7 @@ def test_a_machine_with_other_choices_draws_by_those_of_the_study(tmp_path: Path
 def test_what_another_machines_budget_cut_off_is_not_known_here(tmp_path: Path) -> None:
     """It may fit into this one's."""
     first, second = machine(tmp_path), machine(tmp_path)
-    burst = make_burst(None, outcome=Outcome.TIMEOUT, batch_size=32)
-    first.run(burst.point, "s", "r", lambda: (burst, None))
+    first.record(make_burst(None, outcome=Outcome.TIMEOUT, batch_size=32), "s", "r")
     second.sync()
     assert (len(first.trials), second.trials) == (1, [])
 

@@ -58,7 +58,7 @@ BASELINE, FIRST, SECOND = make_burst(1000.0), make_burst(900.0, num_workers=1), 
 def test_the_incumbent_is_what_pairs_show(ratio: float, promoted: bool) -> None:
     """Whatever the machine's speed was at the time of each burst."""
     trials = [Trial(BASELINE, "s", ""), Trial(FIRST, "s", "", pair=make_pair(BASELINE, ratio))]
-    best = standings(trials, Design(make_space(), BASELINE.point))[0]
+    best = standings(trials, Design(make_space()))[0]
     assert best.point == (FIRST if promoted else BASELINE).point
 
 
@@ -66,7 +66,7 @@ def test_scores_are_chained_to_the_first() -> None:
     """A machine that has become five times as fast meanwhile makes no config faster."""
     search, _ = make_search(example_rate)
     for burst, beside in ((BASELINE, None), (FIRST, make_pair(BASELINE, 1.2)), (SECOND, make_pair(FIRST, 1.1))):
-        search.log.run(burst.point, "s", "", lambda burst=burst, beside=beside: (burst, beside))  # type: ignore[misc]
+        search.log.record(burst, "s", "", beside)
     scores = [trial.score or 0.0 for trial in search.log.trials]
     assert scores == pytest.approx([scores[0], 1.2 * scores[0], 1.32 * scores[0]])
 
@@ -77,7 +77,7 @@ def test_the_luckiest_is_not_the_incumbent() -> None:
     wide = make_pair(BASELINE, 1.4).model_copy(update={"ci95": Interval(0.7, 2.8)})
     played = [(BASELINE, None), (lucky, wide), (FIRST, make_pair(BASELINE, 1.3))]
     trials = [Trial(burst, "s", "", pair=beside) for burst, beside in played]
-    found = standings(trials, Design(make_space(), BASELINE.point))
+    found = standings(trials, Design(make_space()))
     assert [standing.point for standing in found] == [FIRST.point, lucky.point, BASELINE.point]
     assert found[0].error == 0
     assert found[1].error > found[2].error > PROCESS_SPREAD
@@ -87,8 +87,8 @@ def test_pairs_are_kept_with_their_trials() -> None:
     """Partner, ratio, interval and the chained score are known when the study is resumed."""
     search, _ = make_search(example_rate)
     beside = make_pair(BASELINE, 1.2)
-    search.log.run(BASELINE.point, "s", "", lambda: (BASELINE, None))
-    search.log.run(FIRST.point, "s", "", lambda: (FIRST, beside))
+    search.log.record(BASELINE, "s", "")
+    search.log.record(FIRST, "s", "", beside)
     resumed = TrialLog(search.log.study, search.space)
     assert resumed.trials[1].pair == beside
     assert resumed.trials[1].score == search.log.trials[1].score == pytest.approx(1.2 * (BASELINE.rate or 0.0))
@@ -99,7 +99,7 @@ def test_what_a_budget_cut_off_is_tried_again_when_it_is_resumed() -> None:
     search, _ = make_search(example_rate)
     late = FIRST.model_copy(update={"outcome": Outcome.TIMEOUT, "measurement": None, "reason": "too slow"})
     for burst in (BASELINE, late):
-        search.log.run(burst.point, "s", "", lambda burst=burst: (burst, None))  # type: ignore[misc]
+        search.log.record(burst, "s", "")
     assert [trial.burst.point for trial in TrialLog(search.log.study, search.space).trials] == [BASELINE.point]
 
 
@@ -127,7 +127,7 @@ def test_a_point_outside_the_space_is_kept_all_the_same() -> None:
     space = make_space(pinned={"precision": "bf16"})
     log = TrialLog(optuna.create_study(direction="maximize"), space)
     point = Point(config=TrainConfig(batch_size=7))
-    log.run(point, "baseline", "", lambda: (Burst(point=point, outcome=Outcome.CRASHED, seconds=1), None))
+    log.record(Burst(point=point, outcome=Outcome.CRASHED, seconds=1), "baseline", "")
     assert [trial.burst.point for trial in log.trials] == [point]
 
 
@@ -155,10 +155,10 @@ def test_other_choices_than_before_lose_no_trial(tmp_path: Path) -> None:
     """With a longer budget more is on offer, and Optuna holds a study to the categories that it was begun with."""
     notes: list[str] = []
     first = TrialLog(open_in(tmp_path), make_space(unsound={("optimizer_impl", "fused"): "it is wrong here"}))
-    first.run(BASELINE.point, "baseline", "", lambda: (BASELINE, None))
+    first.record(BASELINE, "baseline", "")
     again = TrialLog(open_in(tmp_path, resume=True), make_space(), notes.append)
     assert again.propose(lambda _: None, tries=5) is not None
-    again.run(FIRST.point, "s", "", lambda: (FIRST, None))
+    again.record(FIRST, "s", "")
     known = TrialLog(open_in(tmp_path, resume=True), make_space()).trials
     assert [trial.burst.point for trial in known] == [BASELINE.point, FIRST.point]
     assert notes == []
@@ -201,5 +201,5 @@ def test_text_that_is_no_unicode_can_be_stored_and_resumed(database: bool, tmp_p
 
     point = Point(config=TrainConfig(), parameters={"path": odd})
     burst = Burst(point=point, outcome=Outcome.CRASHED, reason=odd, seconds=1)
-    opened(resume=False).run(point, "baseline", odd, lambda: (burst, None))
+    opened(resume=False).record(burst, "baseline", odd)
     assert [trial.burst for trial in opened(resume=True).trials] == [burst]

@@ -1,4 +1,4 @@
-"""Turns the events of a player's process into blocks and measurements, charged with the costs of epochs' ends."""
+"""Turns the laps of a player's process into blocks and measurements, charged with the costs of epochs' ends."""
 
 from __future__ import annotations
 
@@ -7,41 +7,56 @@ import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block, Measurement, TelemetrySummary, merged
 from autotune.timing.protocol import Lap, Start
 
 
+class PlayedBlock(NamedTuple):
+    """A block that a player has trained.
+
+    Attributes:
+        samples: Its samples that count.
+        seconds: Its seconds, without the cost of an epoch's end.
+        taken: Share of the CPUs that other processes took meanwhile.
+        crossed: Whether an epoch ended in it.
+        compiled: Whether something was compiled in it.
+    """
+
+    samples: int
+    seconds: float
+    taken: float = 0.0
+    crossed: bool = False
+    compiled: bool = False
+
+
 class Account:
-    """Keeps the laps of one player, which together show what an epoch's end costs."""
+    """Keeps the laps of one player, which together show what an epoch's end costs.
+
+    Attributes:
+        boundary_seconds: Cost of an epoch's end, as far as known.
+    """
 
     def __init__(self, config: TrainConfig) -> None:
+        self.boundary_seconds = 0.0
         self._config = config
         self._laps: list[Lap] = []
-        self._starts: list[Start] = []  # the loader's
+        self._starts: list[Start] = []
         self._seen: list[TelemetrySummary] = []
         self._reported = 0
         self._ready_event: dict[str, Any] = {}
         self._epoch_samples: int | None = None
 
-    def translated(self, event: dict[str, Any]) -> dict[str, Any]:
-        """An event of a gate, with the block or the measurement that it completes."""
-        if event["event"] in {"ready", "block"}:
-            self._starts += [Start(*start) for start in event["starts"]]
-            self._epoch_samples = event["epoch_samples"]
-        if event["event"] == "ready":
-            self._ready_event = event
-        elif event["event"] == "block":
-            return {**event, **self._block(event)}
-        elif event["event"] == "report":
-            measured = self._measurement(event["value"]) if self._reported < len(self._laps) else None
-            return {**event, "value": measured.model_dump(mode="json") if measured is not None else None}
-        return event
+    def ready(self, event: dict[str, Any]) -> None:
+        """Notes the gate's event after the player's first steps."""
+        self._ready_event = event
+        self._note(event)
 
-    def _block(self, event: dict[str, Any]) -> dict[str, Any]:
-        """A lap's block, whether an epoch ended in it, what that costs as far as known, and what others took."""
+    def block(self, event: dict[str, Any]) -> PlayedBlock:
+        """The block of the gate's event about a lap."""
+        self._note(event)
         lap = Lap(**event["lap"]).with_lead()
         seen = TelemetrySummary.model_validate({"seconds": lap.seconds, **event["seen"]})
         self._laps.append(dataclasses.replace(lap, joules=seen.energy_joules))
@@ -49,16 +64,17 @@ class Account:
         if event["leads_in"]:  # no measurement includes this lap or earlier ones
             self._reported = len(self._laps)
         boundary = self._boundary
-        return {
-            "block": boundary.block(self._laps[-1]).model_dump(),
-            "crossed": lap.starts > 0,
-            "compiled": lap.compiled,
-            "boundary_seconds": boundary.seconds,
-            "taken": seen.taken_fraction,
-        }
+        self.boundary_seconds, block = boundary.seconds, boundary.block(lap)
+        return PlayedBlock(block.samples, block.seconds, seen.taken_fraction, lap.starts > 0, lap.compiled)
 
-    def _measurement(self, figures: dict[str, Any]) -> Measurement:
-        """A measurement of all laps since the last one."""
+    def _note(self, event: dict[str, Any]) -> None:
+        self._starts += [Start(*start) for start in event["starts"]]  # the loader's
+        self._epoch_samples = event["epoch_samples"]
+
+    def measurement(self, figures: dict[str, Any]) -> Measurement | None:
+        """A measurement of all laps since the last one, with the gate's other figures; None if there are no laps."""
+        if self._reported == len(self._laps):
+            return None
         first, self._reported = self._reported, len(self._laps)
         boundary, ready_event = self._boundary, self._ready_event
         blocks = tuple(map(boundary.block, self._laps[first:]))

@@ -17,7 +17,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import psutil
@@ -26,6 +26,7 @@ from autotune.hardware import running, this_process
 from autotune.sandbox.process_marks import is_marked
 from autotune.sandbox.system import CHILDREN_ARE_LISTED, children_of, end_with_parent, fcntl, session_of
 from autotune.sandbox.view import remove_folder
+from autotune.timing.usage import processes
 
 GRACE_SECONDS = 3.0
 TRACKER_SECONDS = 1.0
@@ -103,10 +104,7 @@ def _remove_unfinished(folder: Path) -> None:
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:
     """All processes below one; none if it has ended."""
-    below: list[psutil.Process] = []
-    for child in children(process):
-        below += [child, *descendants(child)]
-    return below
+    return _alive(processes(process.pid)[1:])
 
 
 def children(process: psutil.Process) -> list[psutil.Process]:
@@ -118,14 +116,17 @@ def children(process: psutil.Process) -> list[psutil.Process]:
     try:
         if not CHILDREN_ARE_LISTED:
             return process.children()
-        pids = children_of(process.pid)
+        return _alive(children_of(process.pid))
     except (psutil.Error, OSError):
         return []
-    processes = []
+
+
+def _alive(pids: Iterable[int]) -> list[psutil.Process]:
+    found = []
     for pid in pids:
         with contextlib.suppress(psutil.Error):
-            processes.append(psutil.Process(pid))
-    return processes
+            found.append(psutil.Process(pid))
+    return found
 
 
 def members_of_run(run: str, session: int | None = None) -> list[psutil.Process]:

@@ -8,8 +8,6 @@ import signal
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
 from autotune.bursts.hosts.protocol import PIPE_LOST_STATUS, raise_reported
 from autotune.bursts.hosts.running_job import Ended
 from autotune.errors import ConfigError, WorkloadError
@@ -33,17 +31,12 @@ def burst_from(point: Point, ended: Ended) -> Burst:
     """The burst that an ended job stands for: read from its message, else from its exit status."""
     message = ended.message or {}
     measurement, reason = None, None
-    if message.get("event") == "result":
-        try:
-            outcome, measurement = Outcome.OK, Measurement.model_validate(message["value"])
-        except ValidationError as error:
-            outcome, reason = Outcome.CRASHED, f"its measurement is invalid: {error.errors()[0]['msg']}"
+    if isinstance(message.get("value"), Measurement):
+        outcome, measurement = Outcome.OK, message["value"]
     elif message.get("event") == "failure":
         outcome, reason = Outcome(message["outcome"]), message["reason"]
         if outcome is Outcome.CRASHED and ended.killed_by_kernel and "SIGKILL" in reason:  # one of its workers
             outcome = Outcome.HOST_OOM
-    elif message.get("event") == "error":
-        outcome, reason = Outcome.CRASHED, message["message"]
     elif ended.timed_out:
         outcome, reason = Outcome.TIMEOUT, f"it was still in its phase {ended.phase!r} after {ended.seconds:.1f} s"
     else:

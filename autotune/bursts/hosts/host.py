@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from autotune.bursts.hosts.block_account import Account
 from autotune.bursts.hosts.isolation import Isolation, lost_its_forkserver
 from autotune.bursts.hosts.protocol import Request
 from autotune.bursts.hosts.running_job import Ended
-from autotune.timing.protocol import FIRST, Command
+from autotune.timing.protocol import Command
 
 END_SECONDS = 1.0
 """Least time for the end of each player: two steps on the largest samples, and a look at memory."""
@@ -36,7 +35,6 @@ class Host:
         self.ended: Ended | None = None
         self._isolation = isolation
         self._players = 0
-        self._accounts = {FIRST: Account(request.seat.point.config)}
         self._live = isolation.open(request, max(0.0, deadline - time.monotonic()))
 
     @property
@@ -48,7 +46,7 @@ class Host:
         """Whether another player can join: none of its settings needs a new process."""
         own = {"point", "plan", "seed", "largest_samples", "number", "asked_at"}
         same = self.request.model_dump(exclude=own) == request.model_dump(exclude=own)
-        return same and self.request.seat.point.can_share_process(request.seat.point)
+        return same and self.request.point.can_share_process(request.point)
 
     def seat(self) -> int:
         """The number of a new player; the first is the one that the host starts with."""
@@ -69,8 +67,6 @@ class Host:
         if not self.stands:
             return None
         if command is not None:
-            if command.action == "join":
-                self._accounts[command.player] = Account(command.seat.point.config)
             self._isolation.command(self._live, command)
         self._live.resume()
         event = self._isolation.wait(self._live, patience, deadline)
@@ -82,7 +78,7 @@ class Host:
             self._live = self._isolation.open(self.request, max(0.0, patience - time.monotonic()))
             return self.ask(None, patience, deadline)
         self._isolation.rest(self._live)
-        return self._accounts[event["player"]].translated(event)
+        return event
 
     def end(self, deadline: float) -> None:
         """Ends the process in the normal way."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 import os
 from json import dumps, loads  # by name: the user's module may replace what `json` holds
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import AutotuneError, ConfigError, TargetError, WorkloadError
 from autotune.hardware import DeviceKind
 from autotune.knobs import TrainConfig
-from autotune.measuring import Block, Outcome, Point
+from autotune.measuring import Outcome, Point
 from autotune.timing.wire import Reporter
 
 PIPE_LOST_STATUS = 86
@@ -71,12 +71,12 @@ class Request(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    job: Literal["probe", "check", "burst", "host", "numerics", "profile", "communication"]
+    job: Literal["probe", "check", "host", "numerics", "profile", "communication"]
     number: int = Field(default=0, description="number of the job, which its events carry")
     target: str = ""
     import_as: str = Field(default="", description="the target with its path made absolute")
     device: DeviceKind | None = None
-    point: Point | None = None
+    point: Point = Point(config=TrainConfig())
     parameter_names: tuple[str, ...] = Field(default=(), description="arguments that build() must accept")
     plan: BurstPlan = BurstPlan()
     halvings: int = Field(default=0, ge=0, description="how often a check halves its batch, for want of memory")
@@ -110,68 +110,12 @@ class Request(BaseModel):
     @property
     def ranks(self) -> int:
         """How many processes run the job together."""
-        if self.point is None or self.job not in {"burst", "host", "communication", "numerics"}:
-            return 1
-        return self.point.config.ranks
-
-    @property
-    def seat(self) -> Seat:
-        """What a player of a host trains: its first one, or one that joins."""
-        point = self.point or Point(config=TrainConfig())
-        return Seat(point=point, part=self.plan.part, seed=self.seed, largest_samples=self.largest_samples)
+        return self.point.config.ranks if self.job in {"host", "communication", "numerics"} else 1
 
     @property
     def importable(self) -> str:
         """The target as it is found from any working directory."""
         return self.import_as or self.target
-
-
-class Seat(BaseModel):
-    """What a player of a host trains; the arguments of `build()` are those of the host."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    point: Point
-    part: Part = "all"
-    seed: int = Field(default=0, description="seed of the order of samples")
-    largest_samples: tuple[int, ...] = Field(default=(), description="indices for the worst batch, largest first")
-
-
-class ReadyEvent(BaseModel):
-    """A player has taken its first steps."""
-
-    pace: float = Field(description="seconds per sample, by the last step")
-    epoch_samples: int | None = Field(description="null if unknown")
-    reads_batches: bool = Field(description="a worker may read a whole batch in one go")
-    loader_seconds: float = Field(description="the slowest start of the loader, until its first batch")
-    draws_ahead: bool = Field(default=False, description="all batches of a step are drawn before one is trained on")
-
-
-class BlockEvent(BaseModel):
-    """A player has trained a block."""
-
-    block: Block
-    crossed: bool = Field(description="an epoch ended in it")
-    compiled: bool = Field(description="something was compiled in it")
-    boundary_seconds: float = Field(description="cost of an epoch's end, as far as known")
-    epoch_samples: int | None = Field(default=None, description="null while unknown")
-    taken: float = Field(description="share of the CPUs that other processes took")
-    drained: bool = Field(description="batches that the loader had prepared in advance are used up")
-
-
-class OutEvent(BaseModel):
-    """A player has failed, and the host lives on without it."""
-
-    outcome: Outcome
-    reason: str
-    without_effect: tuple[str, ...] = ()
-
-
-class Commands(Protocol):
-    """Where a host reads its commands, one per line; an empty line means that there are no more."""
-
-    def readline(self) -> bytes:
-        """Waits for the next line."""
 
 
 class PipeLostError(Exception):

@@ -12,10 +12,10 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from json import loads  # by name: the user's module may replace what `json` holds
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from autotune.bursts.hosts.endings import classify, device_failed
-from autotune.bursts.hosts.protocol import Commands, Part, PipeLostError, PipeReporter, Request, Seat
+from autotune.bursts.hosts.protocol import Part, PipeLostError, PipeReporter, Request
 from autotune.bursts.jobs.feed import DeviceFeed, Feed
 from autotune.bursts.jobs.prepared import Prepared, compiler_counts, prepared
 from autotune.bursts.jobs.ranks import Ranks
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def run_host(request: Request, reporter: PipeReporter, commands: Commands) -> None:
+def run_host(request: Request, reporter: PipeReporter, commands: BinaryIO) -> None:
     """Trains as commanded, until it is asked to end.
 
     Args:
         request: The first player, and settings for all players.
         reporter: Receives the events of all players.
-        commands: Further commands.
+        commands: Further commands, one per line.
 
     Raises:
         PipeLostError: No more commands come: the parent is gone.
@@ -50,7 +50,7 @@ def run_host(request: Request, reporter: PipeReporter, commands: Commands) -> No
     own = os.getpid()
     with prepared(request, reporter) as setup:
         gate = HostGate(request, setup, reporter)
-        command = Command("join", FIRST, request.seat.model_dump(mode="json"), frees=request.plan.frees)
+        command = Command("join", FIRST, request.model_dump(mode="json"), frees=request.plan.frees)
         while command.action != "end":
             gate.train(command)
             # A process that the user's code has forked must not read commands.
@@ -67,7 +67,7 @@ class HostPlayer(Player):
     Args:
         number: Number by which the parent addresses it.
         make: Makes its trainer, given a seed of the order of samples and a place in their stream.
-        seat: What it trains.
+        request: What it trains.
         setup: The workload and its telemetry.
         shared: Whether other players share this process.
     """
@@ -76,19 +76,19 @@ class HostPlayer(Player):
     trainer: Drain
 
     def __init__(
-        self, number: int, make: Callable[[int, int], Drain], seat: Seat, setup: Prepared, *, shared: bool
+        self, number: int, make: Callable[[int, int], Drain], request: Request, setup: Prepared, *, shared: bool
     ) -> None:
-        trainer = make(seat.seed, 0)
+        trainer = make(request.seed, 0)
         config = trainer.tuned.config
         super().__init__(number, trainer.feed.clock, trainer.tuned.accumulation_steps, compiled=config.is_compiled)
-        self.trains = seat.part != "evaluation"
-        self.wants_worst = bool(seat.largest_samples)
+        self.trains = request.plan.part != "evaluation"
+        self.wants_worst = bool(request.largest_samples)
         if shared:
             self.extra_passes = 0  # a micro-batch leads each block in
         else:
             self.opening = {"start_seconds": setup.start_seconds, "build_seconds": setup.build_seconds}
         self._make = make
-        self._largest_samples = seat.largest_samples
+        self._largest_samples = request.largest_samples
         self._setup = setup
         self._ranks = Ranks()
         self._skipped_steps = 0
@@ -208,14 +208,15 @@ class HostGate(Gate[HostPlayer]):
         return self.passed(samples)
 
     def _seated(self, command: Command) -> HostPlayer:
-        seat, setup = Seat.model_validate(command.seat), self._setup
-        tuned = Tuned(seat.point.config, device=self._request.device or "cpu") if self.is_shared else setup.tuned
-        if self._learner is None and seat.part != "loader":
+        request, setup = Request.model_validate(command.seat), self._setup
+        part = request.plan.part
+        tuned = Tuned(request.point.config, device=self._request.device or "cpu") if self.is_shared else setup.tuned
+        if self._learner is None and part != "loader":
             self._learner = Learner(setup.workload, tuned)
         if self._learner is not None:
-            self._learner.take(tuned, trains=seat.part != "evaluation")
-        make = functools.partial(stepper_of, setup.workload, tuned, seat.part, self._learner)
-        return HostPlayer(command.player, make, seat, setup, shared=self.is_shared)
+            self._learner.take(tuned, trains=part != "evaluation")
+        make = functools.partial(stepper_of, setup.workload, tuned, part, self._learner)
+        return HostPlayer(command.player, make, request, setup, shared=self.is_shared)
 
     def _enter(self, player: HostPlayer, _: HostPlayer | None) -> None:
         if self._learner is not None:

@@ -11,9 +11,8 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from time import perf_counter  # by name: the user's module may replace what `time` holds
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import psutil
 import torch
@@ -35,10 +34,6 @@ from autotune.training.tuned import Tuned, torch_device
 from autotune.workload.fingerprint import fingerprint
 from autotune.workload.user_errors import described, wrap_user_error
 from autotune.workload.workload import Workload, draw_samples, indices_of
-
-if TYPE_CHECKING:
-    from torch.utils.hooks import RemovableHandle
-
 
 FETCH_SECONDS = 4.0
 """If fetching a batch takes longer, only part of it is used."""
@@ -119,8 +114,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
         small_operators_fraction=small_operators_fraction,
         outside_fraction=outside_fraction,
-        step_seconds=pace.step_seconds if pace is not None else None,
-        device_busy_fraction=pace.busy_fraction if pace is not None else None,
+        **pace,
         unused_parameters=unused,
         fixed_shapes=fixed_shapes,
         placeable_bytes=placeable_bytes,
@@ -244,13 +238,18 @@ def _loss(workload: Workload, tuned: Tuned, batch: Any, target: str) -> tuple[to
     """The loss of one batch, the operators that ran, as profiler events, and the share of time outside the model."""
     workload.model.train()
     on_device = tuned.to_device(batch)
-    profile = torch.autograd.profiler.profile()
-    outside = _Outside(workload.model, clock_of(tuned.device))
-    with _blaming(f"{target}: loss(model, batch) raised", _remedy), profile, tuned.autocast(), outside:
+    profile, clock = torch.autograd.profiler.profile(), clock_of(tuned.device)
+    calling = _marked_calls(workload.model, clock)
+    with _blaming(f"{target}: loss(model, batch) raised", _remedy), profile, tuned.autocast(), calling as calls:
+        clock.synchronize()
+        began = clock.mark()
         loss: object = workload.loss(workload.model, on_device)
+        whole = clock.seconds(began, clock.finish())
     if mistake := _mistake(loss):
         raise WorkloadError(f"{target}: {mistake}")
-    return cast("torch.Tensor", loss), list(profile.function_events or ()), outside.fraction
+    inside = sum(clock.seconds(*call) for call in calls) if calls is not None else whole
+    outside = min(1.0, max(0.0, 1 - inside / max(whole, 1e-9)))
+    return cast("torch.Tensor", loss), list(profile.function_events or ()), outside
 
 
 def _mistake(loss: object) -> str | None:
@@ -317,41 +316,26 @@ def _flops(workload: Workload, tuned: Tuned, optimizer: torch.optim.Optimizer, b
         optimizer.zero_grad(set_to_none=True)
 
 
-class _Outside:
-    """While open, times the calls of the model; only compiling the loss can speed up the rest.
+@contextlib.contextmanager
+def _marked_calls(model: torch.nn.Module, clock: Clock) -> Iterator[list[tuple[Any, Any]] | None]:
+    """While open, collects marks of the beginning and the end of each call of a model.
 
-    Skips a model that the user has compiled, since a hook would make it compile again.
-
-    Attributes:
-        fraction: Share of the time outside the model's calls.
+    None for a model that the user has compiled, since a hook would make it compile again.
     """
-
-    def __init__(self, model: torch.nn.Module, clock: Clock) -> None:
-        self.fraction = 0.0
-        self._model, self._clock = model, clock
-        self._entered: list[Any] = []
-        self._calls: list[tuple[Any, Any]] = []
-        self._hooks: list[RemovableHandle] = []
-
-    def __enter__(self) -> _Outside:
-        if is_compiled(self._model):
-            return self
-        self._hooks = [
-            self._model.register_forward_pre_hook(lambda *_: self._entered.append(self._clock.mark())),
-            self._model.register_forward_hook(lambda *_: self._calls.append((self._entered.pop(), self._clock.mark()))),
-        ]
-        self._clock.synchronize()
-        self._began = self._clock.mark()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for hook in self._hooks:
+    if is_compiled(model):
+        yield None
+        return
+    entered: list[Any] = []
+    calls: list[tuple[Any, Any]] = []
+    hooks = [
+        model.register_forward_pre_hook(lambda *_: entered.append(clock.mark())),
+        model.register_forward_hook(lambda *_: calls.append((entered.pop(), clock.mark()))),
+    ]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
             hook.remove()
-        if kind is not None or not self._hooks:
-            return
-        whole = self._clock.seconds(self._began, self._clock.finish())
-        inside = sum(self._clock.seconds(*call) for call in self._calls)
-        self.fraction = min(1.0, max(0.0, 1 - inside / max(whole, 1e-9)))
 
 
 def _remedy(error: Exception) -> str:
@@ -378,38 +362,29 @@ CYCLES_PER_SECOND = 2e9
 """Approximate clock rate of a GPU; how long it really sleeps is measured."""
 
 
-@dataclass(frozen=True)
-class Pace:
-    """The time of a step.
-
-    Attributes:
-        step_seconds: Seconds on host and device together.
-        busy_fraction: Share in which the device computes; for the rest it waits for kernels to be launched.
-    """
-
-    step_seconds: float
-    busy_fraction: float
-
-
-def pace_of(step: Callable[[], object], device: torch.device) -> Pace | None:
+def pace_of(step: Callable[[], object], device: torch.device) -> dict[str, Any]:
     """Times a step that has run before, on host and device without each other, to find out whether a GPU waits.
 
-    None for a device that cannot be put to sleep. It sleeps first, so that all kernels of a step wait in its queue.
-    Then the host's time is the cost of launching, and the device's time is that of the kernels. The longer of the two
-    decides what may help: CUDA graphs for the host, fewer bits for the device.
+    Nothing is timed on a device that cannot be put to sleep. It sleeps first, so that all kernels of a step wait in its
+    queue. Then the host's time is the cost of launching, and the device's time is that of the kernels. The longer of
+    the two decides what may help: CUDA graphs for the host, fewer bits for the device.
 
     Args:
         step: Launches one step; time that it waits itself counts as launching.
         device: The device that runs it.
+
+    Returns:
+        By the names of `WorkloadFacts`: seconds of a step on host and device together, and the share of the longer one
+        in which the device computes.
     """
     if device.type != "cuda" or not hasattr(torch.cuda, "_sleep"):
-        return None
+        return {}
     seconds = _together(step)
     sleep = min(MOST_SLEEP_SECONDS, max(LEAST_SLEEP_SECONDS, SLEEP_FACTOR * seconds))
     launched, computed = zip(*(_apart(step, sleep) for _ in range(REPEATS)), strict=True)
     device_seconds = statistics.median(computed)
     longest = max(device_seconds, statistics.median(launched))
-    return Pace(step_seconds=seconds, busy_fraction=min(1.0, device_seconds / max(longest, 1e-9)))
+    return {"step_seconds": seconds, "device_busy_fraction": min(1.0, device_seconds / max(longest, 1e-9))}
 
 
 def _together(step: Callable[[], object]) -> float:

@@ -20,12 +20,12 @@ from torch import nn
 from autotune.bursts.hosts.protocol import PipeReporter, Request
 from autotune.bursts.jobs.feed import Feed
 from autotune.bursts.jobs.prepared import cap_memory, end_over_limit
-from autotune.bursts.telemetry.sampling import Telemetry
 from autotune.knobs import TrainConfig
 from autotune.measuring import Agreement, Point, Trace
 from autotune.recorder.gradients import cosine, gradient_of
 from autotune.recorder.order import seed_all
 from autotune.timing.failing import causes_of, exhausted
+from autotune.timing.usage import UsageWatch
 from autotune.torch_settings.precision import products_in
 from autotune.training.sharding import whole
 from autotune.training.tuned import Tuned
@@ -44,9 +44,9 @@ class _ReferenceTooLargeError(Exception):
 
 def run_agreement(request: Request, reporter: PipeReporter) -> Agreement:
     """Trains a few steps under eager fp32, twice, and under the config."""
-    point = request.point or Point(config=TrainConfig())
+    point = request.point
     cap_memory(request)
-    with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter)):
+    with UsageWatch(request.memory_limit_bytes, end_over_limit(request, reporter), peaks=True):
         while True:
             try:
                 return _agreement(request, reporter, point)

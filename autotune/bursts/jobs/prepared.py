@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from time import time as wall_clock
 
+import psutil
 import torch
 
+from autotune.bursts.gpu_telemetry import GpuWatch, processes_of_run
 from autotune.bursts.hosts.protocol import PipeReporter, Request
-from autotune.bursts.telemetry.gpu_telemetry import GpuWatch, processes_of_run
-from autotune.bursts.telemetry.sampling import Telemetry
 from autotune.hardware import CpuEnergy
-from autotune.knobs import TrainConfig
-from autotune.measuring import Outcome, Point
-from autotune.timing.usage import allocator_retries
+from autotune.measuring import Outcome
+from autotune.timing.usage import UsageWatch, allocator_retries
 from autotune.torch_settings.process_settings import tune_allocator
 from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned
@@ -43,7 +42,7 @@ class Prepared:
 
     workload: Workload
     tuned: Tuned
-    telemetry: Telemetry | None
+    telemetry: UsageWatch | None
     start_seconds: float
     build_seconds: float
     gpu: GpuWatch
@@ -71,7 +70,7 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
         reporter: Receives progress, and the failure when memory passes the limit, just before the process ends.
     """
     start_seconds = max(0.0, wall_clock() - request.asked_at)
-    point = request.point or Point(config=TrainConfig())
+    point = request.point
     reporter.phase("build")
     began = perf_counter()
     torch.manual_seed(request.seed)
@@ -83,13 +82,18 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
     cap_memory(request)
     tuned = Tuned(point.config, device=request.device or "cpu")
     energy = CpuEnergy.open() if tuned.device.type == "cpu" else None
-    over_limit = end_over_limit(request, reporter)
-    retries = functools.partial(allocator_retries, tuned.device)
-    top = None if rank.alone else os.getppid()  # the launcher, above all ranks
-    limit = request.memory_limit_bytes
-    telemetry = (
-        Telemetry(limit, over_limit, gpu=gpu, energy=energy, retries=retries, top=top) if rank.number == 0 else None
-    )
+    counters: dict[str, Callable[[], float | None]] = {
+        "allocator_retries": functools.partial(allocator_retries, tuned.device)
+    }
+    if energy is not None:
+        counters["energy_joules"] = energy.joules
+    telemetry = None
+    if rank.number == 0:
+        top = None if rank.alone else os.getppid()  # the launcher, above all ranks
+        # The forkserver and the command are ours too: their work is no foreign load.
+        helpers = [process.pid for process in psutil.Process(top).parents()[:2]]
+        limit, exceeded = request.memory_limit_bytes, end_over_limit(request, reporter)
+        telemetry = UsageWatch(limit, exceeded, top=top, helpers=helpers, counters=counters, gpu=gpu, peaks=True)
     with telemetry or contextlib.nullcontext():
         tuned.apply_process_settings()
         if request.steady_malloc:

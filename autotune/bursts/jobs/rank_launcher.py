@@ -26,7 +26,7 @@ import psutil
 
 from autotune.bursts.hosts import cleanup
 from autotune.bursts.hosts.endings import CAUSE_SECONDS, RankFailure, cause_among, describe_end
-from autotune.bursts.hosts.protocol import Commands, PipeReporter, Request
+from autotune.bursts.hosts.protocol import PipeReporter, Request
 from autotune.bursts.hosts.running_job import Ended
 from autotune.measuring import Outcome
 
@@ -37,7 +37,7 @@ STOPPED_LOOKS = 8
 and continues this process first, so that there are no looks while it keeps the ranks stopped."""
 LOOPBACK = "127.0.0.1"
 
-RunRank = Callable[[Request, PipeReporter, "Commands | None", Callable[[], None]], int]
+RunRank = Callable[[Request, PipeReporter, "BinaryIO | None", Callable[[], None]], int]
 
 
 @dataclass

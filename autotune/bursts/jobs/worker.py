@@ -11,36 +11,32 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Any, BinaryIO, NoReturn, cast
 
 import psutil
 
 from autotune.bursts.hosts import cleanup
-from autotune.bursts.hosts.protocol import PIPE_LOST_STATUS, Commands, PipeLostError, PipeReporter, Request, claim_stdio
+from autotune.bursts.hosts.protocol import PIPE_LOST_STATUS, PipeLostError, PipeReporter, Request, claim_stdio
 from autotune.bursts.jobs.rank_launcher import run_ranks
 from autotune.errors import AutotuneError
 from autotune.sandbox.system import end_with_parent
 
 
-def run(request: Request, reporter: PipeReporter, commands: Commands | None = None) -> int:
+def run(request: Request, reporter: PipeReporter, commands: BinaryIO | None = None) -> int:
     """Runs one job and reports its end; returns the exit status, and never raises an error of the job."""
     if request.ranks == 1:
         return run_rank(request, reporter, commands)
-    return _reported(request, reporter, lambda: run_ranks(request, reporter, cast("BinaryIO", commands), run_rank))
+    return _reported(request, reporter, lambda: run_ranks(request, reporter, commands, run_rank))
 
 
 def run_rank(
-    request: Request, reporter: PipeReporter, commands: Commands | None = None, begin: Callable[[], None] = lambda: None
+    request: Request, reporter: PipeReporter, commands: BinaryIO | None = None, begin: Callable[[], None] = lambda: None
 ) -> int:
     """Runs one process's part of a job in the same way; calls `begin` first."""
 
     def work() -> None:
         begin()
-        if commands is not None:
-            _run_host(request, reporter, commands)
-        value = _JOBS[request.job](request, reporter) if commands is None else None
-        reporter.send("result", value=value)
+        reporter.send("result", value=_result(request, reporter, commands))
 
     return _reported(request, reporter, work)
 
@@ -72,65 +68,44 @@ def _report(error: BaseException, request: Request, reporter: PipeReporter) -> N
             memory = request.job == "check" and classify(error, device=request.device or "cpu")[0].is_memory
             reporter.error(error, out_of_memory=memory)
             return
-        reporter.failure(*classify(error, compiled=_compiled(request), device=request.device or "cpu"))
+        reporter.failure(*classify(error, compiled=request.point.config.is_compiled, device=request.device or "cpu"))
     except MemoryError:
         reporter.out_of_memory()
 
 
-def _probe(request: Request, _reporter: PipeReporter) -> dict[str, Any]:
-    from autotune.bursts.jobs import peaks_job as peaks
+def _result(request: Request, reporter: PipeReporter, commands: BinaryIO | None) -> Any:
+    """Does a job; returns its result, which JSON can hold. Only a job's own module is imported, with what it needs."""
+    if request.job == "probe":
+        from autotune.bursts.jobs import peaks_job
 
-    return peaks.report(request.device, request.peak_seconds)
+        return peaks_job.report(request.device, request.peak_seconds)
+    if request.job == "check":
+        import torch
 
+        from autotune.bursts.jobs.look_job import check_workload
+        from autotune.workload.target import check_signature, import_target, load_workload
 
-def _check(request: Request, _reporter: PipeReporter) -> dict[str, Any]:
-    import torch
+        check_signature(import_target(request.importable), request.target, request.parameter_names)
+        torch.manual_seed(request.seed)
+        workload = load_workload(request.importable)
+        facts = check_workload(workload, request.target, request.device or "cpu", request.halvings)
+        return facts.model_dump(mode="json")
+    if request.job == "numerics":
+        from autotune.bursts.jobs.numerics_job import run_agreement
 
-    from autotune.bursts.jobs.look_job import check_workload
-    from autotune.workload.target import check_signature, import_target, load_workload
+        return run_agreement(request, reporter).model_dump()
+    if request.job == "profile":
+        from autotune.bursts.jobs.profile_job import run_profile
 
-    check_signature(import_target(request.importable), request.target, request.parameter_names)
-    torch.manual_seed(request.seed)
-    workload = load_workload(request.importable)
-    facts = check_workload(workload, request.target, request.device or "cpu", request.halvings)
-    return facts.model_dump(mode="json")
+        return run_profile(request, reporter).model_dump(mode="json")
+    if request.job == "communication":
+        from autotune.bursts.jobs.communication_job import run_communication
 
-
-def _run_host(request: Request, reporter: PipeReporter, commands: Commands) -> None:
+        return {"communication_fraction": run_communication(request, reporter)}
     from autotune.bursts.jobs.host_job import run_host
 
-    run_host(request, reporter, commands)
-
-
-def _numerics(request: Request, reporter: PipeReporter) -> dict[str, Any]:
-    from autotune.bursts.jobs.numerics_job import run_agreement
-
-    return run_agreement(request, reporter).model_dump()
-
-
-def _profile(request: Request, reporter: PipeReporter) -> dict[str, Any]:
-    from autotune.bursts.jobs.profile_job import run_profile
-
-    return run_profile(request, reporter).model_dump(mode="json")
-
-
-def _communication(request: Request, reporter: PipeReporter) -> dict[str, Any]:
-    from autotune.bursts.jobs.communication_job import run_communication
-
-    return {"communication_fraction": run_communication(request, reporter)}
-
-
-def _compiled(request: Request) -> bool:
-    return request.point is not None and request.point.config.is_compiled
-
-
-_JOBS: dict[str, Callable[[Request, PipeReporter], dict[str, Any]]] = {
-    "probe": _probe,
-    "check": _check,
-    "numerics": _numerics,
-    "profile": _profile,
-    "communication": _communication,
-}
+    run_host(request, reporter, cast("BinaryIO", commands))
+    return None
 
 
 def main() -> None:
@@ -139,9 +114,10 @@ def main() -> None:
     request = Request.from_line(requests.readline())
     end_with_parent(True)  # the thread below cannot do so while this process is stopped
     cleanup.children_end_with_this()
-    lines = _Lines()
-    threading.Thread(target=_end_with_parent, args=(requests, lines), name="autotune-parent", daemon=True).start()
-    finish(run(request, PipeReporter(events, request.number), lines if request.job == "host" else None))
+    commands, passed_on = os.pipe()
+    threading.Thread(target=_end_with_parent, args=(requests, passed_on), name="autotune-parent", daemon=True).start()
+    lines = os.fdopen(commands, "rb") if request.job == "host" else None
+    finish(run(request, PipeReporter(events, request.number), lines))
 
 
 def finish(status: int = 0) -> NoReturn:
@@ -151,25 +127,10 @@ def finish(status: int = 0) -> NoReturn:
     os._exit(status)
 
 
-class _Lines:
-    """Commands that a thread has read."""
-
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[bytes] = SimpleQueue()
-
-    def readline(self) -> bytes:
-        """Waits for the next line."""
-        return self._queue.get()
-
-    def put(self, line: bytes) -> None:
-        """Adds a line."""
-        self._queue.put(line)
-
-
-def _end_with_parent(requests: BinaryIO, lines: _Lines) -> None:
+def _end_with_parent(requests: BinaryIO, commands: int) -> None:
     """Passes commands on, and ends this process and its children when the parent's end of the pipe closes."""
     while line := requests.readline():
-        lines.put(json.loads(line)["command"].encode())
+        os.write(commands, json.loads(line)["command"].encode() + b"\n")
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             process.kill()

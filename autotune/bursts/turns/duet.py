@@ -12,14 +12,12 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from autotune.bursts.hosts.host import END_SECONDS, Host
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan, Request
-from autotune.bursts.hosts.running_job import Ended
 from autotune.bursts.turns.player import Player, mean_pace
-from autotune.measuring import bearable, warm_up_length
+from autotune.measuring import Burst, bearable, warm_up_length
 
 TURN_SECONDS, ROUND_TURN_SECONDS, GPU_TURN_SECONDS = 0.06, 0.2, 0.3
 """Length of a player's turn: in the search, in confirmation rounds, and on a GPU. On two shared cores the noise of a
@@ -54,19 +52,6 @@ MOST_WARMUPS = 4
 partner train for seconds, since both train the same samples. Not tuned."""
 START_SHARE = 0.6
 """Share of the time for a player's start: one that hangs must leave some to see how the others end."""
-
-
-@dataclass(frozen=True)
-class Played:
-    """The result of a duet.
-
-    Attributes:
-        ended: How each player ended, in the order of the requests.
-        counted: Indices of each player's blocks that count.
-    """
-
-    ended: tuple[Ended, ...]
-    counted: list[int]
 
 
 class Duet:
@@ -206,7 +191,7 @@ class Duet:
         compiling = _compiling(whole)
         turns = [turn for turn in played if turn not in compiling and all(p.blocks[turn].samples for p in whole)]
         shortest = min((player.blocks[turn].seconds for player in whole for turn in turns), default=math.inf)
-        taken = [max(player.taken[turn] for player in whole) for turn in turns]
+        taken = [max(player.blocks[turn].taken for player in whole) for turn in turns]
         quiet = [turns[index] for index in bearable(taken, shortest)]
         first, *others = whole
         ratios = [
@@ -221,7 +206,7 @@ class Duet:
         The cost of an epoch's end is charged to all blocks alike, and is known only roughly in the block where it fell.
         """
         counted = self.counted(players)
-        crossing = {turn for player in players for turn, crossed in enumerate(player.crossed) if crossed}
+        crossing = {turn for player in players for turn, block in enumerate(player.blocks) if block.crossed}
         within = [turn for turn in counted if turn not in crossing]
         return within if 2 * len(within) >= len(counted) else counted
 
@@ -312,7 +297,7 @@ class Duet:
 
 def _compiling(players: Sequence[Player]) -> set[int]:
     """The turns in which any of the players compiled something."""
-    return {turn for player in players for turn, compiled in enumerate(player.compiled) if compiled}
+    return {turn for player in players for turn, block in enumerate(player.blocks) if block.compiled}
 
 
 def play_round(
@@ -323,7 +308,7 @@ def play_round(
     seed: int,
     *,
     in_one_host: bool = False,
-) -> Played:
+) -> list[Burst]:
     """Starts a host for each request, lets all train in turn for the planned time, and ends them.
 
     A player that fails is out, and the others continue. Hosts start in random order: the first one shares fewer pages
@@ -364,12 +349,12 @@ def play_round(
         duet.take_turns(enough)
         for player in duet.standing:
             if player.blocks and player.host.stands:
-                player.leave(deadline)
+                player.report(deadline, leaves=True)
         for player in duet.players if not duet.standing else ():
             player.host.end(deadline)
     finally:
         for player in duet.players:  # none may stay behind, stopped
             player.host.discard()
             player.ended = player.ended or player.host.ended
-    ended = (players[index].ended for index in range(len(requests)))
-    return Played(tuple(end for end in ended if end is not None), duet.counted())
+    turns = duet.counted()
+    return [players[index].burst(turns) for index in range(len(requests))]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
+from autotune.bursts.hosts.block_account import Account, PlayedBlock
+from autotune.bursts.hosts.endings import burst_from, counted
 from autotune.bursts.hosts.host import Host
-from autotune.bursts.hosts.protocol import BlockEvent, OutEvent, ReadyEvent, Request
+from autotune.bursts.hosts.protocol import Request
 from autotune.bursts.hosts.running_job import Ended
 from autotune.knobs import TrainConfig
-from autotune.measuring import Block, Measurement
+from autotune.measuring import Burst
 from autotune.timing.player import FILLS
 from autotune.timing.protocol import Command
 
@@ -41,9 +44,6 @@ class Player:
         request: What it trains.
         host: Where it plays.
         blocks: Its blocks in this duet.
-        taken: Share of the CPUs that other processes took during each block.
-        crossed: Whether an epoch ended in each block.
-        compiled: Whether something was compiled in each block.
         position: Place in the stream of samples that it was last sent to.
         epoch_samples: Samples of an epoch; None if endless.
         unit_samples: Samples after which a block may end: a micro-batch, or a step whose batches are drawn first.
@@ -54,15 +54,13 @@ class Player:
         decided: Whether it has played enough, and sits out the turns that others still play.
         seconds: Seconds spent waiting for it so far.
         ended: How it ended, once it has.
+        reported: Its last report, as the end of one that has ended well.
     """
 
     def __init__(self, host: Host, request: Request) -> None:
         self.request = request
         self.host = host
-        self.blocks: list[Block] = []
-        self.taken: list[float] = []
-        self.crossed: list[bool] = []
-        self.compiled: list[bool] = []
+        self.blocks: list[PlayedBlock] = []
         self.position = 0
         self.epoch_samples: int | None = None
         self.unit_samples = self.config.micro_batch
@@ -73,7 +71,9 @@ class Player:
         self.decided = False
         self.seconds = 0.0
         self.ended: Ended | None = None
+        self.reported: Ended | None = None
         self._number = host.seat()
+        self._account = Account(self.config)
         self._start: int | None = 0
         self._boundary_per_sample = 0.0
         self._longest_block = 0.0
@@ -94,27 +94,28 @@ class Player:
             return
         joins = None
         if self._number:
-            joins = Command(action="join", player=self._number, seat=self.request.seat, frees=self.frees)
+            joins = Command(action="join", player=self._number, seat=self.request, frees=self.frees)
         event = self._ask(joins, deadline, deadline)
         if event is not None:
-            ready, batch = ReadyEvent.model_validate(event), self.config.micro_batch
-            waiting = LEAST_BATCHES * batch if ready.reads_batches else LEAST_SAMPLES * self.config.ranks
+            self._account.ready(event)
+            batch, loader_seconds = self.config.micro_batch, event["loader_seconds"]
+            waiting = LEAST_BATCHES * batch if event["reads_batches"] else LEAST_SAMPLES * self.config.ranks
             waiting = math.ceil(self.request.sample_wait_fraction * waiting)
             self.least_samples = self.config.num_workers * max(batch, waiting)
-            self.epoch_samples = ready.epoch_samples
-            self.unit_samples = self.config.effective_batch if ready.draws_ahead else batch
-            self._pace = self._opening_pace = ready.pace
+            self.epoch_samples = event["epoch_samples"]
+            self.unit_samples = self.config.effective_batch if event.get("draws_ahead") else batch
+            self._pace = self._opening_pace = event["pace"]
             queue_of_worker = self.config.queue_batches / max(1, self.config.num_workers)
-            self._filling_seconds = FILLS * queue_of_worker * ready.loader_seconds
+            self._filling_seconds = FILLS * queue_of_worker * loader_seconds
             if self.config.num_workers:  # batches already prepared were trained on without waiting
-                self._pace = max(ready.pace, ready.loader_seconds / (self.config.num_workers * batch))
-            self._patience_seconds += LOADER_STARTS * ready.loader_seconds
+                self._pace = max(self._pace, loader_seconds / (self.config.num_workers * batch))
+            self._patience_seconds += LOADER_STARTS * loader_seconds
             self._patience_seconds += COMPILING_SECONDS if self.config.is_compiled else 0.0
 
     @property
     def config(self) -> TrainConfig:
         """What it trains with."""
-        return self.request.seat.point.config
+        return self.request.point.config
 
     @property
     def stands(self) -> bool:
@@ -134,27 +135,22 @@ class Player:
     @property
     def pace(self) -> float:
         """Seconds per sample, by its last block in which nothing was compiled, or by its first steps."""
-        usual = (block for block, late in zip(reversed(self.blocks), reversed(self.compiled), strict=True) if not late)
-        last = next(usual, None)
+        last = next((block for block in reversed(self.blocks) if not block.compiled), None)
         return self.per_sample(last) if last is not None else self._pace
 
-    def per_sample(self, block: Block) -> float:
+    def per_sample(self, block: PlayedBlock) -> float:
         """Seconds per sample in a block, its share of epoch boundaries included."""
         return block.seconds / max(1, block.samples) + self._boundary_per_sample
 
     def seconds_from(self, turn: int) -> float:
         """Seconds of its blocks in this duet from a turn on, without those in which something was compiled."""
-        blocks = zip(self.blocks[turn:], self.compiled[turn:], strict=True)
-        return math.fsum(block.seconds for block, compiled in blocks if not compiled)
+        return math.fsum(block.seconds for block in self.blocks[turn:] if not block.compiled)
 
     def begin(self) -> None:
         """Begins a duet: drops the blocks of the previous one."""
         self._pace = self.pace
         self.decided = False
         self.blocks = []
-        self.taken = []
-        self.crossed = []
-        self.compiled = []
 
     def lead_samples(self, seconds: float) -> int:
         """Samples after which it is warm: it has trained for `seconds`, and its loader's queue is as in training.
@@ -221,41 +217,38 @@ class Player:
         self._start = None
         event = self._ask(command, min(deadline, patience), deadline)
         if event is not None:
-            trained = BlockEvent.model_validate(event)
-            block = trained.block
+            block = self._account.block(event)
             self.blocks.append(block)
-            self.taken.append(trained.taken)
-            self.crossed.append(trained.crossed)
-            self.compiled.append(trained.compiled)
-            self.drained = trained.drained
+            self.drained = event["drained"]
             # The length of an iterable data set's epoch shows only at its end.
-            epoch = trained.epoch_samples or self.epoch_samples
-            self._boundary_per_sample = trained.boundary_seconds / epoch if epoch else 0.0
-            if not trained.compiled:
+            epoch = event["epoch_samples"] or self.epoch_samples
+            self._boundary_per_sample = self._account.boundary_seconds / epoch if epoch else 0.0
+            if not block.compiled:
                 self.trained_seconds += block.seconds
                 self._longest_block = max(self._longest_block, block.seconds)
 
-    def report(self, deadline: float) -> Measurement | None:
-        """All blocks of this duet as one measurement; the player stays. None if it ended, or trained nothing."""
-        return self._reported("report", deadline)
-
-    def leave(self, deadline: float) -> None:
-        """Reports what it has measured, and leaves its host."""
+    def report(self, deadline: float, *, leaves: bool) -> None:
+        """Reports all blocks of this duet as one measurement; then it `leaves` its host, or stays."""
         if not self.stands:
             return
-        measured = self._reported("leave", deadline)
-        if self.stands:
-            value = measured.model_dump(mode="json") if measured is not None else None
-            message = {"event": "result", "value": value} if value is not None else None
-            timed_out = message is None  # it had no time to train anything
-            self.ended = Ended(message=message, status=0, phase="warm up", seconds=self.seconds, timed_out=timed_out)
-
-    def _reported(self, action: Literal["report", "leave"], deadline: float) -> Measurement | None:
-        event = self._ask(Command(action=action, player=self._number), deadline, deadline)
+        event = self._ask(Command(action="leave" if leaves else "report", player=self._number), deadline, deadline)
         if event is None:
-            return None
+            return
         self.drained = event["drained"]  # its workers may have read on meanwhile
-        return Measurement.model_validate(event["value"]) if event["value"] is not None else None
+        measured = self._account.measurement(event["value"])
+        message = {"event": "result", "value": measured} if measured is not None else None
+        timed_out = message is None  # it had no time to train anything
+        self.reported = Ended(message=message, status=0, phase="warm up", seconds=self.seconds, timed_out=timed_out)
+        if leaves:
+            self.ended = self.reported
+
+    def burst(self, turns: Sequence[int]) -> Burst:
+        """How it ended, or what it last reported, with only the blocks of these turns.
+
+        It timed out if its host has ended meanwhile because of another player.
+        """
+        ended = self.ended or self.reported or Ended(timed_out=True, phase="warm up", seconds=self.seconds)
+        return counted(burst_from(self.request.point, ended), turns)
 
     def _ask(self, command: Command | None, patience: float, deadline: float) -> dict[str, Any] | None:
         """Sends a command and returns the answer; None if the player has ended instead, by itself or with its host."""
@@ -267,8 +260,7 @@ class Player:
         if event is None:
             self.ended = self.host.ended
         elif event["event"] == "out":
-            out = OutEvent.model_validate(event)
-            message = {"event": "failure", **out.model_dump(mode="json")}
+            message = event | {"event": "failure"}
             self.ended = Ended(message=message, status=0, phase="train", seconds=self.seconds)
             event = None
         return event

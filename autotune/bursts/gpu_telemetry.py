@@ -13,7 +13,7 @@ import statistics
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import psutil
@@ -46,14 +46,12 @@ class GpuTelemetry:
     known to be free of others only if no process held it when this object was made; else the figures are None.
     """
 
-    def __init__(
-        self, nvml: Any, uuid: str, ours: Callable[[], Set[int]] = lambda: {os.getpid()}, *, of_all: bool = True
-    ) -> None:
+    def __init__(self, nvml: Any, uuid: str, ours: Callable[[], Iterable[int]], *, of_all: bool = True) -> None:
         self._nvml = nvml
         self._of_all = of_all
         self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         self._find_ours = ours
-        self._ours: Set[int] = {os.getpid()}
+        self._ours = {os.getpid()}
         self._was_held = bool(self._processes())
         self._samples: defaultdict[str, list[float]] = defaultdict(list)
         self._limits: set[str] = set()
@@ -130,7 +128,7 @@ class GpuTelemetry:
             return None
         now = {process.pid: process.usedGpuMemory for process in processes}
         if not now.keys() <= self._ours:  # finding ours reads all processes: not again for a known partner
-            self._ours = self._find_ours()
+            self._ours = {*self._find_ours()}
         if self._ours.isdisjoint(now):
             return None if self._was_held else {}
         return {pid: size for pid, size in now.items() if pid not in self._ours}
@@ -198,7 +196,7 @@ def _gpm_share(metric: Any) -> float | None:
     return metric.value / 100 if not metric.nvmlReturn and math.isfinite(metric.value) else None
 
 
-def processes_of_run() -> Set[int]:
+def processes_of_run() -> set[int]:
     """Ids of the command that this process works for, and of all processes that the command has started."""
     family = {os.getpid()}
     with contextlib.suppress(psutil.Error, OSError):
@@ -218,7 +216,7 @@ class GpuWatch:
         of_all: Whether all samples are trained on them.
     """
 
-    def __init__(self, uuids: Sequence[str], ours: Callable[[], Set[int]], *, of_all: bool = True) -> None:
+    def __init__(self, uuids: Sequence[str], ours: Callable[[], Iterable[int]], *, of_all: bool = True) -> None:
         self._gpus: list[GpuTelemetry] = []
         for uuid in uuids:
             import pynvml
@@ -278,11 +276,6 @@ def together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         else:
             figures[name] = max(readings)
     return figures
-
-
-def descendants_of_this() -> Set[int]:
-    """Ids of this process and of all that it has started."""
-    return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
 
 
 def _mean(values: list[float]) -> float | None:
