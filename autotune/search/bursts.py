@@ -11,8 +11,8 @@ from autotune.bursts.runner import Runner
 from autotune.bursts.turns.duet import LEAST_TURNS, ROUND_WARMUP_SHARE
 from autotune.hardware import DeviceKind
 from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point, pair_apart, pair_of
+from autotune.measuring.progress import Progress
 from autotune.search.costs import Costs
-from autotune.search.progress import Progress
 from autotune.search.proposal import ALLOCATOR, CONFIRM, HEADROOM, UNINTERRUPTED, Proposal
 from autotune.search.rounds import Round
 from autotune.search.stopping import (

@@ -15,6 +15,7 @@ from autotune.bursts.runner import Runner
 from autotune.hardware import DeviceKind
 from autotune.knobs import Space, buying_memory
 from autotune.measuring import Headroom, Line, NumericsGuard, Point
+from autotune.measuring.progress import Progress
 from autotune.results.summary import headroom_text
 from autotune.search.ablation import simpler
 from autotune.search.bursts import Bursts
@@ -22,7 +23,6 @@ from autotune.search.ceilings import Ceilings
 from autotune.search.choice import Chooser
 from autotune.search.confirmation import Confirmation
 from autotune.search.fitting import fit
-from autotune.search.progress import Progress
 from autotune.search.proposal import ALLOCATOR, BASELINE, GAIN, SIMPLER, Proposal
 from autotune.search.refusals import refusal
 from autotune.search.rounds import MIN_DECIDED_ROUNDS

@@ -13,13 +13,13 @@ from autotune.errors import ResultFileError, UsageError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts, format_scalar, idle_knobs
 from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Outcome, Point, Speedup, pool
+from autotune.measuring.progress import Progress
 from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
 from autotune.results.files import OtherKindError
 from autotune.results.result import Result, Side, WorkloadRecord, read_result
 from autotune.scripts import Script
 from autotune.search.costs import Costs
 from autotune.search.interrupts import Stop
-from autotune.search.progress import Progress
 from autotune.search.rounds import MIN_ROUNDS, Round, confirm, scored, speedup_of
 from autotune.search.stopping import Budget, plan_for, round_plan
 from autotune.search.trials import Trial

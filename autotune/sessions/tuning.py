@@ -18,6 +18,7 @@ from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, Re
 from autotune.hardware import UNUSABLE, DeviceKind, Hardware
 from autotune.knobs import Scalar, Space, TrainConfig, WorkloadFacts, build_space, limit_of, share_of_rank
 from autotune.measuring import NumericsGuard, Point, Profile
+from autotune.measuring.progress import Progress
 from autotune.results.files import keep_document
 from autotune.results.result import Evaluation, Result, Scaling
 from autotune.scripts import Script, ScriptIsolation
@@ -28,7 +29,6 @@ from autotune.scripts.seen import SeenScript
 from autotune.search.driver import Search
 from autotune.search.evaluation import EVALUATION, evaluation_batch
 from autotune.search.interrupts import Stop
-from autotune.search.progress import Progress
 from autotune.search.scaling import SCALING, scaling
 from autotune.search.sharing import Shared
 from autotune.search.stopping import EXPLAINING_SECONDS, Budget, sufficient_budget
