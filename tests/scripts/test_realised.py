@@ -201,7 +201,7 @@ def test_the_rate_and_the_waits_are_those_of_training_alone(loop: Callable[[Worl
     samples, seconds = sum(note.samples for note in notes), sum(note.seconds for note in notes)
     assert samples >= 10 * SIZE - 1
     assert samples / seconds == pytest.approx(SIZE / (READ + TRAIN))
-    waiting = sum(note.wait_seconds or 0 for note in notes) / seconds  # of which one wait of seven is timed
+    waiting = sum(note.wait_seconds or 0 for note in notes) / seconds
     assert waiting == pytest.approx(READ / (READ + TRAIN), rel=0.06)
 
 
