@@ -112,9 +112,7 @@ class Desk:
     def _is_ending(self) -> bool:
         return self._stop is not None and self._stop.asked
 
-    async def _report_progress(
-        self, context: Context[Any, Any], sentence: Latest, seconds: float, stop: Stop
-    ) -> None:
+    async def _report_progress(self, context: Context[Any, Any], sentence: Latest, seconds: float, stop: Stop) -> None:
         """Reports progress until the request is cancelled or the client disconnects, then ends the work."""
         began, last = time.monotonic(), 0.0
         try:
