@@ -19,7 +19,7 @@ from autotune.integrations.accelerate import accelerator_kwargs, prepare
 from tests.integrations.models import Net, Seen, Steps, forget_accelerate, images, loss_fn
 
 NAME, TOLD, SAMPLER = "Accelerate", (), RandomSampler
-words, FP32 = accelerator_kwargs, ("mixed_precision", "no")
+OWNER, words, FP32 = Accelerator, accelerator_kwargs, ("mixed_precision", "no")
 
 
 class Run:

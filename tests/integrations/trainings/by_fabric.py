@@ -23,7 +23,7 @@ TOLD = (
     "Fabric does not apply what was tuned: accumulation_steps=3 "
     "(it leaves that to your loop: for micro_batches in tuned.accumulate(loader))",
 )
-words, FP32 = fabric_kwargs, ("precision", "32-true")
+OWNER, words, FP32 = Fabric, fabric_kwargs, ("precision", "32-true")
 
 
 class Run:

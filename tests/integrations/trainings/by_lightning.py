@@ -19,7 +19,7 @@ from autotune.integrations.lightning import trainer_kwargs, tuned_datamodule
 from tests.integrations.models import Net, Seen, Steps, images, loss_fn
 
 NAME, TOLD, SAMPLER = "Lightning", (), SequentialSampler
-words, FP32 = trainer_kwargs, ("precision", "32-true")
+OWNER, words, FP32 = Trainer, trainer_kwargs, ("precision", "32-true")
 
 
 class Module(LightningModule):

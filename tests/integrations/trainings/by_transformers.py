@@ -21,7 +21,7 @@ from autotune.integrations.transformers import training_kwargs, tune_trainer
 from tests.integrations.models import Seen, images
 
 NAME, TOLD, SAMPLER = "transformers", (), RandomSampler
-words, FP32 = training_kwargs, ("fp16", False)
+OWNER, words, FP32 = TrainingArguments, training_kwargs, ("fp16", False)
 
 
 def make_model() -> Any:
