@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.measuring.records import Burst, Pair, Point
+from autotune.measuring.pairs import Pair
+from autotune.measuring.records import Burst, Point
 
 if TYPE_CHECKING:
     from typing_extensions import Self

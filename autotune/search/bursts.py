@@ -10,8 +10,7 @@ from autotune.bursts.hosts.protocol import BurstPlan, Part
 from autotune.bursts.runner import Runner
 from autotune.bursts.turns.duet import LEAST_TURNS, ROUND_WARMUP_SHARE
 from autotune.hardware import DeviceKind
-from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point, pair_apart, pair_of
-from autotune.measuring.progress import Progress
+from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point, Progress, pair_apart, pair_of
 from autotune.search.costs import Costs
 from autotune.search.proposal import ALLOCATOR, CONFIRM, HEADROOM, UNINTERRUPTED, Proposal
 from autotune.search.rounds import Round

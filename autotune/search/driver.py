@@ -14,8 +14,7 @@ import optuna
 from autotune.bursts.runner import Runner
 from autotune.hardware import DeviceKind
 from autotune.knobs import Space, buying_memory
-from autotune.measuring import Headroom, Line, NumericsGuard, Point
-from autotune.measuring.progress import Progress
+from autotune.measuring import Headroom, Line, NumericsGuard, Point, Progress
 from autotune.results.summary import headroom_text
 from autotune.search.ablation import simpler
 from autotune.search.bursts import Bursts

@@ -9,8 +9,7 @@ from typing import Literal
 
 from autotune.errors import UsageError
 from autotune.hardware import DeviceKind, Hardware, probe_host
-from autotune.measuring import FEWEST_PAIRS
-from autotune.measuring.progress import Progress
+from autotune.measuring import FEWEST_PAIRS, Progress
 from autotune.results.check import Check
 from autotune.results.cross_file import Cross
 from autotune.results.result import Result

@@ -12,8 +12,17 @@ from autotune.bursts.runner import Runner, look_at_machine, make_runner
 from autotune.errors import ResultFileError, UsageError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts, format_scalar, idle_knobs
-from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Outcome, Point, Speedup, pool
-from autotune.measuring.progress import Progress
+from autotune.measuring import (
+    SAMPLES_PER_SECOND,
+    Burst,
+    Measurement,
+    Objective,
+    Outcome,
+    Point,
+    Progress,
+    Speedup,
+    pool,
+)
 from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
 from autotune.results.files import OtherKindError
 from autotune.results.result import Result, Side, WorkloadRecord, read_result

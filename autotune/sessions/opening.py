@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.hardware import pin_gpu
-from autotune.measuring.progress import Progress
+from autotune.measuring import Progress
 from autotune.scripts import Script, ScriptIsolation
 from autotune.search.interrupts import Stop
 from autotune.search.stopping import Budget

@@ -17,8 +17,7 @@ from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, ResultFileError, UsageError
 from autotune.hardware import UNUSABLE, DeviceKind, Hardware
 from autotune.knobs import Scalar, Space, TrainConfig, WorkloadFacts, build_space, limit_of, share_of_rank
-from autotune.measuring import NumericsGuard, Point, Profile
-from autotune.measuring.progress import Progress
+from autotune.measuring import NumericsGuard, Point, Profile, Progress
 from autotune.results.files import keep_document
 from autotune.results.result import Evaluation, Result, Scaling
 from autotune.scripts import Script, ScriptIsolation

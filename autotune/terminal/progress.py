@@ -18,8 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Outcome, Pair, Point
-from autotune.measuring.progress import Progress
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Outcome, Pair, Point, Progress
 from autotune.results.summary import ratios
 from autotune.terminal.console import lasting
 from autotune.units import format_seconds
