@@ -251,7 +251,7 @@ def test_a_note_is_made_after_ten_minutes_and_else_at_the_end_of_an_epoch(world:
     for _ in range(6):
         plain(world, world.loader(7))
     lengths = [round(note.seconds, -1) for note in world.notes_of_all()]
-    assert lengths == [620, 610, 570, 40, 40, 40]
+    assert lengths == [600, 600, 590, 40, 40, 40]
 
 
 def test_a_dear_note_waits_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
