@@ -38,6 +38,7 @@ from autotune.errors import Interrupted
 from autotune.hardware import Hardware
 from autotune.knobs import build_space
 from autotune.measuring import Agreement, Burst, NumericsGuard, Pair, Point, Speedup
+from autotune.measuring.progress import Progress
 from autotune.measuring.speedup import BEYOND_DOUBT
 from autotune.search.bursts import Bursts
 from autotune.search.driver import Search
@@ -46,7 +47,6 @@ from autotune.search.stopping import Budget
 from autotune.search.storage import open_study
 from autotune.search.trials import TrialLog
 from autotune.sessions.tuning_result import judge
-from autotune.terminal.progress import Quiet
 from benchmarks.held_out_workloads import target
 from benchmarks.neighbour import neighbour
 from benchmarks.output import save, saved
@@ -158,7 +158,7 @@ def make_policy(at: Opened, number: int, budget_seconds: float, journal: Path, *
     )  # fmt: skip
     same = SameRunner(runner, baseline)
     limit = at.hardware.memory_limit_bytes("cpu", MEMORY_TARGET)
-    bursts = Bursts(baseline, same, TrialLog(study, space), Budget(budget_seconds), Quiet(), "cpu", limit)
+    bursts = Bursts(baseline, same, TrialLog(study, space), Budget(budget_seconds), Progress(), "cpu", limit)
     return Search(space, bursts, seed=number, numerics=NumericsGuard(same.agreement, baseline), headroom=True)
 
 

@@ -67,7 +67,7 @@ def launch(
     """Runs a training script with a result's settings: autotune launch FILE -- python train.py --epochs 90."""
     from autotune.hardware.host import read_cpu
     from autotune.results.result import read_result
-    from autotune.scripts.launching import differences, launch_environment
+    from autotune.scripts.launching import differences, orders_of
     from autotune.scripts.script import Script
     from autotune.scripts.training import Training
     from autotune.terminal.console import make_console, warning_lines
@@ -79,9 +79,8 @@ def launch(
         console.print(warning_lines([sentence]))
 
     with tempfile.TemporaryDirectory(prefix="autotune-launch-") as folder:
-        environment = launch_environment(
-            result, file, script, os.environ, Path(folder), strict=strict, realised=not no_realised
-        )
+        orders = orders_of(result, file, realised=not no_realised)
+        environment = script.environment({**orders, "strict": strict, "shared": folder}, os.environ)
         for difference in differences(result, file, script, read_cpu({}), strict=strict):
             warn(difference)
         raise typer.Exit(Training(script, environment, Path(folder), warn, strict=strict).run())

@@ -14,25 +14,21 @@ def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
     changed = [KNOBS[name] for name in config.changes_from(baseline)]
     arguments = loader_arguments(config)
     taking = {knob.dataloader_argument: knob.name for knob in changed if knob.dataloader_argument is not None}
-    on_model = [function for knob in changed for function in (knob.on_model, knob.outside) if function is not None]
     return {
         "knobs": config.model_dump(mode="json"),
         "compiled": config.is_compiled,
         "reads": {knob.name: READS[knob.name] for knob in changed if knob.name in READS},
         "shows": {knob.name: knob.shows.__name__ for knob in changed if knob.shows is not None},
-        "of_models": [knob.name for knob in changed if knob.on_model is not None or knob.outside is not None],
         "changed": [knob.name for knob in changed],
         "loader": {argument: arguments[argument] for argument in taking},
         "taking": taking,
-        "process": [
-            (knob.on_process.__name__, getattr(config, knob.name)) for knob in changed if knob.on_process is not None
-        ],
-        "model": [function.__name__ for function in on_model],
-        "optimizer": [
-            (knob.on_optimizer.__name__, getattr(config, knob.name))
-            for knob in changed
-            if knob.on_optimizer is not None
-        ],
+        "process": {
+            knob.on_process.__name__: getattr(config, knob.name) for knob in changed if knob.on_process is not None
+        },
+        "model": {by.__name__: knob.name for knob in changed for by in (knob.on_model, knob.outside) if by is not None},
+        "optimizer": {
+            knob.on_optimizer.__name__: getattr(config, knob.name) for knob in changed if knob.on_optimizer is not None
+        },
         "ddp": {
             knob.name: (knob.ddp_argument, getattr(config, knob.name))
             for knob in changed

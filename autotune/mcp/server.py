@@ -17,7 +17,7 @@ from autotune.errors import INTERRUPTED_STATUS, Interrupted, UsageError
 from autotune.sandbox.system import ENDING_SIGNALS, WINDOWS
 from autotune.search.interrupts import Stop
 from autotune.secrets import masked_text
-from autotune.terminal.progress import Sentence
+from autotune.terminal.progress import Latest
 
 PROGRESS_SECONDS = 1.0
 """Interval between two progress reports. Not tuned."""
@@ -30,7 +30,7 @@ was measured by then. A result is a file, which show reads, check measures again
 Only one measurement runs at a time, since two would disturb each other; leave the machine alone while one does.
 Believe a speed-up only where it is confirmed, and report its interval."""
 Answer = TypeVar("Answer")
-Work = Callable[[Sentence, Stop], Answer]
+Work = Callable[[Latest, Stop], Answer]
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Desk:
             AutotuneError: Raised by `work`.
         """
         await self._wait_for_room()
-        sentence, stop = Sentence(), Stop()
+        sentence, stop = Latest(), Stop()
         self.running, self._stop = what, stop
         ended: list[Answer | BaseException] = []
 
@@ -112,9 +112,7 @@ class Desk:
     def _is_ending(self) -> bool:
         return self._stop is not None and self._stop.asked
 
-    async def _report_progress(
-        self, context: Context[Any, Any], sentence: Sentence, seconds: float, stop: Stop
-    ) -> None:
+    async def _report_progress(self, context: Context[Any, Any], sentence: Latest, seconds: float, stop: Stop) -> None:
         """Reports progress until the request is cancelled or the client disconnects, then ends the work."""
         began, last = time.monotonic(), 0.0
         try:

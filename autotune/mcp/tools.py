@@ -26,7 +26,7 @@ from autotune.search.stopping import Budget
 from autotune.secrets import masked_data, masked_text
 from autotune.sessions.options import FOR_SCRIPTS, OFFERED, Options, repeats, schema_of
 from autotune.sessions.outputs import BESIDE
-from autotune.terminal.progress import Sentence
+from autotune.terminal.progress import Latest
 from autotune.units import parse_duration
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class _Measuring:
         """`autotune probe`."""
         from autotune.terminal.console import hardware_table
 
-        def work(_: Sentence, stop: Stop) -> Any:
+        def work(_: Latest, stop: Stop) -> Any:
             return probed(given["device"], stop)
 
         hardware = await self._desk.measure(context, "the machine", PROBE_SECONDS, work)
@@ -128,7 +128,7 @@ class _Measuring:
         options = _options(given, out_anywhere=self._desk.out_anywhere)
         budget = Budget(options.budget_seconds)
 
-        def work(sentence: Sentence, stop: Stop) -> Any:
+        def work(sentence: Latest, stop: Stop) -> Any:
             tuning = Tuning(options, sentence, budget, stop)
             return tuning.look(), tuning.notes
 
@@ -143,7 +143,7 @@ class _Measuring:
         options = _options(given, out_anywhere=self._desk.out_anywhere)
         budget = Budget(options.budget_seconds)
 
-        def work(sentence: Sentence, stop: Stop) -> Any:
+        def work(sentence: Latest, stop: Stop) -> Any:
             saved = tune_and_save(options, sentence, budget, stop)
             if saved.path is not None and saved.failure is None:
                 after_run(saved.result, saved.path, patching=False)
@@ -169,7 +169,7 @@ class _Measuring:
 
         notes = None if given["model"] or command else file  # a workload that the agent names is always measured
 
-        def work(sentence: Sentence, stop: Stop) -> Any:
+        def work(sentence: Latest, stop: Stop) -> Any:
             return check_result(result, target, budget, sentence, stop, file=notes)
 
         record = await self._desk.measure(context, str(target), budget.seconds, work)

@@ -48,15 +48,15 @@ class Changes:
             - ``changed``: names of the knobs that differ from the script's own config
             - ``compiled``: whether torch.compile compiles a part of the training
             - ``reads``, ``shows``: by knob, a function of `in_force` and a method of `Effects` that see its effect
-            - ``of_models``: names of the changed knobs that models must be found for
             - ``loader``: arguments of DataLoader; ``taking``: by argument, its knob
-            - ``process``, ``optimizer``: pairs of a function of `process_settings` and its value
-            - ``model``: functions of `process_settings`
+            - ``process``, ``optimizer``: by function of `process_settings`, its value
+            - ``model``: by function of `process_settings`, its knob
             - ``ddp``: by knob, an argument of ``DistributedDataParallel`` and its value
             - ``variables``: environment variables, which are read when ranks meet
             - ``copies``: whether copies of batches do not wait
 
     Attributes:
+        on_model: The functions that change models, each with its knob.
         wrapped: The ``DistributedDataParallel`` models made with these arguments.
         copies: Makes copies of batches that do not wait; None where they are left as they are.
         switched: Optimizers that were changed, in the order of their first steps; a script may train many models.
@@ -71,7 +71,6 @@ class Changes:
         self.is_compiled: bool = description.get("compiled", False)
         self.reads: dict[str, str] = description.get("reads", {})
         self.shows: dict[str, str] = description.get("shows", {})
-        self.of_models: list[str] = description.get("of_models", [])
         self.ddp: dict[str, tuple[str, Any]] = description.get("ddp", {})
         self.variables: dict[str, str] = description.get("variables", {})
         self.wrapped: list[Any] = []
@@ -79,10 +78,10 @@ class Changes:
         self._models: list[weakref.ref[nn.Module]] = []
         self.switched: list[weakref.ref[Optimizer]] = []
         self.refused_form: str | None = None
-        self._process: list[tuple[str, Any]] = description.get("process", [])
-        self._model: list[str] = description.get("model", [])
+        self._process: dict[str, Any] = description.get("process", {})
+        self.on_model: dict[str, str] = description.get("model", {})
         self._found_models = False
-        self._optimizer: list[tuple[str, Any]] = description.get("optimizer", [])
+        self._optimizer: dict[str, Any] = description.get("optimizer", {})
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._undos: dict[str, Undo] = {}  # of the process; a model's and an optimizer's own are kept on them
         follow_weights()  # now: models may be laid out within a step, when torch takes no further hook
@@ -100,12 +99,7 @@ class Changes:
     @property
     def wants_models(self) -> bool:
         """Whether models are still to be changed."""
-        return bool(self._model) and not self._found_models
-
-    @property
-    def changes_models(self) -> bool:
-        """Whether models are changed at all."""
-        return bool(self._model)
+        return bool(self.on_model) and not self._found_models
 
     @property
     def models(self) -> list[nn.Module]:
@@ -119,7 +113,7 @@ class Changes:
 
     def on_process(self, device: torch.device) -> None:
         """Sets what holds for the whole process; called again where the script may have changed it meanwhile."""
-        for function, value in self._process:
+        for function, value in self._process.items():
             undo = getattr(process_settings, function)(value, device)
             if undo is not never:  # all players of a process share it
                 self._undos.setdefault(function, undo)
@@ -131,13 +125,13 @@ class Changes:
 
     def on_models(self, models: list[nn.Module]) -> None:
         """Changes the models, each once."""
-        if not self._model:
+        if not self.on_model:
             return
         changed_models = self.models
         for model in models:
             if not any(model is one for one in changed_models):
                 changed_models.append(model)
-                undos = [getattr(process_settings, function)(model, self.knobs) for function in self._model]
+                undos = [getattr(process_settings, function)(model, self.knobs) for function in self.on_model]
                 kept_on(model)[self] = in_reverse([undo for undo in undos if undo is not never])
         self._models = [weakref.ref(model) for model in changed_models]
         self._found_models |= bool(models)
@@ -148,7 +142,9 @@ class Changes:
             return
         self._known.add(optimizer)
         try:
-            undos = [getattr(process_settings, function)(optimizer, value) for function, value in self._optimizer]
+            undos = [
+                getattr(process_settings, function)(optimizer, value) for function, value in self._optimizer.items()
+            ]
             if undos:
                 kept_on(optimizer)[self] = in_reverse(undos)
                 self.switched.append(weakref.ref(optimizer))

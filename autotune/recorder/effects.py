@@ -100,7 +100,7 @@ class Effects:
         now = read(self._changes.reads, self._changes.models, optimizers, torch.device(self._device))
         for name, value in self._changed.items():
             shows = getattr(self, self._changes.shows[name]) if name in self._changes.shows else None
-            if name in self._changes.of_models and self._changes.wants_models:
+            if name in self._changes.on_model.values() and self._changes.wants_models:
                 missing[name] = "the model was not found, so that it could not be changed"
             elif name in self._changes.ddp and not self._changes.wrapped:
                 missing[name] = "no DistributedDataParallel was made, so that none could be changed"

@@ -194,7 +194,7 @@ class Launched:
         note(self._shared, matches=True)
         self._changes.on_optimizer(optimizer)
         self._enter_process()  # overrides what the script has set meanwhile, as bursts do
-        if self._changes.changes_models and not (self._changes.wants_models or self._changes.covers(optimizer)):
+        if self._changes.on_model and not (self._changes.wants_models or self._changes.covers(optimizer)):
             self._changes.on_models(models_of(optimizer, self._loop["models"]))
 
     def _leave_as_it_is(self) -> None:

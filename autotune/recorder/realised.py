@@ -1,7 +1,7 @@
 """Records a whole training's rate, waits and memory, as lines of JSON.
 
-Between two batches it only counts, and times every seventh wait. All other work is done where training pauses: at an
-epoch's end, before an evaluation, or after ten minutes. A span of training lasts from the request for a batch to the
+Between two batches it only counts, and times the wait. All other work is done where training pauses: at an epoch's
+end, before an evaluation, or after ten minutes. A span of training lasts from the request for a batch to the
 end of its epoch, or until something other than training begins. Only spans with optimizer steps count. It waits for the
 device only at the ends of spans, never at a step.
 """
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 SCHEMA = "autotune.realised/1"
-STRIDE = 7
-"""Every seventh wait is timed, and counts for seven. Workers take turns, and there are seldom seven. Not tuned."""
 WARM_STEPS = 10
 """Optimizer steps to leave out, at the start and after torch.compile has compiled something. Not tuned."""
 LEAST_SECONDS, MOST_SECONDS = 30.0, 600.0
@@ -102,19 +100,18 @@ class Reading:
         is_over: Whether the pass has ended.
         count: Batches so far.
         trained: Batches that had been drawn at the last optimizer step.
-        timed: Batches whose waits are known.
         waited: Seconds of waits since `take`.
         shapes: Samples, and elements of their first tensors, since `take`.
-        stride: Waits of batches with a multiple of this number are timed. If it is 1, batches are also checked.
+        is_looked_at: Whether `look` is called with each batch: until they are known to have a constant size and shape.
     """
 
     def __init__(self, requested: float, size: int | None, length: int | None) -> None:
         self.requested = requested
         self.is_over = False
-        self.count = self.trained = self.timed = 0
+        self.count = self.trained = 0
         self.waited = perf_counter() - requested
         self.shapes = (0, 0)
-        self.stride = 1
+        self.is_looked_at = True
         self._size, self._length = size, length
         self._taken = 0
         self._varies = False
@@ -128,17 +125,15 @@ class Reading:
         if self._first_shape is None:
             self._first_shape = shape
         self._varies |= shape != self._first_shape
-        self.stride = 1 if self._varies or self._size is None or self.count < WARM_STEPS else STRIDE
+        self.is_looked_at = self._varies or self._size is None or self.count < WARM_STEPS
 
     def take(self) -> tuple[int, float, float | None]:
         """Samples and seconds of waiting since the last call, and mean elements per sample if they vary."""
         (rows, elements), waited = self.shapes, self.waited
-        if self.timed > self._taken:  # includes batches after the last timed one
-            waited *= (self.count - self._taken) / (self.timed - self._taken)
         samples = rows if self._size is None else (self.count - self._taken) * self._size
         if self._size is not None and self._length is not None and self.is_over:  # the last batch was incomplete
             samples -= max(0, self.count * self._size - self._length)
-        self._taken = self.timed = self.count
+        self._taken = self.count
         self.shapes, self.waited = (0, 0), 0.0
         return max(0, samples), waited, elements / rows if self._varies and rows else None
 
@@ -152,9 +147,7 @@ class Drawing(Watched):
 
     def __next__(self) -> Any:
         reading, notes, draw = self._counting
-        count = reading.count + 1
-        is_timed = notes.is_attentive or not count % reading.stride
-        if is_timed and (began := perf_counter()) > notes.due:
+        if (began := perf_counter()) > notes.due:
             began = notes.attend(reading, began) or began
         try:
             batch = draw()
@@ -162,12 +155,10 @@ class Drawing(Watched):
             self.is_over = reading.is_over = True
             notes.ended(reading)
             raise
-        reading.count = count
-        if is_timed:
-            reading.waited += (perf_counter() - began) * (count - reading.timed)
-            reading.timed = count
-            if reading.stride == 1:
-                notes.look(reading, batch)
+        reading.waited += perf_counter() - began
+        reading.count += 1
+        if reading.is_looked_at:
+            notes.look(reading, batch)
         return batch
 
 
@@ -175,8 +166,8 @@ class Notes:
     """Measures a training, and appends notes to a file.
 
     Attributes:
-        due: A time on the host's clock. The next timed draw after it calls `attend`.
-        is_attentive: Whether each draw is timed: until an optimizer has stepped in this span.
+        due: A time on the host's clock. The next draw after it calls `attend`: each one, until an optimizer has stepped
+            in this span.
     """
 
     def __init__(self, order: Order, device: torch.device) -> None:
@@ -195,7 +186,7 @@ class Notes:
         self._process = os.getpid()
         self._training = secrets.token_hex(4)
         self._ranks = 1
-        self.due, self.is_attentive = -math.inf, True
+        self.due = -math.inf
         self._begun: float | None = None
         self._steps, self._warm_at, self._drained_at = 0, WARM_STEPS, -DRAIN_STEPS
         self._begun_at = self._begun_count = 0  # steps, and batches of the pass
@@ -230,7 +221,7 @@ class Notes:
         sizes = self._sizes(loader, batch_size)
         if sizes is None:
             return iterate()
-        self.due, self.is_attentive = -math.inf, True  # the next draw, from this or another pass, calls `attend`
+        self.due = -math.inf  # the next draw, from this or another pass, calls `attend`
         batches = iterate()
         return Drawing(batches, Reading(requested, *sizes), self)
 
@@ -288,7 +279,7 @@ class Notes:
 
     def _confirm(self, begun: float, now: float) -> None:
         """Confirms that the current span is training; a long span is noted in parts."""
-        self.due, self.is_attentive = begun + MOST_SECONDS - self._seconds, False
+        self.due = begun + MOST_SECONDS - self._seconds
         if now > self.due:
             self._take(now - begun)
             self._note()
@@ -338,8 +329,7 @@ class Notes:
 
     def give_up(self, _: str = "") -> None:
         """Stops taking notes."""
-        self._is_over, self._begun = True, None
-        self.due, self.is_attentive = math.inf, False
+        self._is_over, self._begun, self.due = True, None, math.inf
 
     @property
     def _holds(self) -> bool:
@@ -354,7 +344,7 @@ class Notes:
     def _is_warm(self) -> bool:
         """Whether nothing was compiled in the last steps."""
         if self._is_over:
-            self.due, self.is_attentive = math.inf, False
+            self.due = math.inf
             return False
         if (graphs := compiled_graphs()) != self._graphs:
             self._graphs, self._warm_at = graphs, self._steps + WARM_STEPS
@@ -388,8 +378,7 @@ class Notes:
             for reading in (self._reading, *self._beside):
                 if reading is not None:
                     reading.take()
-        self._begun = None
-        self.due, self.is_attentive = -math.inf, True
+        self._begun, self.due = None, -math.inf
         if self._samples and self._seconds >= max(LEAST_SECONDS, self._cost / COST_SHARE):
             self._note()
 

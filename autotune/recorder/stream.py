@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from ..timing.endless import Counted, Endless
 from ..torch_settings.naming import count_of, has_own_iterator, length_of
 from .batches import Batches
-from .order import Beginning, SeededBatches, SeededSampler, epoch_seed, random_numbers
+from .order import Beginning, Seeded, epoch_seed, random_numbers
 
 if TYPE_CHECKING:
     from ..timing.clock import Clock
@@ -106,10 +106,10 @@ class Stream(Endless):
         arguments = dict(self._arguments)
         start //= self.ranks
         if "batch_sampler" in arguments:
-            arguments["batch_sampler"] = SeededBatches(arguments["batch_sampler"], self.seed, start)
+            arguments["batch_sampler"] = Seeded(arguments["batch_sampler"], self.seed, start, batches=True)
         elif self.epoch_samples is not None:
             start = start if self.length is not None else 0
-            arguments["sampler"] = SeededSampler(arguments["sampler"], self.seed, start)
+            arguments["sampler"] = Seeded(arguments["sampler"], self.seed, start)
         collate = arguments["collate_fn"]
         if self._seeds_reading and not arguments.keys().isdisjoint({"sampler", "batch_sampler"}):  # map-style
             arguments["dataset"] = reads = seeded_reads(arguments["dataset"], self.seed)

@@ -50,34 +50,6 @@ def apply(path: str | Path, *, realised: bool = False) -> None:
     after_import("torch", begin)  # importing torch reads the environment: the script may set it before
 
 
-def launch_environment(
-    result: Result,
-    path: Path,
-    script: Script,
-    base: Mapping[str, str],
-    folder: Path,
-    *,
-    strict: bool = False,
-    realised: bool = True,
-) -> dict[str, str]:
-    """The variables under which a script trains with a result's settings.
-
-    Args:
-        result: The result of a script.
-        path: The result's file.
-        script: The script to launch.
-        base: The variables that are set already.
-        folder: Where the recorder notes the processes that it enters.
-        strict: Whether the script ends if it trains with another torch, GPU or number of ranks.
-        realised: Whether the speed that the training reaches is noted.
-
-    Raises:
-        UsageError: It is not the result of a script.
-    """
-    orders = orders_of(result, path, realised=realised)
-    return script.environment({**orders, "strict": strict, "shared": str(folder)}, base)
-
-
 def orders_of(result: Result, path: str | Path, *, realised: bool) -> dict[str, Any]:
     """The recorder's orders, with or without noting the speed that the training reaches."""
     script = script_of(result, path)

@@ -10,9 +10,8 @@ from autotune.bursts.hosts.protocol import BurstPlan, Part
 from autotune.bursts.runner import Runner
 from autotune.bursts.turns.duet import LEAST_TURNS, ROUND_WARMUP_SHARE
 from autotune.hardware import DeviceKind
-from autotune.measuring import Burst, Headroom, Measurement, Pair, Point, Rounds, pair_apart, pair_of
+from autotune.measuring import Burst, Headroom, Measurement, Pair, Point, Progress, Rounds, pair_apart, pair_of
 from autotune.search.costs import Costs
-from autotune.search.progress import Progress
 from autotune.search.proposal import ALLOCATOR, CONFIRM, HEADROOM, UNINTERRUPTED, Proposal
 from autotune.search.stopping import (
     EXPLAINING_SECONDS,

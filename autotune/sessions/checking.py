@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from autotune.hardware import DeviceKind, Hardware, probe_host
+from autotune.measuring import Progress
 from autotune.results.check import Check
 from autotune.results.cross_file import Cross
 from autotune.results.result import Result
 from autotune.results.trainings import read_trainings
 from autotune.scripts import Script
 from autotune.search.interrupts import Stop
-from autotune.search.progress import Progress
 from autotune.search.stopping import Budget
 from autotune.sessions.crossing import cross_result, differences_of
 from autotune.wording import percent

@@ -19,6 +19,7 @@ from autotune.measuring import (
     Objective,
     Outcome,
     Point,
+    Progress,
     Round,
     Rounds,
     Speedup,
@@ -30,7 +31,6 @@ from autotune.results.result import Result, Side, WorkloadRecord, read_result
 from autotune.scripts import Script
 from autotune.search.costs import Costs
 from autotune.search.interrupts import Stop
-from autotune.search.progress import Progress
 from autotune.search.rounds import confirm, round_of
 from autotune.search.stopping import Budget, plan_for, round_plan
 from autotune.search.trials import Trial
@@ -88,9 +88,6 @@ def cross_result(
     """
     objective = source.objective  # an unknown objective is refused before anything runs
     results_read = [source] if against is None else [source, against[1]]
-    for read in results_read:
-        if read.ignored is not None:
-            progress.note(read.ignored)
     arguments = {name for read in results_read for side in (read.baseline, read.best) for name in side.parameters}
     if isinstance(target, Script):
         progress.note(f"the command that runs: {target.text}")

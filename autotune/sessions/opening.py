@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.hardware import pin_gpu
+from autotune.measuring import Progress
 from autotune.scripts import Script, ScriptIsolation
 from autotune.search.interrupts import Stop
-from autotune.search.progress import Progress
 from autotune.search.stopping import Budget
 from autotune.workload.by_value import Sent
 from autotune.workload.target import require_target

@@ -17,7 +17,7 @@ from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, ResultFileError, UsageError
 from autotune.hardware import UNUSABLE, DeviceKind, Hardware
 from autotune.knobs import Scalar, Space, TrainConfig, WorkloadFacts, build_space, limit_of, share_of_rank
-from autotune.measuring import NumericsGuard, Point, Profile
+from autotune.measuring import NumericsGuard, Point, Profile, Progress
 from autotune.results.files import keep_document
 from autotune.results.result import Evaluation, Result, Scaling
 from autotune.scripts import Script, ScriptIsolation
@@ -29,7 +29,6 @@ from autotune.search.bursts import Bursts
 from autotune.search.driver import Search
 from autotune.search.evaluation import EVALUATION, evaluation_batch
 from autotune.search.interrupts import Stop
-from autotune.search.progress import Progress
 from autotune.search.scaling import SCALING, scaling
 from autotune.search.sharing import Shared
 from autotune.search.stopping import EXPLAINING_SECONDS, Budget, sufficient_budget
@@ -68,9 +67,6 @@ class Tuning:
         """
         require_writable(self.options.out or Path("results/…/result.json"))
         elsewhere = read_results(self.options.warm_start)
-        for source, result in elsewhere:
-            if result.ignored is not None:
-                self._note(f"{source}: {result.ignored}")
         with self._opened() as isolation:
             setting, runner = self._examine(isolation)
             for note in setting.facts.notes:

@@ -11,7 +11,6 @@ import importlib.util
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 import rich.live
@@ -19,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Outcome, Pair, Point
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Outcome, Pair, Point, Progress
 from autotune.results.summary import ratios
 from autotune.terminal.console import lasting
 from autotune.units import format_seconds
@@ -33,200 +32,56 @@ if TYPE_CHECKING:
 REASON_CHARACTERS = 160
 
 
-class Quiet:
-    """Shows nothing; subclasses override what they show."""
+class Latest(Progress):
+    """Counts bursts and decisions, and keeps what the latest events say.
 
-    def __enter__(self) -> Self:
-        """Begins."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Ends."""
-
-    def stage(self, name: str) -> None:
-        """Shows nothing."""
-
-    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:
-        """Shows nothing."""
-
-    def duet(self, candidate: Point, pair: Pair) -> None:
-        """Shows nothing."""
-
-    def note(self, text: str) -> None:
-        """Shows nothing."""
-
-
-class Lines(Quiet):
-    """One plain line per burst, for pipes and logs; `objective` selects the score that a line shows."""
-
-    def __init__(self, console: Console, objective: Objective = SAMPLES_PER_SECOND) -> None:
-        self._console = lasting(console)
-        self._tally = Tally(objective)
-
-    def stage(self, name: str) -> None:
-        """Prints the stage."""
-        self._tally.stage = name
-        self._print(f"{name} …")
-
-    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:
-        """Prints stage, outcome or rate, changed knobs, the best so far, and the time left."""
-        tally = self._tally
-        parts = [f"{tally.stage}: {tally.add(burst, pair)}"]
-        if best is not None and best != burst and best.ok:
-            parts.append(f"best {tally.figure(best)}")
-        parts.append(f"{_ticking(remaining_seconds)} left")
-        self._print(" | ".join(parts))
-
-    def duet(self, candidate: Point, pair: Pair) -> None:
-        """Prints nothing: the burst's line will show the final ratio."""
-
-    def note(self, text: str) -> None:
-        """Prints the note."""
-        self._print(f"note: {text}")
-
-    def _print(self, line: str) -> None:
-        # soft_wrap: a log has no width at which to break lines.
-        self._console.print(as_text(line), soft_wrap=True)
-
-
-class Live(Quiet):
-    """A display that is redrawn in place, on a terminal or in a notebook's widget; notes are printed above it.
+    The first successful burst is the baseline of all ratios.
 
     Args:
-        console: The terminal, or the notebook's cell.
-        clock: Monotonic seconds.
         objective: Selects the score that is shown.
-        seconds: The rest of the budget; None if it is not known before the first burst.
+
+    Attributes:
+        now: The stage.
+        decided: Decisions so far.
+        outcomes: Bursts so far, by their outcomes.
+        best: The best burst so far, and `last`, the last one, in words; empty before there is one.
+        playing: The candidate of the duet that is being played, and its pair so far.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        clock: Callable[[], float] = time.monotonic,
-        objective: Objective = SAMPLES_PER_SECOND,
-        seconds: float | None = None,
-    ) -> None:
-        self._console = lasting(console)
-        self._clock = clock
-        self._tally = Tally(objective)
-        self._last = self._best = ""
-        self._duet: tuple[Point, Pair] | None = None
-        self._stages: dict[str, float] = {}  # the seconds of each, up to the start of the current one
-        self._since = clock()
-        self._seconds = seconds
-        self._deadline = self._since + seconds if seconds is not None else None
-        # Twice a second: more would only take time from the measurement. stdout is not redirected: with --json another
-        # program reads it.
-        self._live = rich.live.Live(
-            console=self._console, get_renderable=self.render, refresh_per_second=2.0, redirect_stdout=False
-        )
-
-    def __enter__(self) -> Self:
-        """Starts drawing, in a separate thread."""
-        self._since = self._clock()
-        if self._seconds is not None:
-            self._deadline = self._since + self._seconds
-        self._live.start(refresh=True)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Clears the display, since the result follows; after an error its last state stays."""
-        self._live.transient = kind is None
-        self._live.stop()
-
-    def stage(self, name: str) -> None:
-        """Shows the stage, and counts its time from now on."""
-        self._stages, self._since = self._seconds_by_stage(), self._clock()
-        self._tally.stage, self._duet = name, None
-        self._live.refresh()
-
-    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:
-        """Counts decisions, and shows the burst, the best so far, and the budget."""
-        tally = self._tally
-        self._last, self._duet = tally.add(burst, pair), None
-        if best is not None and best.ok:
-            self._best = tally.describe(best)
-        self._deadline = self._clock() + remaining_seconds
-        self._live.refresh()
-
-    def duet(self, candidate: Point, pair: Pair) -> None:
-        """Keeps the duet for the next redraw: drawing now would take time from it."""
-        self._duet = candidate, pair
-
-    def note(self, text: str) -> None:
-        """Prints the note above the display."""
-        self._console.print(labelled("note", text))
-
-    def render(self) -> RenderableType:
-        """The current display."""
-        tally, stages = self._tally, self._seconds_by_stage()
-        grid = Table.grid(Column(style="dim", no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
-        grid.add_row("stage", _stages_text(tally.stage, stages))
-        counts = tally.outcomes.most_common()
-        failures = "".join(f", {count} {outcome.value}" for outcome, count in counts if outcome is not Outcome.OK)
-        grid.add_row("decided", Text.assemble(f"{tally.decided}", (failures, "yellow")))
-        if self._best:
-            grid.add_row("best", as_text(self._best, style="green"))
-        if self._last:
-            grid.add_row("last", as_text(self._last))
-        if self._duet is not None:
-            for label, shown in zip(("playing", ""), _duet_rows(*self._duet), strict=True):
-                grid.add_row(label, shown)
-        if self._deadline is None:
-            grid.add_row("time", f"{_ticking(sum(stages.values()))} elapsed")
-        else:
-            spent, left = sum(stages.values()), self._deadline - self._clock()
-            bar = ProgressBar(spent + max(0.0, left), spent)
-            beside = Table.grid(Column(), Column(no_wrap=True), padding=(0, 2, 0, 0))
-            beside.add_row(bar, f"{_ticking(left)} left")
-            grid.add_row("time", beside)
-        return grid
-
-    def _seconds_by_stage(self) -> dict[str, float]:
-        """The time that each stage has taken, including the current one."""
-        stage = self._tally.stage
-        return {**self._stages, stage: self._stages.get(stage, 0.0) + self._clock() - self._since}
-
-
-def make_progress(
-    console: Console, *, quiet: bool, objective: Objective = SAMPLES_PER_SECOND, seconds: float | None = None
-) -> Quiet:
-    """Progress that fits the console: nothing, a live display, or plain lines.
-
-    `FORCE_COLOR` may force colours on a pipe, but a cursor cannot move there: only a real terminal, or a notebook with
-    widgets, gets the live display.
-
-    Args:
-        console: Where progress is shown.
-        quiet: Whether to show nothing.
-        objective: Selects the score that is shown.
-        seconds: The rest of the budget.
-    """
-    if quiet:
-        return Quiet()
-    has_widgets = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
-    if has_widgets or (console.is_interactive and _is_tty(console.file)):
-        return Live(console, objective=objective, seconds=seconds)
-    return Lines(console, objective)
-
-
-class Tally:
-    """Counts bursts and decisions; the first successful burst is the baseline of all ratios."""
-
-    def __init__(self, objective: Objective) -> None:
-        self.stage = "starting"
+    def __init__(self, objective: Objective = SAMPLES_PER_SECOND) -> None:
+        self.now = "starting"
         self.decided = 0
         self.outcomes: Counter[Outcome] = Counter()
+        self.best = self.last = ""
+        self.playing: tuple[Point, Pair] | None = None
         self._over_baseline: dict[Point, tuple[Burst, float]] = {}  # chained from duets, starting at the baseline
         self._objective = objective
         self._baseline_score: float | None = None
         self._baseline_point: Point | None = None
 
-    def add(self, burst: Burst, pair: Pair | None) -> str:
+    def stage(self, name: str) -> None:
+        """A stage begins, in which nothing is played yet."""
+        self.now, self.playing = name, None
+
+    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:  # noqa: ARG002
+        """A burst has ended, and with it the duet."""
+        self.last, self.playing = self._add(burst, pair), None
+        if best is not None and best.ok:
+            self.best = self.describe(best)
+
+    def duet(self, candidate: Point, pair: Pair) -> None:
+        """A turn of a duet has ended."""
+        self.playing = candidate, pair
+
+    def text(self) -> str:
+        """The stage, the number of decisions, the running duet, the best so far, the last burst: a sentence."""
+        duet = self.playing  # another thread may be told that it has ended
+        playing = f"comparing: {gain_text(duet[1])} for {_changes(*duet)}" if duet is not None else ""
+        decided = f"{self.decided} decided" if self.decided else ""
+        best, last = f"best so far: {self.best}" * bool(self.best), f"last: {self.last}" * bool(self.last)
+        return " | ".join(filter(None, (self.now, decided, playing, best, last)))
+
+    def _add(self, burst: Burst, pair: Pair | None) -> str:
         """Counts a burst, and describes it beside the incumbent in its duet."""
         self.decided += pair is not None or (not burst.ok and self._baseline_score is not None)
         self.outcomes[burst.outcome] += 1
@@ -274,6 +129,146 @@ class Tally:
         return f"{text} ({ratio_text(ratio)})" if over and ratio != 1 else text
 
 
+class Lines(Latest):
+    """One plain line per burst, for pipes and logs; `objective` selects the score that a line shows."""
+
+    def __init__(self, console: Console, objective: Objective = SAMPLES_PER_SECOND) -> None:
+        super().__init__(objective)
+        self._console = lasting(console)
+
+    def stage(self, name: str) -> None:
+        """Prints the stage."""
+        super().stage(name)
+        self._print(f"{name} …")
+
+    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:
+        """Prints stage, outcome or rate, changed knobs, the best so far, and the time left."""
+        super().burst(burst, pair, best, remaining_seconds)
+        parts = [f"{self.now}: {self.last}"]
+        if best is not None and best != burst and best.ok:
+            parts.append(f"best {self.figure(best)}")
+        self._print(" | ".join([*parts, f"{_ticking(remaining_seconds)} left"]))
+
+    def note(self, text: str) -> None:
+        """Prints the note."""
+        self._print(f"note: {text}")
+
+    def _print(self, line: str) -> None:
+        # soft_wrap: a log has no width at which to break lines.
+        self._console.print(as_text(line), soft_wrap=True)
+
+
+class Live(Latest):
+    """A display that is redrawn in place, on a terminal or in a notebook's widget; notes are printed above it.
+
+    Args:
+        console: The terminal, or the notebook's cell.
+        clock: Monotonic seconds.
+        objective: Selects the score that is shown.
+        seconds: The rest of the budget; None if it is not known before the first burst.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+        objective: Objective = SAMPLES_PER_SECOND,
+        seconds: float | None = None,
+    ) -> None:
+        super().__init__(objective)
+        self._console = lasting(console)
+        self._clock = clock
+        self._stages: dict[str, float] = {}  # the seconds of each, up to the start of the current one
+        self._since = clock()
+        self._seconds = seconds
+        self._deadline = self._since + seconds if seconds is not None else None
+        # Twice a second: more would only take time from the measurement. stdout is not redirected: with --json another
+        # program reads it.
+        self._live = rich.live.Live(
+            console=self._console, get_renderable=self.render, refresh_per_second=2.0, redirect_stdout=False
+        )
+
+    def __enter__(self) -> Self:
+        """Starts drawing, in a separate thread."""
+        self._since = self._clock()
+        if self._seconds is not None:
+            self._deadline = self._since + self._seconds
+        self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Clears the display, since the result follows; after an error its last state stays."""
+        self._live.transient = kind is None
+        self._live.stop()
+
+    def stage(self, name: str) -> None:
+        """Shows the stage, and counts its time from now on."""
+        self._stages, self._since = self._seconds_by_stage(), self._clock()
+        super().stage(name)
+        self._live.refresh()
+
+    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:
+        """Counts decisions, and shows the burst, the best so far, and the budget."""
+        super().burst(burst, pair, best, remaining_seconds)
+        self._deadline = self._clock() + remaining_seconds
+        self._live.refresh()
+
+    def note(self, text: str) -> None:
+        """Prints the note above the display."""
+        self._console.print(labelled("note", text))
+
+    def render(self) -> RenderableType:
+        """The current display."""
+        stages = self._seconds_by_stage()
+        grid = Table.grid(Column(style="dim", no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
+        grid.add_row("stage", _stages_text(self.now, stages))
+        counts = self.outcomes.most_common()
+        failures = "".join(f", {count} {outcome.value}" for outcome, count in counts if outcome is not Outcome.OK)
+        grid.add_row("decided", Text.assemble(f"{self.decided}", (failures, "yellow")))
+        if self.best:
+            grid.add_row("best", as_text(self.best, style="green"))
+        if self.last:
+            grid.add_row("last", as_text(self.last))
+        if (duet := self.playing) is not None:  # not drawn as soon as it is told: that would take time from it
+            for label, shown in zip(("playing", ""), _duet_rows(*duet), strict=True):
+                grid.add_row(label, shown)
+        if self._deadline is None:
+            grid.add_row("time", f"{_ticking(sum(stages.values()))} elapsed")
+        else:
+            spent, left = sum(stages.values()), self._deadline - self._clock()
+            bar = ProgressBar(spent + max(0.0, left), spent)
+            beside = Table.grid(Column(), Column(no_wrap=True), padding=(0, 2, 0, 0))
+            beside.add_row(bar, f"{_ticking(left)} left")
+            grid.add_row("time", beside)
+        return grid
+
+    def _seconds_by_stage(self) -> dict[str, float]:
+        """The time that each stage has taken, including the current one."""
+        return {**self._stages, self.now: self._stages.get(self.now, 0.0) + self._clock() - self._since}
+
+
+def make_progress(
+    console: Console, *, quiet: bool, objective: Objective = SAMPLES_PER_SECOND, seconds: float | None = None
+) -> Progress:
+    """Progress that fits the console: nothing, a live display, or plain lines.
+
+    `FORCE_COLOR` may force colours on a pipe, but a cursor cannot move there: only a real terminal, or a notebook with
+    widgets, gets the live display.
+
+    Args:
+        console: Where progress is shown.
+        quiet: Whether to show nothing.
+        objective: Selects the score that is shown.
+        seconds: The rest of the budget.
+    """
+    if quiet:
+        return Progress()
+    has_widgets = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
+    if has_widgets or (console.is_interactive and _is_tty(console.file)):
+        return Live(console, objective=objective, seconds=seconds)
+    return Lines(console, objective)
+
+
 def _stages_text(stage: str, stages: dict[str, float]) -> Text:
     """The current stage, and earlier ones with their times, as far as they fit on the line."""
     before = [f"{name} {_ticking(stages[name])}" for name in reversed(stages) if name != stage and stages[name] >= 1]
@@ -284,11 +279,16 @@ def _stages_text(stage: str, stages: dict[str, float]) -> Text:
 
 def _duet_rows(candidate: Point, pair: Pair) -> Iterator[RenderableType]:
     """A candidate's changes to the incumbent, and their ratio so far: green or red if its interval excludes 1."""
-    changes = as_text(candidate.changes_text(pair.partner) or "the same config")
+    changes = as_text(_changes(candidate, pair))
     changes.no_wrap, changes.overflow = True, "ellipsis"
     yield changes
     style = "green" if pair.ci95.low > 1 else "red" if pair.ci95.high < 1 else "yellow"
     yield as_text(gain_text(pair), style)
+
+
+def _changes(candidate: Point, pair: Pair) -> str:
+    """What a candidate changes in the incumbent."""
+    return candidate.changes_text(pair.partner) or "the same config"
 
 
 def gain_text(pair: Pair) -> str:
@@ -307,32 +307,3 @@ def _is_tty(stream: IO[str]) -> bool:
         return stream.isatty()
     except ValueError:
         return False
-
-
-class Sentence(Quiet):
-    """Keeps the search's latest progress; `text` formats it."""
-
-    def __init__(self, objective: Objective = SAMPLES_PER_SECOND) -> None:
-        self._tally = Tally(objective)
-        self._best = self._last = self._playing = ""
-
-    def stage(self, name: str) -> None:
-        """Starts a stage."""
-        self._tally.stage, self._playing = name, ""
-
-    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:  # noqa: ARG002
-        """Keeps a burst that has ended."""
-        self._playing = ""
-        self._last = f"last: {self._tally.add(burst, pair)}"
-        if best is not None and best.ok:
-            self._best = f"best so far: {self._tally.describe(best)}"
-
-    def duet(self, candidate: Point, pair: Pair) -> None:
-        """Keeps the ratio of a running duet."""
-        changes = candidate.changes_text(pair.partner) or "the same config"
-        self._playing = f"comparing: {gain_text(pair)} for {changes}"
-
-    def text(self) -> str:
-        """The stage, the number of decisions, the running duet, the best so far, the last burst."""
-        decided = f"{self._tally.decided} decided" if self._tally.decided else ""
-        return " | ".join(filter(None, (self._tally.stage, decided, self._playing, self._best, self._last)))

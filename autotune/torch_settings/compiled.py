@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from .asked import Knobs
+    from ..knobs.config import TrainConfig
 
 GRAPHED = ("reduce-overhead", "max-autotune", "cudagraphs")
 """Modes that replay CUDA graphs."""
@@ -36,7 +36,7 @@ _RECOMPILES = 8
 _MODE = "_mode_by_autotune"  # attribute of a compiled call
 
 
-def compile_calls(model: nn.Module, config: Knobs) -> Undo:
+def compile_calls(model: nn.Module, config: TrainConfig) -> Undo:
     """Compiles the model's call in place, or the calls of its repeated blocks, so that ``state_dict()`` keeps its keys.
 
     Blocks that are alike share their compiled code. Compiled code is kept with the model, so applying the same config
@@ -58,7 +58,7 @@ def compile_calls(model: nn.Module, config: Knobs) -> Undo:
     return in_reverse(undos)
 
 
-def compile_loss(loss: Callable[..., Any], config: Knobs) -> Callable[..., Any]:
+def compile_loss(loss: Callable[..., Any], config: TrainConfig) -> Callable[..., Any]:
     """Compiles a function of a model and a batch, if the mode is ``loss``; else returns it unchanged."""
     if config.compile_mode != "loss":
         return loss
@@ -90,7 +90,7 @@ def _compiled_loss(loss: Callable[..., Any], _key: tuple[Any, ...]) -> Callable[
     return torch.compile(call, **_understood(isolate_recompiles=True))
 
 
-def _key(config: Knobs) -> tuple[Any, ...]:
+def _key(config: TrainConfig) -> tuple[Any, ...]:
     return tuple(getattr(config, name, None) for name in CODE_DEPENDS_ON)
 
 
@@ -161,7 +161,7 @@ def _understood(**arguments: Any) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name in inspect.signature(torch.compile).parameters}
 
 
-def keep_gradients(model: nn.Module, config: Knobs) -> Undo:
+def keep_gradients(model: nn.Module, config: TrainConfig) -> Undo:
     """Keeps a model's gradients through the micro-batches of a step, each of which replays a CUDA graph."""
     if config.compile_mode not in GRAPHED or config.accumulation_steps == 1:
         return nothing

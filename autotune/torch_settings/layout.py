@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from .asked import Knobs
+    from ..knobs.config import TrainConfig
 
 _followed: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 """Optimizers that have stepped since `follow_weights`."""
 
 
-def lay_out(model: nn.Module, config: Knobs) -> Undo:
+def lay_out(model: nn.Module, config: TrainConfig) -> Undo:
     """Makes tensors of four dimensions channels-last, with their gradients and optimizer state.
 
     ``model.to(memory_format=…)`` would refuse a model with tensors of five dimensions.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from .asked import Knobs
+    from ..knobs.config import TrainConfig
 
 __all__ = [
     "accumulate_in_fp16", "autocast_forward", "checkpoint_blocks", "compile_calls", "lay_out", "let_cudnn_search",
@@ -36,7 +36,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # from glibc's malloc.h
 _TOP_PAD_BYTES = 256 * 2**20
 
 
-def multiply_in_fp8(model: nn.Module, config: Knobs) -> Undo:
+def multiply_in_fp8(model: nn.Module, config: TrainConfig) -> Undo:
     """Replaces a model's linear layers by torchao's, which multiply in FP8; the weights stay.
 
     Each tensor has a scale that is computed in each product, so there is no state besides the weights. Sizes of layers

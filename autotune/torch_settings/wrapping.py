@@ -14,7 +14,7 @@ from .undo import Undo, in_reverse, nothing, put
 if TYPE_CHECKING:
     from torch import nn
 
-    from .asked import Knobs
+    from ..knobs.config import TrainConfig
 
 _WITHIN = "_within_by_autotune"  # attribute of a forward: names of its wrappers
 
@@ -44,7 +44,7 @@ def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], b
     return put(model, "forward", types.MethodType(wrapped, model))
 
 
-def checkpoint_blocks(model: nn.Module, config: Knobs) -> Undo:
+def checkpoint_blocks(model: nn.Module, config: TrainConfig) -> Undo:
     """Makes repeated blocks keep only their inputs: the backward pass recomputes each with the same dropout."""
     if config.checkpointing != "blocks":
         return nothing
@@ -62,7 +62,7 @@ def checkpointed(model: nn.Module | None, *_: object) -> str | None:
     return "none" if repeated_blocks(model, recomputable=True) else None
 
 
-def autocast_forward(model: nn.Module, config: Knobs) -> Undo:
+def autocast_forward(model: nn.Module, config: TrainConfig) -> Undo:
     """Trains a model in half precision by autocast around its forward; its loss is computed in full precision.
 
     It evaluates in its own precision: without gradients, or in evaluation mode. A model that is in evaluation mode now

@@ -23,7 +23,7 @@ from torch.utils.data import Dataset, DistributedSampler, IterableDataset, Sampl
 from autotune.errors import ConfigError
 from autotune.hardware.host import read_cpu
 from autotune.knobs import TrainConfig, ddp_arguments
-from autotune.recorder.order import MOST_LISTED, SeededSampler
+from autotune.recorder.order import Seeded
 from autotune.training.sharding import split_among_ranks
 
 if TYPE_CHECKING:
@@ -230,11 +230,10 @@ def shared_out(dataset: Dataset[Any], settings: dict[str, Any], rank: Rank) -> d
         return settings  # shared out already
     others = {name: value for name, value in settings.items() if name not in {"sampler", "shuffle"}}
     if sampler is not None:
-        if not isinstance(sampler, Sized) or len(sampler) > MOST_LISTED:
+        if not isinstance(sampler, Sized):
             raise ConfigError(
-                f"a sampler without a length, or of more than {MOST_LISTED:,} samples, may differ from rank to rank; "
-                "pass a torch.utils.data.DistributedSampler"
+                "a sampler without a length cannot be shared out among ranks; pass torch.utils.data.DistributedSampler"
             )
-        return {**others, "sampler": SharedSampler(SeededSampler(sampler, 0), rank)}
+        return {**others, "sampler": SharedSampler(Seeded(sampler, 0), rank)}
     own = EpochSampler(dataset, rank.count, rank.number, shuffle=bool(settings.get("shuffle")))
     return {**others, "sampler": own}

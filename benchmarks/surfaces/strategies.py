@@ -13,6 +13,7 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 
 from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.knobs.config import Scalar, TrainConfig
+from autotune.measuring.progress import Progress
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.bursts import Bursts
 from autotune.search.driver import Search
@@ -21,7 +22,6 @@ from autotune.search.stopping import Budget
 from autotune.search.storage import make_sampler
 from autotune.search.trials import Trial, TrialLog
 from autotune.sessions.tuning_result import judge
-from autotune.terminal.progress import Quiet
 from benchmarks.surfaces import Surface
 from benchmarks.surfaces.playback import Playback, RecordedSpace, VirtualClock
 
@@ -60,7 +60,7 @@ def autotune(
     playback = Playback(surface, clock, seed)
     study = optuna.create_study(sampler=make_sampler(sampler, seed), direction="maximize")
     log = TrialLog(study, space)
-    bursts = Bursts(Point(config=space.baseline), playback, log, Budget(budget_seconds, clock=clock), Quiet())
+    bursts = Bursts(Point(config=space.baseline), playback, log, Budget(budget_seconds, clock=clock), Progress())
     search = Search(space, bursts, seed=seed, by_sampler=sampler != "bayes")
     search.run()
     choices: list[tuple[float, TrainConfig]] = []

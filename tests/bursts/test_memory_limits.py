@@ -14,12 +14,12 @@ from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair
+from autotune.measuring.progress import Progress
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.bursts import Bursts
 from autotune.search.proposal import Proposal
 from autotune.search.stopping import Budget
 from autotune.search.trials import TrialLog
-from autotune.terminal.progress import Quiet
 from tests.search.surface import make_space
 
 PLAN = BurstPlan(measure_seconds=0.3, fastest_wins=False)
@@ -59,7 +59,7 @@ def test_what_runs_out_of_memory_near_the_target_ends_alone(
     runner = ProcessRunner(server, "cpu", memory_limit_bytes=limit_bytes)
     space = make_space(effective_batch=None, facts={"baseline": TrainConfig(batch_size=16)})
     log = TrialLog(optuna.create_study(direction="maximize"), space)
-    bursts = Bursts(point(16), runner, log, Budget(600.0), Quiet(), "cpu", limit_bytes)
+    bursts = Bursts(point(16), runner, log, Budget(600.0), Progress(), "cpu", limit_bytes)
     joined: list[Point] = []
     join = runner.challenge
 

@@ -16,6 +16,7 @@ import pytest
 
 from autotune.hardware import Hardware, probe_host
 from autotune.knobs.config import TrainConfig
+from autotune.measuring.progress import Progress
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
@@ -27,7 +28,6 @@ from autotune.search.stopping import Budget
 from autotune.sessions import checking
 from autotune.sessions.checking import STATUS, by_trainings, check_result
 from autotune.sessions.crossing import Place, judge_cross, run_in_turn
-from autotune.terminal.progress import Quiet
 from tests.factories import make_burst, make_gpu, make_hardware, make_measurement, make_result, make_software, note_line
 from tests.inside import run_inside
 from tests.pages import block
@@ -122,7 +122,7 @@ def test_a_recent_training_that_reached_the_claim_is_enough(tmp_path: Path, monk
     """Nothing is trained; there is nothing to train."""
     result = result_of(**of_here())
     path = noted(tmp_path, note_line(result, "a", 0.7), note_line(result, "b", 0.97))
-    check = check_result(result, "no_such_module:build", Budget(30.0), Quiet(), file=path)
+    check = check_result(result, "no_such_module:build", Budget(30.0), Progress(), file=path)
     assert (check.verdict, check.found) == ("holds", None)
     assert check.trainings == "in 2 trainings: 0.70, 0.97 of the claimed rate"
     monkeypatch.setattr("autotune.commands.check.STARTED", time.monotonic())
@@ -226,7 +226,7 @@ def test_both_sides_run_in_turn_within_the_budget(budget_seconds: float) -> None
     """As often the one as the other."""
     runner = Runner(1.5)
     rounds, failed = run_in_turn(
-        Point(config=BEFORE), [Point(config=AFTER)], runner, Budget(budget_seconds, clock=runner.clock), Quiet()
+        Point(config=BEFORE), [Point(config=AFTER)], runner, Budget(budget_seconds, clock=runner.clock), Progress()
     )
     assert runner.now <= budget_seconds
     assert not failed
@@ -312,4 +312,4 @@ def test_checking_needs_no_command() -> None:
     """The function that the command calls is there for scripts."""
     workload = result_of(None).workload.model_copy(update={"target": "tests.workloads.tiny:build"})
     result = result_of(None).model_copy(update={"workload": workload})
-    assert check_result(result, workload.target, Budget(30.0), Quiet()).verdict == "holds"
+    assert check_result(result, workload.target, Budget(30.0), Progress()).verdict == "holds"

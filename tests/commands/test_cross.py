@@ -10,6 +10,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
+from autotune.measuring.progress import Progress
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.results.cross_file import Cross, default_cross_path
@@ -26,7 +27,6 @@ from autotune.sessions.crossing import (
     own_result,
     points_in_turn,
 )
-from autotune.terminal.progress import Quiet
 from tests.crosses import on_gpu
 from tests.factories import make_hardware, make_measurement, make_result
 from tests.processes import slowness
@@ -244,7 +244,7 @@ def of_tiny(best: TrainConfig, **changes: Any) -> Result:
 def crossed(source: Result, folder: Path, seconds: float = 40.0, **options: Any) -> Cross:
     """A real cross."""
     target = source.workload.target
-    return cross_result(source, target, Budget(seconds * slowness()), Quiet(), results=folder / "results", **options)
+    return cross_result(source, target, Budget(seconds * slowness()), Progress(), results=folder / "results", **options)
 
 
 def asleep(batch_size: int) -> Side:

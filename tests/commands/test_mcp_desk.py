@@ -14,7 +14,7 @@ from autotune.errors import UsageError
 from autotune.mcp import server
 from autotune.mcp.server import Desk
 from autotune.search.interrupts import Stop
-from autotune.terminal.progress import Sentence
+from autotune.terminal.progress import Latest
 
 WAIT_SECONDS = 20.0
 
@@ -33,7 +33,7 @@ async def cancelled(desk: Desk, let_go: threading.Event, then: Any) -> Any:
     """What `then` gives, called while a cancelled measurement still ends."""
     begun = threading.Event()
 
-    def slow(_: Sentence, stop: Stop) -> str:
+    def slow(_: Latest, stop: Stop) -> str:
         begun.set()
         while not stop.asked:
             time.sleep(0.01)

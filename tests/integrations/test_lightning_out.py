@@ -1,8 +1,7 @@
-"""Lightning trains with what was tuned: each knob is looked for where it takes effect, in a real ``Trainer.fit``."""
+"""What only Lightning does with what was tuned, in a real ``Trainer.fit``."""
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,119 +18,14 @@ from tests.factories import make_result
 
 pytest.importorskip("lightning")
 
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 
 from autotune.integrations.lightning import trainer_kwargs, tuned_callback, tuned_datamodule
-from tests.integrations.models import (
-    KNOBS,
-    LOADER,
-    STEPS,
-    Net,
-    Seen,
-    Steps,
-    compiling,
-    images,
-    is_channels_last,
-    loss_fn,
-    operators,
-    process_settings,
-    settings,
-    tuned,
-)
+from tests.integrations.models import compiling, images, loss_fn, operators, tuned
+from tests.integrations.trainings.by_lightning import Data, Module, Run
 from tests.knobs.models import stack
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(many workers|logging interval|barebones|isinstance.treespec)")
-
-
-class Module(LightningModule):
-    """The network, its loss and an optimizer; logs, as modules do."""
-
-    def __init__(self, optimizer: Any = torch.optim.AdamW) -> None:
-        super().__init__()
-        self.net = Net()
-        self.seen = Seen(self.net.conv)
-        self.make_optimizer = optimizer
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        loss = loss_fn(self.net, batch)
-        self.log("loss", loss)
-        return loss
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        optimizer = self.make_optimizer(self.parameters(), lr=0.01)
-        self.steps = Steps(optimizer)
-        return optimizer
-
-
-class Data(LightningDataModule):
-    """Loads image by image, in order."""
-
-    def train_dataloader(self) -> Any:
-        return DataLoader(images())
-
-
-def fit(
-    setting: Tuned, module: Module | None = None, data: Any = None, **kwargs: Any
-) -> tuple[Trainer, Module, list[str]]:
-    """Trains an epoch, on the tuned loader unless data is given; returns the trainer, the module and our warnings."""
-    module = module or Module()
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        words = trainer_kwargs(setting, max_epochs=1, enable_progress_bar=False, **quiet, **kwargs)
-        trainer = Trainer(**words)
-        trainer.fit(module, datamodule=data or tuned_datamodule(setting, Data()))
-    told = [str(warning.message) for warning in caught if "what was tuned" in str(warning.message)]
-    return trainer, module, told
-
-
-@pytest.fixture(scope="module")
-def trained() -> tuple[Trainer, Module, list[str]]:
-    """One training with many knobs."""
-    return fit(tuned(**KNOBS))
-
-
-def test_nothing_is_missing(trained: Any) -> None:
-    """With the arguments and the DataModule, all of it is in effect, and nobody is warned."""
-    trainer, _, told = trained
-    assert told == []
-    assert next(c for c in trainer.callbacks if type(c).__name__ == "TunedCallback").not_in_effect == ()
-
-
-def test_the_step_runs_in_the_tuned_precision(trained: Any) -> None:
-    """Autocast is on inside `training_step`."""
-    assert trained[1].seen.dtypes == {torch.bfloat16}
-
-
-def test_gradients_are_accumulated(trained: Any) -> None:
-    """Seven batches, three at a time, are three optimizer steps."""
-    assert (trained[0].global_step, trained[1].steps.count) == (STEPS, STEPS)
-
-
-def test_the_loader_has_the_tuned_settings(trained: Any) -> None:
-    """The DataModule's loader draws the same samples with the tuned batch size and workers."""
-    loader = trained[0].train_dataloader
-    assert (loader.batch_size, settings(loader)) == (4, LOADER)
-    assert isinstance(loader.sampler, SequentialSampler)
-
-
-def test_weights_and_batches_are_laid_out(trained: Any) -> None:
-    """Channels last on both sides of the first convolution."""
-    assert is_channels_last(trained[1].net.conv.weight)
-    assert trained[1].seen.channels_last == {True}
-
-
-def test_the_optimizer_is_switched(trained: Any) -> None:
-    """The module's own optimizer is fused."""
-    assert trained[0].optimizers[0].defaults["fused"]
-
-
-def test_process_settings_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads and allocator, before the module is set up."""
-    with process_settings(monkeypatch) as allocators:
-        fit(tuned(num_threads=1, allocator="tuned", batch_size=13))
-        assert torch.get_num_threads() == 1
-        assert set(allocators) == {torch.device("cpu")}
 
 
 def test_the_benchmark_of_cudnn_is_an_argument() -> None:
@@ -147,19 +41,12 @@ def test_the_step_is_compiled_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     module.net.conv._forward_hooks.clear()
     before = module.net.head.bias.detach().clone()
     with compiling(monkeypatch) as graphs:
-        _, _, told = fit(tuned(compile_mode="default", batch_size=13), module)
+        ran = Run(tuned(compile_mode="default", batch_size=13), module)
     assert "conv2d" in operators(graphs)
     assert "cross_entropy" in operators(graphs)
-    assert told == []
+    assert ran.told == []
     assert not torch.equal(module.net.head.bias, before)
     assert not {"training_step", "log"} & vars(module).keys()
-
-
-def test_attention_is_restricted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One backend and the plain one: flash is switched off."""
-    with process_settings(monkeypatch):
-        _, module, _ = fit(tuned(sdpa_backend="math", batch_size=13))
-    assert module.seen.flash == {False}
 
 
 class Deep(LightningModule):
@@ -186,11 +73,11 @@ def test_blocks_are_compiled_and_computed_again(monkeypatch: pytest.MonkeyPatch)
     """Each block alone rather than the step; afterwards the module is as before."""
     module: Any = Deep()
     with compiling(monkeypatch) as graphs:
-        _, _, told = fit(tuned(compile_mode="blocks", batch_size=13), module)
+        ran = Run(tuned(compile_mode="blocks", batch_size=13), module)
     assert "linear" in operators(graphs)
     assert "pow" not in operators(graphs)
     again: Any = Deep()
-    assert fit(tuned(checkpointing="blocks", batch_size=13), again)[2] == told == []
+    assert Run(tuned(checkpointing="blocks", batch_size=13), again).told == ran.told == []
     assert again.calls == 2 * 3 * 2
     for block in (*module.blocks, *again.blocks):
         assert not {"forward", "_compiled_call_impl"} & vars(block).keys() or block._compiled_call_impl is None
@@ -208,8 +95,7 @@ def test_batches_are_laid_out_after_the_datas_own_hook() -> None:
 
     setting = tuned(memory_format="channels_last", batch_size=13)
     data = tuned_datamodule(setting, Augmenting())
-    _, module, _ = fit(setting, data=data)
-    assert (data.calls, module.seen.channels_last) == (2, {True})
+    assert (Run(setting, data=data).seen.channels_last, data.calls) == ({True}, 2)
     assert "on_after_batch_transfer" not in vars(data)
 
 
@@ -221,35 +107,28 @@ def test_arguments_and_callbacks_of_the_user_stay() -> None:
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
             called.append("mine")
 
-    trainer, _, told = fit(tuned(accumulation_steps=3, batch_size=13), callbacks=Mine(), precision="bf16-mixed")
+    ran = Run(tuned(accumulation_steps=3, batch_size=13), callbacks=Mine(), precision="bf16-mixed")
     assert called == ["mine"]
-    assert trainer.precision == "bf16-mixed"
-    assert told == ["Lightning does not apply what was tuned: precision=fp32 (it is bf16-mixed)"]
-
-
-def test_fp16_on_a_cpu_is_told() -> None:
-    """Lightning would silently train in bf16."""
-    with pytest.warns(UserWarning, match=r"Lightning does not apply .*: precision=fp16 \(it mixes fp16 on a GPU only"):
-        assert trainer_kwargs(tuned(precision="fp16"))["precision"] == "32-true"
+    assert ran.trainer.precision == "bf16-mixed"
+    assert ran.told == ["Lightning does not apply what was tuned: precision=fp32 (it is bf16-mixed)"]
 
 
 def test_a_loader_that_was_not_tuned_is_told() -> None:
     """Each of its settings that is another is named, with what it is."""
-    trainer, _, told = fit(tuned(batch_size=8, num_workers=1), data=Data())
-    (sentence,) = told
+    ran = Run(tuned(batch_size=8, num_workers=1), data=Data())
+    (sentence,) = ran.told
     assert "batch_size=8 (it is 1)" in sentence
     assert "num_workers=1 (it is 0)" in sentence
-    callback = next(c for c in trainer.callbacks if type(c).__name__ == "TunedCallback")
-    assert callback.not_in_effect == ("batch_size", "num_workers", "prefetch_factor")
+    assert ran.callback.not_in_effect == ("batch_size", "num_workers", "prefetch_factor")
 
 
 def test_an_optimizer_without_the_form_is_told() -> None:
     """It trains as it is."""
-    _, module, told = fit(tuned(optimizer_impl="fused", batch_size=13), Module(torch.optim.RMSprop))
-    assert told == [
+    ran = Run(tuned(optimizer_impl="fused", batch_size=13), Module(torch.optim.RMSprop))
+    assert ran.told == [
         "Lightning does not apply what was tuned: optimizer_impl=fused (RMSprop has no such form)"
     ]  # fmt: skip
-    assert module.steps.count == 2
+    assert ran.steps == 2
 
 
 def test_several_optimizers_are_switched() -> None:
@@ -267,9 +146,9 @@ def test_several_optimizers_are_switched() -> None:
         def configure_optimizers(self) -> Any:
             return [torch.optim.SGD(part.parameters(), lr=0.01) for part in (self.net.conv, self.net.head)]
 
-    trainer, _, told = fit(tuned(optimizer_impl="fused", batch_size=13), Manual())
-    assert [optimizer.defaults["fused"] for optimizer in trainer.optimizers] == [True, True]
-    assert told == []
+    ran = Run(tuned(optimizer_impl="fused", batch_size=13), Manual())
+    assert [optimizer.defaults["fused"] for optimizer in ran.trainer.optimizers] == [True, True]
+    assert (ran.told, ran.callback.not_in_effect) == ([], ())
 
 
 def test_clipping_in_fp16_is_kept_before_the_fused_form() -> None:
@@ -303,10 +182,9 @@ def test_batches_of_the_users_own_are_kept_and_told() -> None:
 
 def test_a_data_set_is_collated_once() -> None:
     """Lightning trains on the batches that are selected from it, and nothing is missing."""
-    trainer, module, told = fit(tuned(batch_size=4, data_placement="collated"))
-    assert told == []
-    assert module.steps.count == 7
-    assert placement_seconds(trainer.train_dataloader.dataset) is not None
+    ran = Run(tuned(batch_size=4, data_placement="collated"))
+    assert (ran.told, ran.steps) == ([], 7)
+    assert placement_seconds(ran.loader.dataset) is not None
 
 
 def test_evaluation_has_its_own_batch_size() -> None:

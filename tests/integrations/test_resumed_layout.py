@@ -118,7 +118,7 @@ def stepped_then_loaded(model: nn.Module, optimizer: torch.optim.Optimizer) -> R
 
 def recorded(model: nn.Module, optimizer: torch.optim.Optimizer) -> Resumed:
     """As the recorder does it under `launch` and `apply`."""
-    Changes({"knobs": {"memory_format": "channels_last"}, "model": ["lay_out"]}).on_models([model])
+    Changes({"knobs": {"memory_format": "channels_last"}, "model": {"lay_out": "memory_format"}}).on_models([model])
     return model, optimizer
 
 

@@ -94,9 +94,9 @@ def candidate(**knobs):
         "name": str(knobs),
         "knobs": knobs,
         "loader": loader,
-        "process": [] if threads is None else [["set_threads", threads]],
-        "optimizer": [] if form is None else [["switch_optimizer", form]],
-        "model": ["autocast_forward"] if "precision" in knobs else [],
+        "process": {} if threads is None else {"set_threads": threads},
+        "optimizer": {} if form is None else {"switch_optimizer": form},
+        "model": {"autocast_forward": "precision"} if "precision" in knobs else {},
     }
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from autotune.recorder.changes import Changes
 
-CHANGES = {"knobs": {"precision": "bf16"}, "changed": ["precision"], "model": ["autocast_forward"]}
+CHANGES = {"knobs": {"precision": "bf16"}, "changed": ["precision"], "model": {"autocast_forward": "precision"}}
 with_gradients = contextlib.nullcontext
 
 

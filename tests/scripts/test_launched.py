@@ -45,6 +45,9 @@ with torch.no_grad():
 print(json.dumps([sorted(seen), sorted(evaluated), optimizer.param_groups[0]["fused"], torch.get_num_threads()]))
 """
 OWN_THREADS = f"import os; os.environ['OMP_NUM_THREADS'] = '2'\n{SCRIPT}"
+LAID_OUT = {
+    "knobs": {"memory_format": "channels_last"}, "changed": ["memory_format"], "model": {"lay_out": "memory_format"},
+}  # fmt: skip
 LOOP = {"loaders": ["__main__.Rows 64 16 RandomSampler False"], "models": [], "device": "cpu"}
 
 
@@ -85,8 +88,8 @@ def test_the_training_loader_has_the_workers_and_the_others_have_none(batch_size
     """Also where the batch size is not the one that was tuned; optimizer and threads are changed beside it."""
     changes = {
         "loader": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True},
-        "optimizer": [["switch_optimizer", "fused"]],
-        "process": [["set_threads", 1]],
+        "optimizer": {"switch_optimizer": "fused"},
+        "process": {"set_threads": 1},
     }
     (trained, evaluated, fused, threads), told = launched(changes, LOOP, str(batch_size))
     assert (trained, evaluated, fused, threads) == ([1.0], [0.0], True, 1)
@@ -283,7 +286,7 @@ def test_workers_see_what_the_script_changes_in_its_data_set_between_epochs(
 
 def test_what_never_came_into_effect_is_told_in_the_end(launched: Launch) -> None:
     """A loader that draws in another way than the one that was tuned, and a model that is in no class of the script."""
-    changes = {"loader": {"num_workers": 1}, "model": ["lay_out"], "knobs": {"memory_format": "channels_last"}}
+    changes = {"loader": {"num_workers": 1}, **LAID_OUT}
     key = f"x.Y {shapes_hash(nn.Linear(4, 1))}"
     loop = {"loaders": ["__main__.Rows 64 16 SequentialSampler False"], "models": [key], "device": "cpu"}
     (trained, *_), told = launched(changes, loop)
@@ -300,11 +303,7 @@ def test_a_script_that_trains_something_else_is_left_as_it_is(
     loaders: list[str], models: list[str], launched: Launch
 ) -> None:
     """Loader, optimizer and threads are the script's own, and a line says so in the end."""
-    changes = {
-        "loader": {"num_workers": 1},
-        "optimizer": [["switch_optimizer", "fused"]],
-        "process": [["set_threads", 1]],
-    }
+    changes = {"loader": {"num_workers": 1}, "optimizer": {"switch_optimizer": "fused"}, "process": {"set_threads": 1}}
     (trained, _, fused, threads), told = launched(
         changes, {"loaders": loaders, "models": models, "device": "cpu"}, text=OWN_THREADS, forks=False
     )
@@ -336,7 +335,7 @@ print(json.dumps(torch.get_num_threads()))
 def test_what_a_script_tells_torch_before_it_trains_is_overruled_as_in_bursts(launched: Launch) -> None:
     """A seed_everything of the script's own would else take back what was measured."""
     loop = {"loaders": [], "models": [], "device": "cpu"}
-    changes = {"knobs": {"num_threads": 1}, "changed": ["num_threads"], "process": [["set_threads", 1]]}
+    changes = {"knobs": {"num_threads": 1}, "changed": ["num_threads"], "process": {"set_threads": 1}}
     assert launched(changes, loop, text=SETS_ITSELF_UP) == (1, "")
     again = SETS_ITSELF_UP.replace("    optimizer.step()", "    optimizer.step()\n    torch.set_num_threads(2)")
     threads, told = launched(changes, loop, text=again)
@@ -371,8 +370,7 @@ def test_each_model_that_a_script_trains_is_changed_and_none_is_kept(launched: L
     """As in cross validation, and in an ensemble."""
     key = f"__main__.Net {shapes_hash(nn.Conv2d(3, 4, 3))}"
     loop = {"loaders": [], "models": [key], "device": "cpu"}
-    changes = {"knobs": {"memory_format": "channels_last"}, "changed": ["memory_format"], "model": ["lay_out"]}
-    (found, gone), told = launched(changes, loop, text=FOLDS)
+    (found, gone), told = launched(LAID_OUT, loop, text=FOLDS)
     assert (found, gone, told) == ([True] * 3, [0] * 3, "")
 
 
@@ -410,8 +408,7 @@ def test_a_resumed_training_goes_on_alike_in_another_layout(launched: Launch) ->
     loop = {"loaders": [], "models": [f"__main__.Net {shapes_hash(weights)}"], "device": "cpu"}
     launched({}, loop, "begin", RESUMED)
     (expected, is_plain), _ = launched({}, loop, "resume", RESUMED)
-    changes = {"knobs": {"memory_format": "channels_last"}, "changed": ["memory_format"], "model": ["lay_out"]}
-    (losses, is_plain_still), _ = launched(changes, loop, "resume", RESUMED)
+    (losses, is_plain_still), _ = launched(LAID_OUT, loop, "resume", RESUMED)
     assert (is_plain, is_plain_still) == (True, False)
     assert losses == pytest.approx(expected, abs=1e-4)
 
@@ -442,7 +439,7 @@ print(json.dumps([searched, own]))
 def test_a_model_is_looked_for_once_though_an_optimizer_is_made_for_each_task(launched: Launch) -> None:
     """As meta-learning makes them; a copy of the model, which brings what was put around it, is not changed twice."""
     loop = {"loaders": [], "models": [f"__main__.Net {shapes_hash(nn.Linear(4, 1))}"], "device": "cpu"}
-    changes = {"knobs": {"precision": "bf16"}, "changed": ["precision"], "model": ["autocast_forward"]}
+    changes = {"knobs": {"precision": "bf16"}, "changed": ["precision"], "model": {"autocast_forward": "precision"}}
     (searched, own), told = launched(changes, loop, text=TASKS)
     assert (searched, own, told) == (1, [True, True], "")
 

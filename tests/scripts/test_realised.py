@@ -201,7 +201,7 @@ def test_the_rate_and_the_waits_are_those_of_training_alone(loop: Callable[[Worl
     samples, seconds = sum(note.samples for note in notes), sum(note.seconds for note in notes)
     assert samples >= 10 * SIZE - 1
     assert samples / seconds == pytest.approx(SIZE / (READ + TRAIN))
-    waiting = sum(note.wait_seconds or 0 for note in notes) / seconds  # of which one wait of seven is timed
+    waiting = sum(note.wait_seconds or 0 for note in notes) / seconds
     assert waiting == pytest.approx(READ / (READ + TRAIN), rel=0.06)
 
 
@@ -251,7 +251,7 @@ def test_a_note_is_made_after_ten_minutes_and_else_at_the_end_of_an_epoch(world:
     for _ in range(6):
         plain(world, world.loader(7))
     lengths = [round(note.seconds, -1) for note in world.notes_of_all()]
-    assert lengths == [620, 610, 570, 40, 40, 40]
+    assert lengths == [600, 600, 590, 40, 40, 40]
 
 
 def test_a_dear_note_waits_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

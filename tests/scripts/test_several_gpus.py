@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from autotune.measuring.progress import Progress
 from autotune.scripts import ScriptIsolation
 from autotune.scripts.facts import facts_of, record_of
 from autotune.search.stopping import Budget
 from autotune.sessions.options import Options
 from autotune.sessions.tuning import Tuning
 from autotune.sessions.tuning_result import Setting
-from autotune.terminal.progress import Quiet
 from tests.bursts.test_telemetry import FakeNvml as FakeDriver
 from tests.example_scripts import EXAMPLES, START_SECONDS, alone, script
 from tests.hardware.readings import FakeNvml, HostSpec, hardware_of, rtx_2070, rtx_4070
@@ -48,7 +48,7 @@ def test_a_script_gets_the_gpus_that_it_asks_for(
         card.uuid = uuid
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(*cards))
     options = Options(target="on four GPUs", script=command)
-    with Tuning(options, Quiet(), Budget(400 * slowness()))._opened() as isolation:
+    with Tuning(options, Progress(), Budget(400 * slowness()))._opened() as isolation:
         assert "CUDA_VISIBLE_DEVICES" not in os.environ
         assert isinstance(isolation, ScriptIsolation)
         seen = isolation.seen

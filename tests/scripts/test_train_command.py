@@ -170,10 +170,10 @@ def test_candidates_come_in_the_recorders_words(whole: tuple[Path, Finished]) ->
     workers, threads = json.loads((whole[0] / "words.json").read_text())
     knobs = {"num_workers": 1, "prefetch_factor": 2}
     assert workers == {
-        "name": "num_workers=1, prefetch_factor=2", "knobs": knobs, "loader": knobs, "process": [], "optimizer": [],
-        "model": [],
+        "name": "num_workers=1, prefetch_factor=2", "knobs": knobs, "loader": knobs, "process": {}, "optimizer": {},
+        "model": {},
     }  # fmt: skip
-    assert (threads["loader"], threads["process"]) == ({}, [["set_threads", 1]])
+    assert (threads["loader"], threads["process"]) == ({}, {"set_threads": 1})
 
 
 EARLY = "told = Told()\ntold.see()\nfirst, *_ = told.candidates()\ntold.play(first, {verdict!r}, 1.5, 2.0)\n"

@@ -18,6 +18,7 @@ from autotune.knobs.space import Space, build_space
 from autotune.measuring.numerics import NumericsGuard
 from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.pairs import Pair, pair_of
+from autotune.measuring.progress import Progress
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.search.bursts import Bursts
@@ -26,7 +27,6 @@ from autotune.search.proposal import Proposal
 from autotune.search.stopping import Budget
 from autotune.search.storage import make_sampler
 from autotune.search.trials import TrialLog
-from autotune.terminal.progress import Quiet
 from benchmarks.surfaces.playback import VirtualClock
 
 GIB = 2**30
@@ -210,7 +210,7 @@ def make_search(
     budget = Budget(budget_seconds, clock=clock)
     baseline, log = Point(config=space.baseline), TrialLog(study, space, objective=objective)
     search = Search(
-        space, Bursts(baseline, surface, log, budget, Quiet(), device, memory_limit_bytes),
+        space, Bursts(baseline, surface, log, budget, Progress(), device, memory_limit_bytes),
         utilization_target=utilization_target, at_least=at_least, seed=seed, numerics=numerics, first=first, note=note,
         headroom=headroom, by_sampler=sampler != "bayes",
     )  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 from autotune.errors import Interrupted, IsolationError
 from autotune.knobs import build_space
 from autotune.knobs.config import TrainConfig
+from autotune.measuring.progress import Progress
 from autotune.measuring.records import Outcome, Point, Profile
 from autotune.search.proposal import ALLOCATOR, BASELINE, BUNDLE, ELIMINATION, GAIN
 from autotune.search.refusals import refusal
@@ -16,7 +17,6 @@ from autotune.search.stopping import Budget
 from autotune.sessions.options import Options
 from autotune.sessions.tuning import Tuning
 from autotune.sessions.tuning_result import judge
-from autotune.terminal.progress import Quiet
 from autotune.timing.failing import PINNING
 from tests.search.surface import example_rate, finished, journal_storage, make_search, make_space
 from tests.spaces import gpu_machine, make_facts
@@ -229,7 +229,7 @@ def test_a_profile_that_cannot_be_taken_loses_nothing() -> None:
             raise IsolationError("no process could be started")
 
     search, _ = finished()
-    tuning = Tuning(Options(target="made.up:build"), Quiet(), Budget(60.0))
+    tuning = Tuning(Options(target="made.up:build"), Progress(), Budget(60.0))
     found: dict[Point, Profile] = {}
     tuning._profile(Exhausted(), search, found)  # type: ignore[arg-type]
     assert found == {}

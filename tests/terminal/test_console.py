@@ -98,12 +98,6 @@ def test_confirmed_speedup_is_shown_with_interval_and_pairs() -> None:
     assert "no confirmed speed-up" not in text
 
 
-def test_speedup_whose_interval_includes_one_is_not_called_confirmed() -> None:
-    """A ratio near 1 is shown with the digit that decides, and is no claim."""
-    text = shown(result_table(make_result(speedup=Speedup(ratio=1.004, ci95=Interval(0.9914, 1.02), pairs=4))))
-    assert "no confirmed speed-up: 1.004× (95 % interval 0.991 – 1.020, 4 interleaved pairs)" in text
-
-
 def test_partial_result_says_so_first() -> None:
     """Nobody takes an interrupted tuning for a finished one."""
     text = shown(result_table(make_result(status="partial", stopped_by="interrupted")))
@@ -116,12 +110,6 @@ def test_side_without_a_measurement_is_shown_as_such() -> None:
     """What was not measured is not 0."""
     result = make_result(best=Side(config=TrainConfig(), measurement=None), speedup=None)
     assert "rate 998 samples/s not measured" in shown(result_table(result))
-
-
-def test_one_block_has_no_interval() -> None:
-    """A spread of one value is not shown as a narrow one."""
-    side = Side(config=TrainConfig(), measurement=make_measurement(1000, spread=0, blocks=1))
-    assert "95 % interval none 1,490 – 1,510" in shown(result_table(make_result(baseline=side)))
 
 
 def test_compiling_is_shown_with_the_steps_that_win_it_back() -> None:

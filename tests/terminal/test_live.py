@@ -83,8 +83,8 @@ def test_a_duet_that_is_over_is_no_longer_shown() -> None:
 def test_a_burst_is_told_with_the_duet_that_it_was_one_side_of() -> None:
     """Over the best so far, and through that one over the baseline."""
     live = live_in_a_duet()
-    assert live._duet is not None
-    point, pair = live._duet
+    assert live.playing is not None
+    point, pair = live.playing
     candidate = make_burst(1650).model_copy(update={"point": point})
     live.burst(candidate, pair, candidate, 150.0)
     text = on_screen(live)

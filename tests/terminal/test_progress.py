@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from autotune.measuring.progress import Progress
 from autotune.measuring.records import Burst, Outcome
-from autotune.search.progress import Progress
 from autotune.terminal.console import lasting
-from autotune.terminal.progress import Lines, Live, Quiet, make_progress
+from autotune.terminal.progress import Lines, Live, make_progress
 from tests.factories import make_burst, make_pair
 from tests.terminal.screens import Clock, Terminal, live_at
 
@@ -86,7 +86,7 @@ def show_in_a_child(stderr: int) -> subprocess.Popen[str]:
 
 def test_every_kind_can_be_told_everything() -> None:
     """The search knows only the protocol."""
-    kinds: list[Progress] = [Quiet(), Lines(Console(file=io.StringIO())), live_at(Clock())]
+    kinds: list[Progress] = [Progress(), Lines(Console(file=io.StringIO())), live_at(Clock())]
     for progress in kinds:
         with progress as entered:
             entered.stage("baseline")

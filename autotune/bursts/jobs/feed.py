@@ -8,9 +8,9 @@ from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate
 
-from autotune.recorder.order import EpochOrder, SeededSampler
+from autotune.recorder.order import Seeded
 from autotune.timing.clock import Clock, clock_of
 from autotune.timing.endless import Counted, Endless
 from autotune.torch_settings.naming import length_of
@@ -61,13 +61,11 @@ class Feed(Endless):
     def _made(self, start: int) -> DataLoader[Any]:
         """Makes a loader with the workload's own sampler, else shuffled; places the data set before any timing."""
         workload, rank = self._workload, this_rank()
-        sampler: Any = None
-        if workload.sampler is not None:
-            place_of_rank = place_in_data(start, length_of(workload.sampler), rank)
-            sampler = SeededSampler(workload.sampler, self.seed, place_of_rank)
-        elif not isinstance(workload.dataset, IterableDataset):
-            length = len(workload.dataset)  # type: ignore[arg-type]
-            sampler = EpochOrder(length, self.seed, place_in_data(start, length, rank))
+        sampler: Any = workload.sampler
+        if sampler is None and not isinstance(workload.dataset, IterableDataset):
+            sampler = RandomSampler(workload.dataset)  # type: ignore[arg-type]
+        if sampler is not None:
+            sampler = Seeded(sampler, self.seed, place_in_data(start, length_of(sampler), rank))
         if sampler is not None and not rank.alone:
             sampler = SharedSampler(sampler, rank)
         config = self._tuned.config

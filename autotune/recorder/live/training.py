@@ -120,7 +120,7 @@ class Setting:
         loader: Arguments of `DataLoader`.
         process: Functions of `process_settings`, each with a value.
         optimizer: The same.
-        model: Functions of `process_settings` that change a model.
+        model: Functions of `process_settings` that change a model, each with its knob.
     """
 
     name: str = "your own setting"
@@ -128,18 +128,12 @@ class Setting:
     loader: Mapping[str, Any] = field(default_factory=dict)
     process: Mapping[str, Any] = field(default_factory=dict)
     optimizer: Mapping[str, Any] = field(default_factory=dict)
-    model: tuple[str, ...] = ()
+    model: Mapping[str, str] = field(default_factory=dict)
 
     def with_changes(self, words: Mapping[str, Any]) -> Setting:
         """The same with a candidate's changes, as `Adviser.answer` describes them."""
-        return Setting(
-            words["name"],
-            {**self.knobs, **words["knobs"]},
-            {**self.loader, **words["loader"]},
-            {**self.process, **dict(words["process"])},
-            {**self.optimizer, **dict(words["optimizer"])},
-            tuple(dict.fromkeys((*self.model, *words["model"]))),
-        )
+        parts = {name: {**own, **words[name]} for name, own in vars(self).items() if name != "name"}
+        return Setting(words["name"], **parts)
 
     @property
     def of_loader(self) -> Changed:
@@ -148,13 +142,7 @@ class Setting:
 
     def changes(self) -> Changes:
         """What brings it into force, and takes it back."""
-        return Changes(
-            {
-                "knobs": dict(self.knobs), "changed": list(self.knobs), "loader": dict(self.loader),
-                "process": list(self.process.items()), "optimizer": list(self.optimizer.items()),
-                "model": list(self.model),
-            }
-        )  # fmt: skip
+        return Changes({**vars(self), "changed": list(self.knobs)})
 
 
 OWN = Setting()

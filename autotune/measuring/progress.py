@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from autotune.measuring import Burst, Pair, Point
+from autotune.measuring.pairs import Pair
+from autotune.measuring.records import Burst, Point
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
-class Progress(AbstractContextManager["Progress"], Protocol):
-    """Receives progress events while a search runs, and shows them while open."""
+class Progress:
+    """Receives progress events while a search runs. This one shows nothing; others show them while they are open."""
+
+    def __enter__(self) -> Self:
+        """Begins to show."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Ends showing; `kind` is that of the error by which the search ended."""
 
     def stage(self, name: str) -> None:
         """A part of the search begins, such as ``probing`` or ``baseline``."""

@@ -1,0 +1,74 @@
+"""Each framework trains with what was tuned: each knob is looked for where it takes effect, in a real epoch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+
+from tests.integrations.models import KNOBS, LOADER, STEPS, is_channels_last, process_settings, settings, tuned
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(many workers|logging interval|barebones|isinstance.treespec)")
+
+
+@pytest.fixture(scope="module", params=["lightning", "fabric", "accelerate", "transformers"])
+def framework(request: pytest.FixtureRequest) -> Any:
+    """How a framework trains; skipped where it is not installed."""
+    return import_module(f"tests.integrations.trainings.by_{request.param}")
+
+
+@pytest.fixture(scope="module")
+def run(framework: Any) -> Any:
+    """One training with many knobs."""
+    return framework.Run(tuned(**KNOBS))
+
+
+def test_nothing_is_missing(framework: Any, run: Any) -> None:
+    """All of it is in effect, and nobody is warned; Fabric has no accumulation, which it leaves to the loop."""
+    assert tuple(run.told) == framework.TOLD
+
+
+def test_the_step_runs_in_the_tuned_precision(run: Any) -> None:
+    """Autocast is on in the model's forward."""
+    assert run.seen.dtypes == {torch.bfloat16}
+
+
+def test_gradients_are_accumulated(run: Any) -> None:
+    """Seven batches, three at a time, are three optimizer steps; the last group is shorter."""
+    assert (len(run.loader), run.steps) == (7, STEPS)
+
+
+def test_the_loader_has_the_tuned_settings(framework: Any, run: Any) -> None:
+    """The user's loader is made again, and draws as before."""
+    assert settings(run.loader) == LOADER
+    assert run.loader.batch_sampler.batch_size == 4
+    assert isinstance(run.loader.batch_sampler.sampler, framework.SAMPLER)
+
+
+def test_weights_and_inputs_are_laid_out(run: Any) -> None:
+    """Channels last on both sides of the first convolution."""
+    assert is_channels_last(run.conv.weight)
+    assert run.seen.channels_last == {True}
+
+
+def test_the_optimizer_is_switched(run: Any) -> None:
+    """The user's own optimizer is fused."""
+    assert run.optimizer.defaults["fused"]
+
+
+def test_process_settings_and_attention_are_applied(framework: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads, allocator, and the kernels that attention may use."""
+    with process_settings(monkeypatch) as allocators:
+        ran = framework.Run(tuned(num_threads=1, allocator="tuned", sdpa_backend="math", batch_size=13))
+        assert torch.get_num_threads() == 1
+    assert set(allocators) == {torch.device("cpu")}
+    assert ran.seen.flash == {False}
+
+
+def test_fp16_on_a_cpu_is_told(framework: Any) -> None:
+    """The framework would silently train in another precision."""
+    word, value = framework.FP32
+    with pytest.warns(UserWarning, match=rf"{framework.NAME} does not apply .*: precision=fp16 "):
+        assert framework.words(tuned(precision="fp16"))[word] == value

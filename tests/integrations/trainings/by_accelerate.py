@@ -1,0 +1,50 @@
+"""One epoch with Accelerate, in a loop of one's own."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, RandomSampler
+
+from autotune.training.tuned import Tuned
+
+pytest.importorskip("accelerate")
+
+from accelerate import Accelerator
+
+from autotune.integrations.accelerate import accelerator_kwargs, prepare
+from tests.integrations.models import Net, Seen, Steps, forget_accelerate, images, loss_fn
+
+NAME, TOLD, SAMPLER = "Accelerate", (), RandomSampler
+OWNER, words, FP32 = Accelerator, accelerator_kwargs, ("mixed_precision", "no")
+
+
+class Run:
+    """One epoch, which begins with no state of another one and leaves none."""
+
+    def __init__(self, setting: Tuned, hooked: bool = True, **yours: Any) -> None:
+        forget_accelerate()
+        net = Net()
+        self.conv = net.conv
+        self.seen = Seen(net.conv) if hooked else None
+        self.optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        counted = Steps(self.optimizer)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            accelerator = Accelerator(**accelerator_kwargs(setting, **yours))
+            self.model, optimizer, self.loader, self.scheduler = prepare(
+                setting, accelerator, net, self.optimizer, DataLoader(images(), shuffle=True),
+                torch.optim.lr_scheduler.ConstantLR(self.optimizer),
+            )  # fmt: skip
+            for batch in self.loader:
+                with accelerator.accumulate(self.model):
+                    accelerator.backward(loss_fn(self.model, batch))
+                    optimizer.step()
+                    self.scheduler.step()
+                    optimizer.zero_grad()
+        forget_accelerate()
+        self.steps = counted.count
+        self.told = [str(one.message) for one in caught if "what was tuned" in str(one.message)]

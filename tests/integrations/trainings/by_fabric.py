@@ -1,0 +1,49 @@
+"""One epoch with Lightning Fabric, in a loop of one's own."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, RandomSampler
+
+from autotune.training.tuned import Tuned
+
+pytest.importorskip("lightning")
+
+from lightning.fabric import Fabric
+
+from autotune.integrations.fabric import fabric_kwargs, setup
+from tests.integrations.models import Net, Seen, Steps, images, loss_fn
+
+NAME, SAMPLER = "Fabric", RandomSampler
+TOLD = (
+    "Fabric does not apply what was tuned: accumulation_steps=3 "
+    "(it leaves that to your loop: for micro_batches in tuned.accumulate(loader))",
+)
+OWNER, words, FP32 = Fabric, fabric_kwargs, ("precision", "32-true")
+
+
+class Run:
+    """One epoch."""
+
+    def __init__(self, setting: Tuned, hooked: bool = True, **yours: Any) -> None:
+        net = Net()
+        self.conv = net.conv
+        self.seen = Seen(net.conv) if hooked else None
+        self.optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        counted = Steps(self.optimizer)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fabric = Fabric(**fabric_kwargs(setting, **yours))
+            loader = DataLoader(images(), shuffle=True)
+            model, optimizer, self.loader = setup(setting, fabric, net, self.optimizer, loader)
+            for micro_batches in setting.accumulate(self.loader):
+                for batch in micro_batches:
+                    fabric.backward(loss_fn(model, batch) / len(micro_batches))
+                optimizer.step()
+                optimizer.zero_grad()
+        self.steps = counted.count
+        self.told = [str(one.message) for one in caught if "what was tuned" in str(one.message)]
