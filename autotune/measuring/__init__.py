@@ -54,7 +54,8 @@ __all__ = [
     "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS", "Agreement", "Block", "Burst",
     "Growth", "Headroom", "Held", "Interval", "KnownInterval", "Line", "Look", "Measurement", "MemoryModel",
     "Numerics", "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "Progress",
-    "Round", "Rounds", "SampleCost", "SamplePart", "Scatter", "SideName", "Speedup", "Synchronisation", "TelemetrySummary",
-    "Trace", "Uninterrupted", "bearable", "block_error", "compiler_text", "judge_agreement", "merged", "objective_named",
-    "pair_apart", "pair_of", "paired", "per_dollar", "pool", "slope", "warm_up_length", "worst",
+    "Round", "Rounds", "SampleCost", "SamplePart", "Scatter", "SideName", "Speedup", "Synchronisation",
+    "TelemetrySummary", "Trace", "Uninterrupted", "bearable", "block_error", "compiler_text", "judge_agreement",
+    "merged", "objective_named", "pair_apart", "pair_of", "paired", "per_dollar", "pool", "slope", "warm_up_length",
+    "worst",
 ]  # fmt: skip
