@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ MOST_CONFIRMING_SHARE = 0.45
 OVERRUN = 3.0
 """A challenge that has begun is killed after this many times its expected seconds, even if it then takes some of the
 proof's time: killed, it has shown nothing. Estimates on an H100 were off by 2.5. Before any has ended, the first one
-may take all but a round."""
+may take all: its cost is only guessed."""
 
 
 class Bursts:
@@ -106,13 +107,14 @@ class Bursts:
         if best is None:
             return self.budget.searching_seconds
         available, one = self.budget.confirming_seconds, self.costs.round_seconds([self.baseline, best])
-        confirming = RESERVED_ROUNDS * one
+        confirming, least = RESERVED_ROUNDS * one, 0.0
         if best == self.baseline:
-            fitting = (available - self.costs.challenge_seconds(self.baseline, best)) // one
+            least = self.costs.challenge_seconds(self.baseline, best)
+            fitting = (available - least) // one
             if fitting < 1:
                 return available
             confirming = min(confirming, fitting * one, MOST_CONFIRMING_SHARE * self.budget.seconds)
-        return min(self.budget.searching_seconds, max(0.0, available - confirming))
+        return max(least, min(self.budget.searching_seconds, available - confirming))
 
     def affordable_seconds(self, point: Point) -> float:
         """Seconds that a challenge by a point may take.
@@ -142,10 +144,9 @@ class Bursts:
         available = BASELINE_SHARE * self.budget.remaining
         if self.trials:
             available = max(map(self.affordable_seconds, points))
-            overrun = OVERRUN * sum(self.costs.challenge_seconds(point, incumbent) for point in points)
-            if not self.costs.knows_challenges:
-                overrun = self.budget.remaining - self.costs.round_seconds([self.baseline, points[0]])
-            available = min(max(available, overrun), self.budget.remaining)
+            overrun = OVERRUN if self.costs.knows_challenges else math.inf
+            expected = sum(self.costs.challenge_seconds(point, incumbent) for point in points)
+            available = min(max(available, overrun * expected), self.budget.remaining)
         deadline = self.costs.challenge_deadline(points, incumbent, available)
         played = self._played(incumbent, points, deadline)
         turn = 1 + max((trial.turn or 0 for trial in self.trials), default=0)

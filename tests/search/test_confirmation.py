@@ -137,6 +137,18 @@ def test_a_budget_of_few_bursts_confirms_a_large_gain(gain: float, confirmed: bo
     assert confirmed or "give a longer --budget" in str(reason)
 
 
+def test_where_no_round_fits_the_first_challenge_takes_the_time() -> None:
+    """It is not killed, though it takes longer than guessed, and says what a longer budget may confirm."""
+    space = make_space(only=("precision",))
+    search, _ = make_search(
+        lambda config: 1700.0 if config.precision == "bf16" else 1000.0, budget_seconds=15, space=space, cost=6.0
+    )
+    search.run()
+    best, speedup, reason = judge(search)
+    assert (best, speedup) == (search.baseline, None)
+    assert "precision=bf16 seemed 1.7" in str(reason)
+
+
 def test_time_is_kept_back_for_the_confirmation() -> None:
     """The search proper ends while the confirmation's share of the budget is left."""
     clock = [0.0]
