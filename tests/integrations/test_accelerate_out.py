@@ -1,4 +1,4 @@
-"""What only Accelerate does with what was tuned."""
+"""Accelerate trains with a tuned config: what the other frameworks do not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only Lightning Fabric does with what was tuned."""
+"""Lightning Fabric trains with a tuned config: what the other frameworks do not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only Lightning does with what was tuned, in a real ``Trainer.fit``."""
+"""Lightning trains with a tuned config, in a real ``Trainer.fit``: what the other frameworks do not have."""
 
 from __future__ import annotations
 

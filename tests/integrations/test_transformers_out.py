@@ -1,4 +1,4 @@
-"""What only a ``transformers.Trainer`` does with what was tuned."""
+"""A ``transformers.Trainer`` trains with a tuned config: what the other frameworks do not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each framework trains with what was tuned: each knob is looked for where it takes effect, in a real epoch."""
+"""Each framework trains with a tuned config: each knob is looked for where it takes effect, in a real epoch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(framework: Any) -> Any:
 
 
 def test_nothing_is_missing(framework: Any, run: Any) -> None:
-    """All of it is in effect, and nobody is warned; Fabric has no accumulation, which it leaves to the loop."""
+    """All of it is in effect, without a warning; Fabric has no accumulation, which it leaves to the loop."""
     assert tuple(run.told) == framework.TOLD
 
 
