@@ -29,19 +29,14 @@ DEPTH = 2
 
 
 class Stored(BaseModel):
-    """Base of all records in files. Refuses NaN. Ignores fields that it does not know; `read_document` refuses them."""
+    """Base of all records in files. Ignores fields that newer versions add, and refuses NaN."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
     def _writable(cls, data: Any, info: ValidationInfo) -> Any:
-        """File names may hold bytes that are not UTF-8; unchanged, they could not be written at the end of a run.
-
-        Figures that a file holds although they follow from others are left out: they are computed again.
-        """
-        if cls.model_computed_fields and isinstance(data, dict):
-            data = {name: value for name, value in data.items() if name not in cls.model_computed_fields}
+        """File names may hold bytes that are not UTF-8; unchanged, they could not be written at the end of a run."""
         return data if info.context is CLEAN else writable(data, DEPTH + 1)
 
 

@@ -1,20 +1,21 @@
 """Reads and writes all files that autotune keeps, with an error for each kind of failure.
 
-The reader refuses what it does not know: another version of the schema, and fields and knobs that a newer autotune may
-have added, since the result was measured with them. Fields that an older autotune did not write have defaults.
+A newer autotune may add fields and knobs: the reader ignores them, and reports that. Where that would mislead, the
+newer autotune raises the schema's version instead. The reader refuses a file with another version of the schema.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import secrets
 import stat
 import tempfile
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 from pydantic_core import PydanticSerializationError, from_json
 
 from autotune import __version__
@@ -28,6 +29,8 @@ MOST_BYTES = 32 * 2**20
 """Largest file to read. A day of bursts of three seconds each makes 29,000 records of some 600 bytes, 17 MB."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """JSON escapes of surrogates, which UTF-8 cannot hold."""
+MOST_NAMED = 8
+"""Ignored fields that a message names; it counts the rest."""
 
 
 class OtherKindError(ResultFileError):
@@ -48,6 +51,12 @@ class Document(Stored):
     REMEDY: ClassVar[str]
 
     model_config = ConfigDict(populate_by_name=True)
+    _ignored: str | None = PrivateAttr(None)
+
+    @property
+    def ignored(self) -> str | None:
+        """A sentence that names the ignored fields; None without any."""
+        return self._ignored
 
 
 Kind = TypeVar("Kind", bound=Document)
@@ -94,9 +103,14 @@ def parse_document(data: Any, origin: str, *kinds: type[Kind], clean: bool = Fal
     """
     kind = _kind_of(data, origin, kinds)
     try:
-        return kind.model_validate(data, context=CLEAN if clean else None, extra="forbid")
+        record = kind.model_validate(data, context=CLEAN if clean else None)
     except ValidationError as error:
         raise _refused(error, data, origin, kind) from None
+    names = list(dict.fromkeys(_unknown(data, record)))
+    if names:
+        rest = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        record._ignored = f"ignored, since this autotune does not know it: {', '.join(names[:MOST_NAMED])}{rest}"
+    return record
 
 
 def to_json(record: BaseModel) -> str:
@@ -204,3 +218,36 @@ def _release(version: str) -> list[int]:
     """The numbers that a version begins with."""
     numbers = re.match(r"\d{1,9}(\.\d{1,9}){0,3}", version, re.ASCII)
     return [int(number) for number in numbers[0].split(".")] if numbers else []
+
+
+@functools.cache
+def _names(kind: type[BaseModel]) -> tuple[frozenset[str], dict[str, str]]:
+    """The field names that a record may have in a file, and the attributes of those that hold records."""
+    names = {field.alias or name: name for name, field in kind.model_fields.items()}
+    nested = {key: name for key, name in names.items() if _holds_records(kind.model_fields[name].annotation)}
+    return frozenset({*names, *kind.model_computed_fields}), nested
+
+
+def _holds_records(hint: Any) -> bool:
+    """Whether a field's type is a record, or contains one."""
+    if get_origin(hint) is None:
+        return isinstance(hint, type) and issubclass(hint, BaseModel)
+    return any(map(_holds_records, get_args(hint)))
+
+
+def _unknown(data: Any, model: Any, path: str = "") -> list[str]:
+    """The fields of decoded JSON that the record lacks."""
+    unknown: list[str] = []
+    if isinstance(model, BaseModel) and isinstance(data, dict):
+        known, nested = _names(type(model))
+        if not nested and data.keys() <= known:  # as most are: a result has thousands of figures
+            return unknown
+        for key, value in data.items():
+            if key not in known:
+                unknown.append(f"{path}{key}")
+            elif key in nested:
+                unknown += _unknown(value, getattr(model, nested[key]), f"{path}{key}.")
+    elif isinstance(model, tuple) and isinstance(data, list):
+        for value, part in zip(data, model, strict=False):
+            unknown += _unknown(value, part, path)
+    return unknown

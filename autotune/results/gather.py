@@ -55,7 +55,7 @@ def gather(paths: Iterable[Path | str]) -> Gathered:
                 _read(file, gathered, skips_others=file is not path)
     results, copies = distinct(gathered.results)
     crosses, superseded = newest(gathered.crosses)
-    return Gathered(results, crosses, gathered.problems, [*copies, *superseded])
+    return Gathered(results, crosses, gathered.problems, [*gathered.warnings, *copies, *superseded])
 
 
 def machine_of(record: Result | Cross) -> Machine:
@@ -102,3 +102,5 @@ def _read(file: Path | str, gathered: Gathered, *, skips_others: bool) -> None:
         gathered.results.append((str(file), record))
     elif isinstance(record, Cross):
         gathered.crosses.append((str(file), record))
+    if record.ignored is not None:
+        gathered.warnings.append(f"{file}: {record.ignored}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, AwareDatetime, Field, computed_field, model_validator
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, computed_field, model_validator
 
 from autotune.errors import UsageError
 from autotune.hardware import DeviceKind, Hardware, Software
-from autotune.knobs import ModelFacts, Parameters, Scalar, TrainConfig, WorkloadFacts
+from autotune.knobs import KNOBS, ModelFacts, Parameters, Scalar, TrainConfig, WorkloadFacts
 from autotune.measuring import (
     SAMPLES_PER_SECOND,
     Growth,
@@ -63,6 +63,11 @@ class SourceRecord(Stored):
     has_autotune: bool = Field(default=False, description="the script's interpreter can import autotune")
 
 
+def _known_knobs(config: Any) -> Any:
+    """A config without the knobs of a newer autotune, which this one cannot apply; `Document.ignored` names them."""
+    return {knob: config[knob] for knob in config if knob in KNOBS} if isinstance(config, dict) else config
+
+
 class ScriptRecord(Stored):
     """A training script that was tuned unchanged."""
 
@@ -99,7 +104,7 @@ class WorkloadRecord(Stored):
 class Side(Stored):
     """A config and its measurement."""
 
-    config: TrainConfig
+    config: Annotated[TrainConfig, BeforeValidator(_known_knobs)]
     parameters: Parameters = Field(default_factory=dict)
     measurement: Measurement | None
 

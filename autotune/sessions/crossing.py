@@ -88,6 +88,9 @@ def cross_result(
     """
     objective = source.objective  # an unknown objective is refused before anything runs
     results_read = [source] if against is None else [source, against[1]]
+    for read in results_read:
+        if read.ignored is not None:
+            progress.note(read.ignored)
     arguments = {name for read in results_read for side in (read.baseline, read.best) for name in side.parameters}
     if isinstance(target, Script):
         progress.note(f"the command that runs: {target.text}")

@@ -67,6 +67,9 @@ class Tuning:
         """
         require_writable(self.options.out or Path("results/…/result.json"))
         elsewhere = read_results(self.options.warm_start)
+        for source, result in elsewhere:
+            if result.ignored is not None:
+                self._note(f"{source}: {result.ignored}")
         with self._opened() as isolation:
             setting, runner = self._examine(isolation)
             for note in setting.facts.notes:

@@ -51,6 +51,7 @@ def hardware_table(hardware: Hardware) -> RenderableType:
 def result_table(result: Result) -> RenderableType:
     """One result: before and after, the changed knobs and their worth, and what limits the training now."""
     parts: list[RenderableType] = [as_text(summary.title(result), "bold")]
+    parts += [as_text(f"({result.ignored})", "dim")] if result.ignored is not None else []
     if (why := summary.unfinished(result)) is not None:
         parts.append(as_text(f"PARTIAL: {why}", "bold yellow"))
     confirmed, words, reason = summary.verdict(result)

@@ -45,6 +45,8 @@ def load(
         WorkloadError: `workload` is not one.
     """
     result = read_result(path)
+    if result.ignored is not None:
+        warnings.warn(f"{path}: {result.ignored}", stacklevel=2)
     measured = result.constraints.device
     try:
         torch_device(device or measured)

@@ -80,6 +80,13 @@ def test_missing_file_is_told(tmp_path: Path) -> None:
         read_document(tmp_path / "cross.json", Cross)
 
 
+def test_fields_of_a_later_version_are_ignored_and_told(tmp_path: Path) -> None:
+    """A file of the same schema stays readable."""
+    cross = read_document(changed(tmp_path, weather="fine"), Cross)
+    assert cross.model_dump() == make_cross().model_dump()
+    assert str(cross.ignored).endswith(": weather")
+
+
 def test_default_path_names_both_machines_and_the_workload() -> None:
     """Under the folder of the machine where it was measured."""
     assert default_cross_path(make_cross()) == Path(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import timedelta
 from pathlib import Path
@@ -102,3 +103,11 @@ def test_of_crosses_of_one_pair_of_machines_the_newest_counts(tmp_path: Path) ->
     assert {Path(path).name for path, _ in found.crosses} == {"a-newer.json", "other.json"}
     (warning,) = found.warnings
     assert warning.startswith(f"{tmp_path / 'b-older.json'} is left out: {tmp_path / 'a-newer.json'} ")
+
+
+def test_what_was_ignored_in_a_file_is_told_with_its_name(tmp_path: Path) -> None:
+    """So that a reader knows what the comparison lacks."""
+    data = json.loads(make_result().model_dump_json(by_alias=True))
+    (tmp_path / "a.json").write_text(json.dumps(data | {"novel": 1}))
+    (ignored,) = gather([tmp_path]).warnings
+    assert ignored == f"{tmp_path / 'a.json'}: ignored, since this autotune does not know it: novel"
