@@ -339,7 +339,7 @@ def _place(out: Path) -> Iterator[None]:
         raise UsageError(f"--out: the folder {out.parent} cannot be made: {error.strerror}; choose another") from error
     try:
         yield
-    except (Interrupted, NothingFeasibleError, UsageError):  # after others, --resume goes on from what was measured
+    except (Interrupted, NothingFeasibleError, UsageError):  # after other errors, --resume continues the journal
         if not resumes:
             journal.unlink(missing_ok=True)
         remove_lock(journal)

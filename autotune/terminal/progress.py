@@ -75,7 +75,7 @@ class Latest(Progress):
 
     def text(self) -> str:
         """The stage, the number of decisions, the running duet, the best so far, the last burst: a sentence."""
-        duet = self.playing  # another thread may be told that it has ended
+        duet = self.playing  # another thread may end it meanwhile
         playing = f"comparing: {gain_text(duet[1])} for {_changes(*duet)}" if duet is not None else ""
         decided = f"{self.decided} decided" if self.decided else ""
         best, last = f"best so far: {self.best}" * bool(self.best), f"last: {self.last}" * bool(self.last)
@@ -229,7 +229,7 @@ class Live(Latest):
             grid.add_row("best", as_text(self.best, style="green"))
         if self.last:
             grid.add_row("last", as_text(self.last))
-        if (duet := self.playing) is not None:  # not drawn as soon as it is told: that would take time from it
+        if (duet := self.playing) is not None:  # drawn with the next event: at once would take time from the duet
             for label, shown in zip(("playing", ""), _duet_rows(*duet), strict=True):
                 grid.add_row(label, shown)
         if self._deadline is None:
