@@ -74,7 +74,7 @@ def _report(error: BaseException, request: Request, reporter: PipeReporter) -> N
 
 
 def _result(request: Request, reporter: PipeReporter, commands: BinaryIO | None) -> Any:
-    """Does a job; returns its result, which JSON can hold. It imports only the module of the job, and that module's imports."""
+    """Does a job; returns its result, which JSON can hold. It imports only the module of that job."""
     if request.job == "probe":
         from autotune.bursts.jobs import peaks_job
 
