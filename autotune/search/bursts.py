@@ -42,7 +42,7 @@ MOST_CONFIRMING_SHARE = 0.45
 OVERRUN = 3.0
 """A challenge that has begun is killed after this many times its expected seconds, even if it then takes some of the
 proof's time: killed, it has shown nothing. Estimates on an H100 were off by 2.5. Before any has ended, the first one
-may take all: its cost is only guessed."""
+may take all: its cost is only guessed. A first compile has a share of its own."""
 
 
 class Bursts:
@@ -144,9 +144,11 @@ class Bursts:
         available = BASELINE_SHARE * self.budget.remaining
         if self.trials:
             available = max(map(self.affordable_seconds, points))
-            overrun = OVERRUN if self.costs.knows_challenges else math.inf
-            expected = sum(self.costs.challenge_seconds(point, incumbent) for point in points)
-            available = min(max(available, overrun * expected), self.budget.remaining)
+            if all(self.costs.is_compiled(point.config) for point in points):
+                overrun = OVERRUN if self.costs.knows_challenges else math.inf
+                expected = sum(self.costs.challenge_seconds(point, incumbent) for point in points)
+                available = max(available, overrun * expected)
+            available = min(available, self.budget.remaining)
         deadline = self.costs.challenge_deadline(points, incumbent, available)
         played = self._played(incumbent, points, deadline)
         turn = 1 + max((trial.turn or 0 for trial in self.trials), default=0)
