@@ -78,12 +78,14 @@ def test_frameworks_learn_the_same(of_frameworks: Cases, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "error"), [("optimizers", 1e-4), ("convolutions", 0.05)])
 def test_other_settings_change_rounding_alone(of_loops: Cases, name: str, error: float) -> None:
-    """Checkpoints hold the script's own flags, and what schedulers hold stays the same object."""
+    """Checkpoints hold the script's own flags, and what schedulers hold stays the same object.
+
+    On some processors not even the rounding changes.
+    """
     case = of_loops[name]
     plain, tuned = case["plain"], case["tuned"]
     assert len(case["decided"]) >= 2
     assert "failed" not in [verdict for verdict, _ in case["decided"]]
-    assert (tuned["losses"] == plain["losses"]) is False
     assert tuned.pop("losses") == pytest.approx(plain.pop("losses"), abs=error)
     assert tuned == plain
 
