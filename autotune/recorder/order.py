@@ -104,27 +104,21 @@ class Beginning(Sampler[Any]):
 @contextlib.contextmanager
 def random_numbers(seed: int) -> Iterator[None]:
     """Seeds random numbers on the CPU (torch, Python, NumPy) within its block, and restores their state afterwards."""
-    python, own, numpy = random.getstate(), torch.get_rng_state(), sys.modules.get("numpy")
+    python, numpy = random.getstate(), sys.modules.get("numpy")
     state = numpy.random.get_state() if numpy is not None else None
-    # torch.manual_seed would seed all devices too, and takes ten times as long.
-    torch.default_generator.manual_seed(seed)
-    _seed_others(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(own)
-        random.setstate(python)
-        if numpy is not None:
-            numpy.random.set_state(state)
+    with torch.random.fork_rng(devices=[]):
+        seed_all(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            if numpy is not None:
+                numpy.random.set_state(state)
 
 
 def seed_all(seed: int) -> None:
     """Seeds torch, Python, and NumPy if it is imported: the sources of augmentation, dropout and samplers."""
     torch.manual_seed(seed)
-    _seed_others(seed)
-
-
-def _seed_others(seed: int) -> None:
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
