@@ -20,14 +20,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from autotune.measuring.statistics import SPREAD_FACTOR, USUAL_SPREAD
+from autotune.measuring.statistics import SPREAD_FACTOR, SPREAD_PLACES, USUAL_SPREAD
 from autotune.results.result import Result, read_result
 from autotune.search.proposal import CONFIRM
 from benchmarks.output import save
 
 MEDIANS = [0.01 * 1.1**step for step in range(25)]
 FACTORS = [1.1**step for step in range(2, 20)]
-PLACES = [place / 4 for place in range(-16, 17)]
 LEAST = 1e-4
 
 
@@ -61,11 +60,11 @@ def races_in(result: Result, name: str) -> Iterator[Race]:
 
 def log_likelihood(races: Sequence[Race], median: float, factor: float) -> float:
     """The logarithm of the chance of these deviations, where true spreads are log-normal."""
-    weights = [math.exp(-(place**2) / 2) for place in PLACES]
+    weights = [math.exp(-(place**2) / 2) for place in SPREAD_PLACES]
 
     def chance(race: Race) -> float:
         degrees, total = race.pairs - 1, 0.0
-        for place, weight in zip(PLACES, weights, strict=True):
+        for place, weight in zip(SPREAD_PLACES, weights, strict=True):
             ratio = degrees * (race.deviation / (median * factor**place)) ** 2
             total += weight * math.exp(degrees / 2 * math.log(ratio) - ratio / 2 - math.lgamma(degrees / 2))
         return total / math.fsum(weights)

@@ -43,12 +43,12 @@ def speedup_in(rounds: Sequence[Round], before: Point, after: Point, **options: 
     """Speed-up of one point over another; `options` are those of `Rounds` and of its `speedup`.
 
     Raises:
-        RuntimeError: Fewer than two rounds have no spread.
+        RuntimeError: No round holds both points.
     """
     among = options.pop("among", 1)
     speedup = Rounds(rounds, **options).speedup(before, after, among=among)
     if speedup is None:
-        raise RuntimeError(f"{len(rounds)} rounds are too few for an interval")
+        raise RuntimeError(f"expected a round that holds both points, got {len(rounds)} without")
     return speedup
 
 

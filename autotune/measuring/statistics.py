@@ -23,9 +23,9 @@ USUAL_SPREAD, SPREAD_FACTOR = 0.05, math.e
 that is one standard deviation of its logarithm. For the 21 races in ``results/``, 0.074 and 2.1 are most likely
 (``python -m benchmarks.process_spread results/*/*.json``); with fresh processes of other benchmarks, 0.052 and 2.0. The
 wider factor leaves room for quieter and for noisier machines; the bounds of one pair, 0.24 and 0.26, hardly differ."""
-SPREADS_SIDE, SPREADS_STEP = 16, 0.25
-"""The spreads that `deviation_bound` adds up: on either side of the median, and their distance in standard deviations.
-Twice as many change no third digit."""
+SPREAD_PLACES = tuple(place / 4 for place in range(-16, 17))
+"""The spreads that `deviation_bound` adds up, in standard deviations from the median. Twice as many change no third
+digit."""
 
 NEARLY_NORMAL = 1000
 """Degrees of freedom beyond which Student's t is a normal distribution to three digits."""
@@ -106,6 +106,7 @@ def student_t(degrees: int, tail: float = 0.025) -> float:
     return _quantile(lambda value: _beyond(value, degrees), tail)
 
 
+@functools.lru_cache(maxsize=1024)
 def deviation_bound(deviation: float, pairs: int, tail: float = 0.025) -> float:
     """What the deviation of a pair of processes from the true ratio exceeds with the probability `tail`, on each side.
 
@@ -118,19 +119,19 @@ def deviation_bound(deviation: float, pairs: int, tail: float = 0.025) -> float:
         pairs: The number of pairs.
         tail: The probability on each side.
     """
-    places = [SPREADS_STEP * place for place in range(-SPREADS_SIDE, SPREADS_SIDE + 1)]
-    spreads = [USUAL_SPREAD * SPREAD_FACTOR**place for place in places]
+    spreads = [USUAL_SPREAD * SPREAD_FACTOR**place for place in SPREAD_PLACES]
     logs = [
         -(place**2) / 2 - (pairs - 1) * (math.log(spread) + (deviation / spread) ** 2 / 2)
-        for place, spread in zip(places, spreads, strict=True)
+        for place, spread in zip(SPREAD_PLACES, spreads, strict=True)
     ]
     weights = [math.exp(one - max(logs)) for one in logs]
+    both_sides = 2 * math.fsum(weights)
 
     def beyond(value: float) -> float:
         shares = (
             weight * math.erfc(value / spread / math.sqrt(2)) for weight, spread in zip(weights, spreads, strict=True)
         )
-        return math.fsum(shares) / (2 * math.fsum(weights))
+        return math.fsum(shares) / both_sides
 
     return _quantile(beyond, tail)
 

@@ -14,6 +14,7 @@ from autotune.hardware import DeviceKind
 from autotune.measuring import Burst, Headroom, Measurement, Pair, Point, Progress, Rounds, pair_apart, pair_of
 from autotune.search.costs import Costs
 from autotune.search.proposal import ALLOCATOR, CONFIRM, HEADROOM, UNINTERRUPTED, Proposal
+from autotune.search.rounds import MIN_DECIDED_ROUNDS
 from autotune.search.stopping import (
     EXPLAINING_SECONDS,
     MOST_SECONDS,
@@ -29,9 +30,8 @@ from autotune.search.trials import Trial, TrialLog
 if TYPE_CHECKING:
     import optuna
 
-RESERVED_ROUNDS, FEWEST_ROUNDS = 4, 2
-"""Rounds of the proof for which the search keeps time, and for which a first compile does. Four are enough to decide;
-two that agree within 3 % confirm a gain of 18 %."""
+FEWEST_ROUNDS = 2
+"""Rounds of the proof for which a first compile leaves time: two that agree within 3 % confirm a gain of 18 %."""
 BASELINE_SHARE = 0.8
 """The largest share of the remaining budget for the first burst."""
 LEAST_CONFIRMING_SHARE = 0.25
@@ -107,7 +107,7 @@ class Bursts:
         if best is None:
             return self.budget.searching_seconds
         available, one = self.budget.confirming_seconds, self.costs.round_seconds([self.baseline, best])
-        confirming, least = RESERVED_ROUNDS * one, 0.0
+        confirming, least = MIN_DECIDED_ROUNDS * one, 0.0
         if best == self.baseline:
             least = self.costs.challenge_seconds(self.baseline, best)
             fitting = (available - least) // one
