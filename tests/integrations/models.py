@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,27 @@ class Seen:
         self.dtypes.add(output.dtype)
         self.channels_last.add(is_channels_last(inputs[0]))
         self.flash.add(torch.backends.cuda.flash_sdp_enabled())
+
+
+class OwnLoop:
+    """The network and its optimizer, whose steps are counted, for a loop of one's own."""
+
+    def __init__(self, hooked: bool) -> None:
+        self.net = Net()
+        self.conv = self.net.conv
+        self.seen = Seen(self.conv) if hooked else None
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.01)
+        self.counted = Steps(self.optimizer)
+
+
+@contextmanager
+def remarks() -> Iterator[list[str]]:
+    """Collects, at its end, what an integration has warned of what was tuned."""
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield told
+    told += [str(one.message) for one in caught if "what was tuned" in str(one.message)]
 
 
 def is_channels_last(tensor: torch.Tensor) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
@@ -16,27 +15,22 @@ pytest.importorskip("accelerate")
 from accelerate import Accelerator
 
 from autotune.integrations.accelerate import accelerator_kwargs, prepare
-from tests.integrations.models import Net, Seen, Steps, forget_accelerate, images, loss_fn
+from tests.integrations.models import OwnLoop, forget_accelerate, images, loss_fn, remarks
 
 NAME, TOLD, SAMPLER = "Accelerate", (), RandomSampler
 OWNER, words, FP32 = Accelerator, accelerator_kwargs, ("mixed_precision", "no")
 
 
-class Run:
+class Run(OwnLoop):
     """One epoch, which begins with no state of another one and leaves none."""
 
     def __init__(self, setting: Tuned, hooked: bool = True, **yours: Any) -> None:
         forget_accelerate()
-        net = Net()
-        self.conv = net.conv
-        self.seen = Seen(net.conv) if hooked else None
-        self.optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-        counted = Steps(self.optimizer)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        super().__init__(hooked)
+        with remarks() as self.told:
             accelerator = Accelerator(**accelerator_kwargs(setting, **yours))
             self.model, optimizer, self.loader, self.scheduler = prepare(
-                setting, accelerator, net, self.optimizer, DataLoader(images(), shuffle=True),
+                setting, accelerator, self.net, self.optimizer, DataLoader(images(), shuffle=True),
                 torch.optim.lr_scheduler.ConstantLR(self.optimizer),
             )  # fmt: skip
             for batch in self.loader:
@@ -46,5 +40,4 @@ class Run:
                     self.scheduler.step()
                     optimizer.zero_grad()
         forget_accelerate()
-        self.steps = counted.count
-        self.told = [str(one.message) for one in caught if "what was tuned" in str(one.message)]
+        self.steps = self.counted.count

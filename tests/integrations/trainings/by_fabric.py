@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from autotune.training.tuned import Tuned
@@ -16,7 +14,7 @@ pytest.importorskip("lightning")
 from lightning.fabric import Fabric
 
 from autotune.integrations.fabric import fabric_kwargs, setup
-from tests.integrations.models import Net, Seen, Steps, images, loss_fn
+from tests.integrations.models import OwnLoop, images, loss_fn, remarks
 
 NAME, SAMPLER = "Fabric", RandomSampler
 TOLD = (
@@ -26,24 +24,18 @@ TOLD = (
 OWNER, words, FP32 = Fabric, fabric_kwargs, ("precision", "32-true")
 
 
-class Run:
+class Run(OwnLoop):
     """One epoch."""
 
     def __init__(self, setting: Tuned, hooked: bool = True, **yours: Any) -> None:
-        net = Net()
-        self.conv = net.conv
-        self.seen = Seen(net.conv) if hooked else None
-        self.optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-        counted = Steps(self.optimizer)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        super().__init__(hooked)
+        with remarks() as self.told:
             fabric = Fabric(**fabric_kwargs(setting, **yours))
             loader = DataLoader(images(), shuffle=True)
-            model, optimizer, self.loader = setup(setting, fabric, net, self.optimizer, loader)
+            model, optimizer, self.loader = setup(setting, fabric, self.net, self.optimizer, loader)
             for micro_batches in setting.accumulate(self.loader):
                 for batch in micro_batches:
                     fabric.backward(loss_fn(model, batch) / len(micro_batches))
                 optimizer.step()
                 optimizer.zero_grad()
-        self.steps = counted.count
-        self.told = [str(one.message) for one in caught if "what was tuned" in str(one.message)]
+        self.steps = self.counted.count

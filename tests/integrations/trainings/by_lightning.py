@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ pytest.importorskip("lightning")
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from autotune.integrations.lightning import trainer_kwargs, tuned_datamodule
-from tests.integrations.models import Net, Seen, Steps, images, loss_fn
+from tests.integrations.models import Net, Seen, Steps, images, loss_fn, remarks
 
 NAME, TOLD, SAMPLER = "Lightning", (), SequentialSampler
 OWNER, words, FP32 = Trainer, trainer_kwargs, ("precision", "32-true")
@@ -55,12 +54,10 @@ class Run:
     def __init__(self, setting: Tuned, module: Any = None, data: Any = None, **yours: Any) -> None:
         self.module: Any = module or Module()
         quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with remarks() as self.told:
             args = trainer_kwargs(setting, max_epochs=1, enable_progress_bar=False, **quiet, **yours)
             self.trainer = Trainer(**args)
             self.trainer.fit(self.module, datamodule=data or tuned_datamodule(setting, Data()))
-        self.told = [str(one.message) for one in caught if "what was tuned" in str(one.message)]
         self.loader: Any = self.trainer.train_dataloader
         self.optimizer = self.trainer.optimizers[0]
         self.callback: Any = next(one for one in self.trainer.callbacks if type(one).__name__ == "TunedCallback")  # type: ignore[attr-defined]

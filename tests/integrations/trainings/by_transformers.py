@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import warnings
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ pytest.importorskip("accelerate")
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
 from autotune.integrations.transformers import training_kwargs, tune_trainer
-from tests.integrations.models import Seen, images
+from tests.integrations.models import Seen, images, remarks
 
 NAME, TOLD, SAMPLER = "transformers", (), RandomSampler
 OWNER, words, FP32 = TrainingArguments, training_kwargs, ("fp16", False)
@@ -44,12 +43,10 @@ class Run:
         quiet = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
         quiet |= {"output_dir": tempfile.gettempdir(), "num_train_epochs": 1}
         samples = [{"pixel_values": pixels, "labels": int(label)} for pixels, label in images()]
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with remarks() as self.told:
             args = TrainingArguments(**{**training_kwargs(setting, **quiet), **yours})
             self.trainer = tune_trainer(setting, Trainer(model, args, train_dataset=samples))
             self.trainer.train()
         self.loader = self.trainer.callback_handler.train_dataloader
         self.optimizer = self.trainer.optimizer.optimizer
         self.steps = self.trainer.state.global_step
-        self.told = [str(one.message) for one in caught if "what was tuned" in str(one.message)]
