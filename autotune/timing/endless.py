@@ -72,6 +72,7 @@ class Endless:
         epoch_samples: Samples of an epoch, of all ranks; None if unknown.
         usual_samples: Samples of an ordinary batch. The position advances by them where each rank has its own data.
         waits: Marks of the clock before and after each wait for a batch, without the starts of the loader.
+        found_empty: Whether the workers had no batch ready for one of these waits; the player resets it.
         starts: Each start of the loader.
     """
 
@@ -87,6 +88,7 @@ class Endless:
         self.running: Iterator[Any] | None = None
         self.drawn = self.samples = self.last_samples = 0
         self.waits: list[tuple[Any, Any]] = []
+        self.found_empty = False
         self.starts: list[Start] = []
         self.loader = self._made(start)
         self._cache: list[tuple[int, Any]] = []
@@ -117,10 +119,12 @@ class Endless:
 
     def _drawn(self) -> tuple[int, Any]:
         if self.running is not None:
+            was_empty = self._is_queue_empty()
             asked, mark = perf_counter(), self.clock.mark()
             item = next(self.running, None)
             if item is not None:
                 self.waits.append((mark, self.clock.mark()))
+                self.found_empty |= was_empty
                 return item  # type: ignore[no-any-return]
             self._end_epoch(perf_counter() - asked)
         while (item := self._first_drawn()) is None:
@@ -180,6 +184,11 @@ class Endless:
     def close(self) -> None:
         """Ends the loader's workers, which must not be held."""
         self.running = self.loader._iterator = None
+
+    def _is_queue_empty(self) -> bool:
+        """Whether torch's workers have no batch ready; False where nothing shows it."""
+        queue = getattr(self.running, "_data_queue", None)
+        return queue is not None and queue.empty()
 
     @property
     def _workers(self) -> list[Any]:

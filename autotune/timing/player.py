@@ -27,7 +27,8 @@ FILLS = 2
 has trained that long without waiting has a faster loader, whose queue is usually full in training too. Above 1, because
 training and workers share the processors. Not tuned."""
 WAITED_SHARE = 0.05
-"""A lap with a larger share of waiting has emptied the queue. Handing over batches takes less. Not tuned."""
+"""A lap that found the queue empty, and spent a larger share on waiting, has emptied it. The share alone shows nothing:
+where a step takes 25 ms, handing over a batch that is ready takes 5 %. Not tuned."""
 RESTART_LIMIT_SECONDS = 4.0
 """A loader whose first batch takes longer is not restarted: torch kills workers that do not end within five seconds."""
 
@@ -124,7 +125,7 @@ class Player:
 
         One of these conditions is enough:
 
-        - Training has waited for a batch.
+        - Training has found the queue empty, and waited.
         - As many batches as the queue holds were drawn.
         - The loader was restarted, and could have refilled its queue since: then it is full in training too.
         """
@@ -151,6 +152,7 @@ class Player:
         self.updates.clear()
         if (stream := self.stream) is not None:
             stream.waits.clear()
+            stream.found_empty = False
             self._before = stream.drawn, stream.samples, len(stream.starts)
         self._lead, self._lap_place = lead, self.place
         self._graphs = compiled_graphs()
@@ -175,7 +177,7 @@ class Player:
             )
             # Waiting for the first batch of each worker does not count: they start at the same time.
             fresh = stream.drawn - self._drawn_when_filled <= stream.loader.num_workers
-            self._waited |= not fresh and waits > WAITED_SHARE * seconds
+            self._waited |= not fresh and stream.found_empty and waits > WAITED_SHARE * seconds
             if self._trained_since_restart is not None:
                 self._trained_since_restart += seconds - start_seconds
         restarts = [start.seconds for start in starts if not start.after_epoch]

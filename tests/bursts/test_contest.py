@@ -89,6 +89,14 @@ def test_winners_live_on_losers_are_let_go_early_and_closing_ends_all(runner: Pr
     assert hosts() == set()
 
 
+def test_a_winner_plays_on_after_it_is_certain(runner: ProcessRunner) -> None:
+    """All later candidates are measured against it, and a lucky one would spoil their figures."""
+    challenge(runner, None, SLOW)
+    looks: list[Pair] = []
+    challenge(runner, SLOW, FAST, looks=looks)
+    assert [pair.verdict for pair in looks].count("faster") > 1
+
+
 def test_long_blocks_are_played_until_they_say_something(runner: ProcessRunner) -> None:
     """The planned time holds a block or two, of which nothing would follow; four times the speed shows in three."""
     plan = PLAN.model_copy(update={"measure_seconds": 0.3})

@@ -27,6 +27,7 @@ from autotune.bursts.jobs.trainer import Learner
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Measurement, Outcome, Point
 from autotune.timing.clock import Clock
+from autotune.timing.player import WAITED_SHARE
 from autotune.timing.protocol import FIRST
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
@@ -104,6 +105,18 @@ def test_a_wait_for_a_batch_shows_an_empty_queue(read_seconds: float, step_secon
     gate.playing.queue_filled()
     gate.lap_until(gate.playing.place + 10)
     assert gate.playing.drained is emptied
+
+
+def test_handing_over_batches_that_are_ready_empties_no_queue() -> None:
+    """It may take more of a short step than `WAITED_SHARE`."""
+    knobs = {"batch_size": 1, "num_workers": 2, "prefetch_factor": 100}
+    gate = opened(sleepy.build(read_seconds=0.0, step_seconds=0.0, **knobs))
+    while gate.playing.stream.running._data_queue.qsize() < 50:
+        time.sleep(0.01)
+    gate.playing.queue_filled()
+    lap = gate.lap_until(gate.playing.place + 10)
+    assert lap.wait_seconds > WAITED_SHARE * lap.seconds
+    assert not gate.playing.drained
 
 
 def test_blocks_of_fast_steps_hold_many() -> None:

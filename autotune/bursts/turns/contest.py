@@ -24,8 +24,10 @@ sizing blocks take turns as well."""
 SEAT_SHARE = 0.4
 """The share of a challenge's time for first steps. Candidates that would begin later do not play. Not tuned."""
 PROMISING = 3
-"""An undecided candidate that would take the incumbent's place plays this many times as long: all later candidates are
-measured against it, and a lucky one spoils their figures. Not tuned."""
+"""A candidate that would take the incumbent's place plays this many times as long: all later candidates are measured
+against it, and a lucky one spoils their figures. One with 16 batches prepared, of 24 in an epoch, seemed 1.64 times as
+fast in two blocks at the end of an epoch, where its workers had nothing left to read. Whole epochs were 0.65 times as
+fast, and the proof took all its time to refute it. Not tuned."""
 
 
 class Contest:
@@ -116,9 +118,10 @@ class Contest:
                     self._on_pair(player.request.point, pair)
                     if fastest_wins and pair.too_few:
                         continue
-                    player.decided = fastest_wins and pair.decided
                     if fastest_wins and pair.promotes:
                         seconds *= PROMISING
+                    else:
+                        player.decided = fastest_wins and pair.decided
                 playing = self._beside(player)
                 player.decided |= self._duet.counted_seconds(playing) >= len(playing) * seconds
         return all(player.decided or not player.stands for player in self._candidates)
