@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from autotune.bursts.hosts.host import END_SECONDS
 from autotune.measuring import (
     APART_ERROR,
     Burst,
@@ -329,10 +330,15 @@ class Confirmation:
         return self._bursts.costs.round_seconds(points) <= self._bursts.budget.confirming_seconds
 
     def _affords_next(self, points: Sequence[Point]) -> bool:
-        """Whether there is time for another round; until enough are played to decide, nothing else is worth as much."""
+        """Whether there is time for another round; until enough are played to decide, nothing else is worth as much.
+
+        A round keeps time for the end of each side. Without it, a round that is expected to take as long as the last
+        one would be cut off before a block counts.
+        """
         together = sum({*points} <= measured.keys() for measured in self._rounds.measured)
         if together < MIN_DECIDED_ROUNDS:
-            return self._bursts.costs.round_seconds(points) <= self._bursts.budget.remaining
+            ends = END_SECONDS * len(points) if together else 0.0
+            return self._bursts.costs.round_seconds(points) + ends <= self._bursts.budget.remaining
         return self._affords(points)
 
     def _memory(self, point: Point, stage: str | None) -> int:

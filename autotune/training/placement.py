@@ -183,7 +183,9 @@ class PlacedDataset(Dataset[Any]):
             index = torch.as_tensor(indices, dtype=torch.int64)
         except (TypeError, ValueError, RuntimeError):
             raise ConfigError("its sampler draws no whole numbers") from None
-        index = torch.where(index < 0, index + len(self._dataset), index).to(self._device, non_blocking=True)
+        if min(indices, default=0) < 0:
+            index = torch.where(index < 0, index + len(self._dataset), index)
+        index = index.to(self._device, non_blocking=True)
         return with_tensors(self._whole, lambda rows: rows.index_select(0, index))
 
 
