@@ -79,7 +79,8 @@ class Bursts:
         self.progress = progress
         self.plan = plan_for(log.objective, device)
         confirming = confirming_plan(budget.seconds, log.objective)
-        self._round_plans = {CONFIRM: confirming, ALLOCATOR: round_plan(self.plan, 0.0)}
+        self._usual_round_plans = {CONFIRM: confirming, ALLOCATOR: round_plan(self.plan, 0.0)}
+        self._round_plans = dict(self._usual_round_plans)
         self.baseline = baseline
         self.costs = Costs(log.trials, self.plan, device, self._round_plans, memory_limit_bytes)
         self.cut_off: set[tuple[str, int]] = set()
@@ -196,9 +197,11 @@ class Bursts:
             self.tell(self.log.record(burst, stage, reason, round_number=number))
         return bursts
 
-    def time_rounds(self, stage: str, seconds: float) -> None:
-        """Sets how long each side of a stage's rounds is timed, within the limits of rounds."""
-        self._round_plans[stage] = timed_for(self._round_plans[stage], min(MOST_SECONDS, max(OLD_ENOUGH, seconds)))
+    def time_rounds(self, stage: str, seconds: float | None) -> None:
+        """Sets how long each side of a stage's rounds is timed, within the limits of rounds; None: as usual."""
+        usual = self._usual_round_plans[stage]
+        timed = usual if seconds is None else timed_for(usual, min(MOST_SECONDS, max(OLD_ENOUGH, seconds)))
+        self._round_plans[stage] = timed
 
     def compare_fresh(self, point: Point, stage: str, reason: str) -> Pair | None:
         """Compares a point with the baseline in fresh processes: for settings that a live process cannot switch."""

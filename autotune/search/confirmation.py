@@ -5,6 +5,7 @@ Only these measurements become headlines: the best of the search's many figures 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from autotune.bursts.hosts.host import END_SECONDS
@@ -22,7 +23,7 @@ from autotune.measuring import (
 )
 from autotune.results.result import AblationRow
 from autotune.search.ablation import ablation_rows, reverted
-from autotune.search.bursts import Bursts
+from autotune.search.bursts import FEWEST_ROUNDS, Bursts
 from autotune.search.proposal import CONFIRM, UNINTERRUPTED
 from autotune.search.ranking import resource_cost
 from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank
@@ -35,6 +36,9 @@ NOTABLE_MEMORY = 1.25
 UNINTERRUPTED_SHARE, UNINTERRUPTED_LEAST_SECONDS, UNINTERRUPTED_MOST_SECONDS = 0.05, 5.0, 20.0
 """The share of the budget for the uninterrupted run of each of two configs, and its least and most seconds, including
 the warm-up. Turns cost the faster side of a small CNN up to 4 %, which such a run shows. Not tuned."""
+UNINTERRUPTED_OVERRUN = 1.4
+"""How much longer than asked such a run may take: its blocks are whole epochs where these are short. Runs of 6 s took 7
+to 10 s."""
 UNINTERRUPTED_MOST_SHARE = 0.2
 """The largest share of the budget for both runs and their starts; in smaller budgets, rounds are worth more."""
 PROVING = (CONFIRM, UNINTERRUPTED)
@@ -196,9 +200,9 @@ class Confirmation:
         raced: set[Point] = set()
         while finalists := self._finalists(raced):
             fastest = self._fast_enough()[:1]
-            leaders = [entry.point for entry in fastest if entry.point in raced and entry.speedup.ratio > 1]
+            leaders = [entry.point for entry in fastest if entry.point in raced and entry.speedup.confirmed]
             points = [*leaders, *finalists]
-            rounds = [self._baseline, *points] * MIN_DECIDED_ROUNDS
+            rounds = [self._baseline, *points] * (MIN_DECIDED_ROUNDS if leaders or not raced else FEWEST_ROUNDS)
             if raced and not self._affords(rounds):
                 return
             if not raced:
@@ -206,7 +210,15 @@ class Confirmation:
             raced |= {*finalists}
             failed = self._failed()
             if standing := [point for point in points if point not in failed]:
-                self._play(standing)
+                self._play(standing, self._rival(raced))
+
+    def _rival(self, raced: Collection[Point]) -> float:
+        """What the best of the points that have not raced seems to reach at least, over the baseline; 0 if none."""
+        searched = self._bursts.log.standings()
+        before = next((standing.score for standing in searched if standing.point == self._baseline), 0.0)
+        others = [one for one in searched if one.point not in {self._baseline, *raced}]
+        least = [one.score * math.exp(-one.error) for one in others if self._disagreement(one.point) is None]
+        return max(least, default=0.0) / before if before else 0.0
 
     def _check_answer(self) -> None:
         """Runs the answer uninterrupted if it has not been, while there is time; if that refutes it, runs the next."""
@@ -221,33 +233,36 @@ class Confirmation:
         share = max(UNINTERRUPTED_LEAST_SECONDS, UNINTERRUPTED_SHARE * budget.seconds)
         each = min(UNINTERRUPTED_MOST_SECONDS, share)
         points = [self._baseline, point]
-        seconds = 2 * each + sum(costs(side.config).start_seconds for side in points)
+        starts = [costs(side.config).start_seconds + costs(side.config).compile_seconds for side in points]
+        seconds = 2 * UNINTERRUPTED_OVERRUN * each + sum(starts)
         available = min(UNINTERRUPTED_MOST_SHARE * budget.seconds, budget.confirming_seconds - kept_seconds)
         if self._long_runs(point) is None and seconds <= available:
             self._bursts.uninterrupted(points, self._next_round(UNINTERRUPTED), each)
 
-    def _play(self, points: Sequence[Point]) -> None:
-        """Plays rounds of these points and the baseline; earlier rounds that hold all of them count."""
+    def _play(self, points: Sequence[Point], rival: float) -> None:
+        """Plays rounds of these points and the baseline; earlier rounds that hold all of them count.
+
+        Args:
+            points: The finalists.
+            rival: What a point that has not raced seems to reach, over the baseline.
+        """
         together = {self._baseline, *points}
         earlier = [measured for measured in self._rounds.measured if together <= measured.keys()]
         first = self._next_round(CONFIRM) - len(earlier)
 
         def play(points: Sequence[Point], number: int) -> list[Burst]:
-            reason = f"round {first + number + 1}"
-            self._time_rounds(points[1])
-            return self._bursts.in_turn(points, first + number, CONFIRM, reason)
+            return self._bursts.in_turn(points, first + number, CONFIRM, f"round {first + number + 1}")
 
-        confirm(self._baseline, points, play, Rounds(earlier, self._rounds.objective), affords=self._affords_next)
+        before = Rounds(earlier, self._rounds.objective)
+        confirm(self._baseline, points, play, before, affords=self._affords_next, rival=rival)
 
-    def _time_rounds(self, point: Point) -> None:
-        """Sets the length of the next rounds to the best one by the rounds so far."""
+    def _best_round_seconds(self, point: Point) -> float | None:
+        """How long the next round of a point times each side at best, by the rounds so far; None if not known."""
         sides = (trial.burst for trial in reversed(self._bursts.trials) if trial.stage == CONFIRM and trial.burst.ok)
         last = next((burst for burst in sides if burst.point == point), None)
         if last is None:
-            return
-        best = self._rounds.best_seconds(self._baseline, point, self._bursts.costs.start_seconds(last))
-        if best is not None:
-            self._bursts.time_rounds(CONFIRM, best)
+            return None
+        return self._rounds.best_seconds(self._baseline, point, self._bursts.costs.start_seconds(last))
 
     def _next_round(self, stage: str) -> int:
         """The number of a stage's next round."""
@@ -330,16 +345,26 @@ class Confirmation:
         return self._bursts.costs.round_seconds(points) <= self._bursts.budget.confirming_seconds
 
     def _affords_next(self, points: Sequence[Point]) -> bool:
-        """Whether there is time for another round; until enough are played to decide, nothing else is worth as much.
+        """Whether there is time for another round; sets it to its best length, or to the usual one if only that fits.
 
-        A round keeps time for the end of each side. Without it, a round that is expected to take as long as the last
-        one would be cut off before a block counts.
+        Until enough are played to decide, nothing else is worth as much. A round keeps time for the end of each side.
+        Without it, a round that is expected to take as long as the last one would be cut off before a block counts.
         """
         together = sum({*points} <= measured.keys() for measured in self._rounds.measured)
-        if together < MIN_DECIDED_ROUNDS:
+
+        def fits() -> bool:
+            if together >= MIN_DECIDED_ROUNDS:
+                return self._affords(points)
             ends = END_SECONDS * len(points) if together else 0.0
             return self._bursts.costs.round_seconds(points) + ends <= self._bursts.budget.remaining
-        return self._affords(points)
+
+        best = self._best_round_seconds(points[1])
+        if best is not None:
+            self._bursts.time_rounds(CONFIRM, best)
+            if fits():
+                return True
+        self._bursts.time_rounds(CONFIRM, None)
+        return fits()
 
     def _memory(self, point: Point, stage: str | None) -> int:
         """The memory that a point took, in one stage or in all. Rounds are apart, because their sides share pages."""

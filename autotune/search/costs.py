@@ -133,11 +133,13 @@ class Costs:
             usual += self.fresh_seconds(point.config, self._plan)
         return usual + (0.0 if there else cost.compile_seconds) + (0.0 if joins else cost.start_seconds)
 
-    @staticmethod
-    def start_seconds(burst: Burst) -> float:
-        """Seconds that a side of a round took before its warm-up, and at its end."""
+    def start_seconds(self, burst: Burst, stage: str = CONFIRM) -> float:
+        """Seconds that a side of a round took before its warm-up, and at its end.
+
+        Where steps are long, it was timed for longer than planned, but not warmed up for longer.
+        """
         timed = burst.measurement.measure_seconds if burst.measurement is not None else 0.0
-        return max(0.0, burst.seconds - (1 + ROUND_WARMUP_SHARE) * timed)
+        return max(0.0, burst.seconds - timed - ROUND_WARMUP_SHARE * min(timed, self._timed_seconds(stage)))
 
     def round_seconds(self, points: Sequence[Point], stage: str = CONFIRM) -> float:
         """Seconds of a round of these points: as in each point's last round, else from start, compile and steps."""
@@ -191,20 +193,19 @@ class Costs:
 
     def _side_seconds(self, point: Point, batch: int, read: int, stage: str) -> float:
         """Seconds of one side of a round, whose blocks hold a batch, and what all workers read if that is not long."""
-        played = (trial for trial in reversed(self._trials) if trial.round is not None and trial.burst.point == point)
-        last = next(played, None)
-        if last is not None:
-            return self.start_seconds(last.burst) + self._trained_seconds(stage)
         cost = self(point.config)
-        planned, pace = self._trained_seconds(stage), cost.sample_seconds
+        planned, pace = (1 + ROUND_WARMUP_SHARE) * self._timed_seconds(stage), cost.sample_seconds
         block = max(batch * pace, min(read * pace, LONGEST_BLOCK * planned / LEAST_TURNS))
         long = LEAST_LONG_TURNS * block >= LEAST_TURNS * planned
         turns = LEAST_LONG_TURNS if long else LEAST_TURNS
-        return cost.start_seconds + cost.compile_seconds + max(planned, turns * block)
+        played = (trial for trial in reversed(self._trials) if trial.round is not None and trial.burst.point == point)
+        last = next(played, None)
+        start = cost.start_seconds + cost.compile_seconds if last is None else self.start_seconds(last.burst, stage)
+        return start + max(planned, turns * block)
 
-    def _trained_seconds(self, stage: str) -> float:
-        """Seconds that a side trains in a round of a stage, including the warm-up."""
-        return (1 + ROUND_WARMUP_SHARE) * self._round_plans.get(stage, self._plan).measure_seconds
+    def _timed_seconds(self, stage: str) -> float:
+        """Seconds for which a round of a stage times each side, as planned."""
+        return self._round_plans.get(stage, self._plan).measure_seconds
 
     def _seen(self) -> _Seen:
         """The costs that the trials so far have shown; computed again when there are more."""

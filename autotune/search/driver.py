@@ -128,7 +128,7 @@ class Search:
             self.log.sync()
             if all_fail_alike(self.log.trials):
                 return "exhausted"
-            if not self._bursts.affords(self.baseline):  # the cheapest point
+            if not self._bursts.affords(self._bursts.incumbent or self.baseline):  # the cheapest point
                 return "budget"
             if self._is_past_the_bundle and self._reaches_target():
                 return "target"

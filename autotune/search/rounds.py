@@ -53,11 +53,12 @@ def confirm(
     earlier: Rounds,
     *,
     affords: Callable[[Sequence[Point]], bool],
+    rival: float = 0.0,
 ) -> None:
     """Plays rounds until decided, out of rounds, or out of time.
 
-    Only the width of the intervals ends the rounds, never their position: to stop at the first significant round would
-    inflate false positives.
+    Only the width of the intervals ends the rounds of a gain, never their position: to stop at the first significant
+    round would inflate false positives.
 
     Args:
         baseline: The point that the finalists are compared with.
@@ -65,6 +66,8 @@ def confirm(
         play: Lets points train in turn.
         earlier: Rounds that an interrupted run finished, and what is compared.
         affords: Whether there is time for a round of these points. Half a round is worth nothing.
+        rival: The ratio over the baseline that a point which does not race seems to reach at least. A finalist whose
+            gain is not confirmed, and whose interval lies below that, is out: the rival deserves the time.
     """
     rounds = earlier
     standing = list(finalists)
@@ -76,7 +79,7 @@ def confirm(
             return
         measured = round_of(play(order, number), rounds.objective)
         rounds = Rounds([*rounds.measured, measured], rounds.objective)
-        standing = _still_racing([point for point in standing if point in measured], baseline, rounds)
+        standing = _still_racing([point for point in standing if point in measured], baseline, rounds, rival)
         if not standing:
             return
 
@@ -87,13 +90,14 @@ def round_of(bursts: Sequence[Burst], objective: Objective) -> Round:
     return {point: measured for point, measured in ended if objective.score(measured) is not None}
 
 
-def _still_racing(standing: Sequence[Point], baseline: Point, rounds: Rounds) -> list[Point]:
-    """The finalists that neither the fastest one nor the baseline has clearly beaten in the same rounds.
+def _still_racing(standing: Sequence[Point], baseline: Point, rounds: Rounds, rival: float) -> list[Point]:
+    """The finalists that neither the fastest one nor the baseline has clearly beaten in the same rounds, nor a rival.
 
     In the end all but one go: the rest of the time narrows the interval of the answer.
     """
     speedups = {point: rounds.speedup(baseline, point) for point in standing}
     number = len(rounds.measured)
+    standing = [point for point in standing if not _overtaken(speedups[point], rival)]
     if number >= MIN_DECIDED_ROUNDS:
         standing = [point for point in standing if not _hopeless(speedups[point])]
     ratios = {point: speedup.ratio for point in standing if (speedup := speedups[point]) is not None}
@@ -107,6 +111,10 @@ def _still_racing(standing: Sequence[Point], baseline: Point, rounds: Rounds) ->
 
 def _hopeless(speedup: Speedup | None) -> bool:
     return speedup is not None and speedup.ratio * (speedup.ci95.high / speedup.ratio) ** HOPELESS_SHARE < 1
+
+
+def _overtaken(speedup: Speedup | None, rival: float) -> bool:
+    return speedup is not None and not speedup.confirmed and speedup.ci95.high < rival
 
 
 def _beaten(point: Point, leader: Point, rounds: Rounds) -> bool:

@@ -191,6 +191,17 @@ def test_a_block_on_a_gpu_holds_more_than_its_lead(device: str, batches: int) ->
     assert duet._block_samples() == batches * duet.players[0].config.batch_size
 
 
+@pytest.mark.parametrize(("dropped", "is_whole"), [(0, True), (7, True), (40, False)])
+def test_blocks_are_whole_epochs_though_one_drops_the_last_batch(dropped: int, is_whole: bool) -> None:
+    """Batches hold 32 samples; an epoch that is shorter by more is another epoch."""
+    duet = Duet(PLAN, math.inf, seed=0, ends=1)
+    for samples in (60, 60 - dropped):
+        player = Player(ReadyHost(), request(TINY))  # type: ignore[arg-type]
+        player.trained_seconds, player._pace, player.epoch_samples = 1.0, 1e-3, samples
+        duet.players.append(player)
+    assert (duet._block_samples() % 60 == 0) == is_whole
+
+
 def test_a_side_that_has_failed_takes_no_blocks_of_the_others_along() -> None:
     """Two that go on are compared by all that they train; the third ended in its third block."""
     assert duet_of([64] * 6, [64] * 6, [64] * 2).counted() == [0, 1, 2, 3, 4, 5]

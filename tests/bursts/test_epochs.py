@@ -54,6 +54,12 @@ def test_whole_epochs_count_as_they_are() -> None:
     assert rate(laps, [AT_AN_END], WORKERS, 50) == pytest.approx(50 / 6.0, rel=0.01)
 
 
+def test_a_queue_that_refills_for_long_is_charged_once() -> None:
+    """The lap with the epoch's end is too short to hold what workers cost the next two laps."""
+    epoch = [crossing(10, 2.0, 0.2), lap(10, 2.0), lap(10, 2.0), *[lap(10, 0.5)] * 9]  # 120 samples in 10.5 s
+    assert rate([*epoch * 3, epoch[0]], [AT_AN_END], PERSISTENT, 120) == pytest.approx(120 / 10.5, rel=0.02)
+
+
 def test_an_incomplete_last_batch_costs_its_step() -> None:
     """Three steps of 1 s for 4, 4 and 2 samples: 10 samples in 3 s, with or without workers."""
     epoch = [crossing(4, 1.0, 0.0), lap(4, 1.0), lap(2, 1.0)]

@@ -137,6 +137,32 @@ def test_a_budget_of_few_bursts_confirms_a_large_gain(gain: float, confirmed: bo
     assert confirmed or "give a longer --budget" in str(reason)
 
 
+def test_a_finalist_that_disappoints_makes_room_for_the_next() -> None:
+    """What half precision gains in the search is nothing in fresh processes, and the next best point is confirmed."""
+
+    def rate(config: TrainConfig, of_bf16: float) -> float:
+        return 1000.0 * (
+            of_bf16 if config.precision == "bf16" else 1.4 if config.memory_format == "channels_last" else 1
+        )
+
+    space = make_space(only=("precision", "memory_format"))
+    search, surface = make_search(lambda config: rate(config, 1.6), budget_seconds=90, space=space, cost=6.0)
+    original = surface.play
+
+    def play(points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
+        in_search, surface.rate = surface.rate, lambda config: rate(config, 1.0)
+        bursts = original(points, plan, deadline_seconds)
+        surface.rate = in_search
+        return bursts
+
+    surface.play = play  # type: ignore[method-assign]
+    search.run()
+    best, speedup, _ = judge(search)
+    assert (best.config.precision, best.config.memory_format) == ("fp32", "channels_last")
+    assert speedup is not None
+    assert speedup.ratio == pytest.approx(1.4, rel=0.1)
+
+
 def test_where_no_round_fits_the_first_challenge_takes_the_time() -> None:
     """It is not killed, though it takes longer than guessed, and says what a longer budget may confirm."""
     space = make_space(only=("precision",))

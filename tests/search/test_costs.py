@@ -8,9 +8,10 @@ from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.knobs.compiling import COMPILE_SECONDS
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair
-from autotune.measuring.records import Burst, Outcome, Point
+from autotune.measuring.records import Block, Burst, Outcome, Point
 from autotune.measuring.statistics import Interval
 from autotune.search.costs import Costs
+from autotune.search.proposal import CONFIRM
 from autotune.search.trials import Trial
 from tests.factories import make_measurement
 
@@ -52,6 +53,17 @@ def test_a_host_compiles_the_same_code_once() -> None:
     same = compiled("default", optimizer_impl="fused")
     assert costs.challenge_seconds(same, BASELINE) < 20.0 < costs.challenge_seconds(compiled("blocks"), BASELINE) + 10
     assert 0 < costs(same.config).compile_seconds < 20.0
+
+
+def test_rounds_of_long_steps_cost_their_steps_again() -> None:
+    """One that took 15 s, with eight of them timed where two were planned, takes about as long the next time."""
+    blocks = (Block(samples=64, seconds=2.0, data_wait_seconds=0.0),) * 4
+    measured = make_measurement().model_copy(update={"blocks": blocks})
+    burst = Burst(point=BASELINE, outcome=Outcome.OK, measurement=measured, seconds=15.0)
+    costs = Costs(
+        [Trial(burst, CONFIRM, "", round=1)], BurstPlan(), round_plans={CONFIRM: BurstPlan(measure_seconds=2)}
+    )
+    assert costs.round_seconds([BASELINE]) == pytest.approx(15, rel=0.2)
 
 
 def test_only_what_needs_a_process_costs_a_start() -> None:

@@ -11,7 +11,7 @@ import pytest
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.speedup import Round, Rounds
-from autotune.search.rounds import LONG_RACE_ROUNDS, as_good_as_the_fastest, confirm, rank
+from autotune.search.rounds import LONG_RACE_ROUNDS, MIN_DECIDED_ROUNDS, as_good_as_the_fastest, confirm, rank
 from autotune.sessions.tuning_result import judge
 from benchmarks.ratios import speedup_in
 from tests.search.surface import make_search, make_space
@@ -25,7 +25,7 @@ def measured(rate: float) -> Measurement:
     return Measurement(blocks=blocks, start_seconds=0.0, build_seconds=0.0, warmup_seconds=0.0)
 
 
-def race(rates: dict[Point, float], noise: float = 0.005) -> list[list[Point]]:
+def race(rates: dict[Point, float], noise: float = 0.005, rival: float = 0.0) -> list[list[Point]]:
     """Who ran in each round."""
     rng = random.Random(3)
     rounds: list[list[Point]] = []
@@ -38,7 +38,8 @@ def race(rates: dict[Point, float], noise: float = 0.005) -> list[list[Point]]:
         rounds.append(list(points))
         return [run(point) for point in points]
 
-    confirm(BASELINE, [point for point in rates if point != BASELINE], play, Rounds(()), affords=lambda _: True)
+    finalists = [point for point in rates if point != BASELINE]
+    confirm(BASELINE, finalists, play, Rounds(()), affords=lambda _: True, rival=rival)
     return rounds
 
 
@@ -57,6 +58,13 @@ def test_a_finalist_that_the_baseline_beats_drops_out() -> None:
     rounds = race({BASELINE: 1000, FIRST: 800, SECOND: 1200}, noise=0.03)
     assert all(FIRST not in who for who in rounds[4:])
     assert len(race({BASELINE: 1000, FIRST: 800}, noise=0.03)) == 4
+
+
+@pytest.mark.parametrize(("gain", "rival", "drops_out"), [(1.0, 1.3, True), (1.0, 1.0, False), (1.5, 2.0, False)])
+def test_a_finalist_without_a_gain_makes_room_for_a_rival(gain: float, rival: float, drops_out: bool) -> None:
+    """One whose gain is confirmed stays, since a rival may disappoint too."""
+    rounds = race({BASELINE: 1000, FIRST: 1000 * gain}, noise=0.02, rival=rival)
+    assert (len(rounds) < MIN_DECIDED_ROUNDS) == drops_out
 
 
 def rounds_of(*ratios: dict[Point, float]) -> list[Round]:

@@ -176,15 +176,22 @@ def boundary_of(
         queue = config.queue_batches
         stretches = [_until_full(laps[first:], queue) for first in crossing]
     if stretches:
-        # Cost of each start in a stretch of laps, beyond the usual seconds of its samples.
-        cost = statistics.median(
-            sum(lap.seconds - lap.consumed * pace for lap in stretch) / sum(lap.starts for lap in stretch)
-            for stretch in stretches
-        )
+        cost = statistics.median(_cost_of_start(stretch, pace) for stretch in stretches)
     else:
         batch_seconds = pace * sum(lap.consumed for lap in laps) / max(1, sum(lap.batches for lap in laps))
         cost = _start_seconds(starts, config, batch_seconds, forks_workers) - ordinary
     return Boundary(max(0.0, cost), ordinary, pace, start_again, config.num_workers > 0 and not start_again)
+
+
+def _cost_of_start(stretch: Sequence[Lap], pace: float) -> float:
+    """Cost of each start in a stretch of laps, beyond the usual seconds of its samples.
+
+    It is at most what `Boundary.block` takes out of the laps with a start. The rest stays in the other blocks: charged
+    here too, it would count twice where the queue refills for longer than the lap in which an epoch ends.
+    """
+    beyond = sum(lap.seconds - lap.consumed * pace for lap in stretch)
+    taken_out = sum(lap.seconds - LEAST_SHARE * lap.consumed * pace for lap in stretch if lap.starts)
+    return min(beyond, taken_out) / sum(lap.starts for lap in stretch)
 
 
 def _until_full(laps: Sequence[Lap], queue: int) -> Sequence[Lap]:

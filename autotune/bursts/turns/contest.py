@@ -26,8 +26,8 @@ SEAT_SHARE = 0.4
 PROMISING = 3
 """A candidate that would take the incumbent's place plays this many times as long: all later candidates are measured
 against it, and a lucky one spoils their figures. One with 16 batches prepared, of 24 in an epoch, seemed 1.64 times as
-fast in two blocks at the end of an epoch, where its workers had nothing left to read. Whole epochs were 0.65 times as
-fast, and the proof took all its time to refute it. Not tuned."""
+fast in two blocks at the end of an epoch, where its workers had nothing left to read. Whole epochs were slower, and the
+proof took all its time to refute it. Not tuned."""
 
 
 class Contest:

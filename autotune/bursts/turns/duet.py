@@ -238,9 +238,7 @@ class Duet:
 
     def _block_samples(self) -> int:
         """Samples of a block: whole optimizer steps of all players if short, whole epochs if those are short."""
-        players = self.active
-        epochs = {player.epoch_samples for player in players}
-        epoch = epochs.pop() if len(epochs) == 1 else None
+        players, epoch = self.active, self._epoch_samples
         samples = self._turn_samples(self._turn_seconds)
         if epoch is not None and epoch <= 2 * samples:  # prefer blocks within an epoch to longer turns
             samples = self._turn_samples(TURN_SECONDS)
@@ -257,14 +255,26 @@ class Duet:
 
     def _samples_before(self) -> int:
         """The plan's share of an epoch, in whole steps of all players; 0 if epochs are short or not known."""
-        players = self.active
-        epoch = players[0].epoch_samples if players else None
-        if epoch is None or any(player.epoch_samples != epoch for player in players):
+        players, epoch = self.active, self._epoch_samples
+        if epoch is None:
             return 0
         if epoch * mean_pace(players) <= self._plan.measure_seconds:
             return 0
         step = math.lcm(*(player.config.effective_batch for player in players))
         return step * int(self._plan.epoch_share * epoch / step)
+
+    @property
+    def _epoch_samples(self) -> int | None:
+        """Samples of an epoch; None unless it is known and the same for all.
+
+        An incomplete last batch, which compiled players drop, makes no difference: their places skip it.
+        """
+        epochs = [player.epoch_samples for player in self.active]
+        known_epochs = [epoch for epoch in epochs if epoch is not None]
+        if not epochs or len(known_epochs) < len(epochs):
+            return None
+        longest = max(known_epochs)
+        return longest if longest - min(known_epochs) < max(player.unit_samples for player in self.active) else None
 
     @property
     def _lead_seconds(self) -> float:
