@@ -8,6 +8,7 @@ Blocks are of one step, nothing is too costly, and every second candidate wins, 
 import itertools
 import json
 import os
+import random
 import signal
 import sys
 import tempfile
@@ -32,6 +33,7 @@ class Numbers(Dataset):
         self.values = torch.randn(samples, 16, generator=generator)
         self.labels = torch.randint(0, 4, (samples,), generator=generator)
         self.fault = fault
+        self.level, self.draws = 0, None
 
     def __len__(self):
         return len(self.values)
@@ -42,7 +44,8 @@ class Numbers(Dataset):
             _fail(self.fault)
         if index == 77 and self.fault == "bad sample":
             raise KeyError("bad sample")
-        return self.values[index], self.labels[index], index
+        noise = self.draws.random() if self.draws is not None else 0.0
+        return self.values[index] + noise, self.labels[index], index + self.level
 
 
 def _fail(fault):
@@ -134,7 +137,11 @@ LOOPS = (
     "makes its loader anew",
     "reads two passes",
     "reads in chunks",
+    "evaluates with workers that persist",
+    "changes its data",
+    "draws by itself",
 )
+EVALUATION = {"evaluates with workers that persist": {"num_workers": 1, "persistent_workers": True}}
 FAULTS = ("raises", "exits", "is killed", "hangs", "bad sample")
 
 
@@ -198,7 +205,9 @@ def save(file, parts):
 def train(arguments, loop="", fault=None, resumed=None, saved=None):
     """A training by hand, which may resume from a file, and save to one; all that it has learned, and drawn."""
     torch.manual_seed(0)
-    data, others = Numbers(fault), DataLoader(Numbers(samples=16), batch_size=8)
+    data, others = Numbers(fault), DataLoader(Numbers(samples=16), batch_size=8, **EVALUATION.get(loop, {}))
+    next(iter(others))  # for the shapes
+    data.draws = random.Random(0) if loop == "draws by itself" else None
     model = make_model(loop)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
@@ -230,12 +239,15 @@ def train(arguments, loop="", fault=None, resumed=None, saved=None):
                 if loop != "accumulates" or number % 4 == 3:
                     optimizer.step()
                     optimizer.zero_grad()
+                data.level += loop == "changes its data"
                 if loop == "evaluates within epochs" and number % 10 == 9:
                     evaluate()
         except KeyError as error:
             learned["errors"].append(str(error).splitlines()[-1])
-        if loop == "evaluates":
+        if loop in {"evaluates", *EVALUATION}:
             evaluate()
+            with torch.no_grad():
+                learned["ids"] += [ids.tolist() for _, _, ids in loader]
         schedule.step()
         learned["states"].append(hash(torch.get_rng_state().numpy().tobytes()))
     if saved is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -12,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from autotune.recorder.drawing import Indices, Own
 from autotune.recorder.live import pools
-from autotune.recorder.live.pools import Pool
+from autotune.recorder.live.pools import Pass, Pool, Pools
 
 
 class Numbers(Dataset[torch.Tensor]):
@@ -41,6 +43,35 @@ def opened(seconds: float, patience_seconds: float) -> Pool:
 def order(loader: DataLoader[torch.Tensor]) -> Indices:
     """The indices of a first pass."""
     return Indices(loader, Own.of(loader), loader._index_sampler, begins=True)
+
+
+def test_the_own_pool_takes_over_again_before_another_has_begun() -> None:
+    """A candidate that is out by its first block feeds nothing."""
+    loader = DataLoader(Numbers(0.0))
+    arguments = {"dataset": loader.dataset, "num_workers": 0}
+    own, other = (Pool(loader, changed, arguments, 60.0) for changed in ((), (("prefetch_factor", 1),)))
+    nothing = lambda *_: None  # noqa: E731
+    passing = Pass(
+        loader, order(loader), Pools(), own, lazily=False, draws=nothing, drawn=nothing, failed=nothing, ended=nothing
+    )
+    next(passing)
+    passing.go_on_with(other)
+    passing.go_on_with(own)
+    assert [int(batch) for batch in passing] == [*range(1, 8)]
+    assert (own.delivered, other.delivered) == (7, 0)
+
+
+def test_workers_leave_it_to_the_script_how_its_processes_start() -> None:
+    """The first process of a program usually fixes that, and a later choice raises."""
+    lines = (
+        "from tests.live.test_pools import opened",
+        "pool = opened(0.0, 60.0)",
+        "import multiprocessing",
+        "multiprocessing.set_start_method('spawn')",
+        "pool.give_up()",
+    )
+    ended = subprocess.run([sys.executable, "-c", "; ".join(lines)], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_killed_worker_is_noticed_long_before_patience_ends() -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import multiprocessing.context
 import os
 import stat
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter  # by name: the script may replace what `time` holds
@@ -22,6 +24,7 @@ from torch.utils.data._utils import signal_handling
 
 from ...sandbox.system import KILL
 from ...torch_settings.naming import length_of, queue_of
+from ..attributes import Attributes
 from ..batches import Batches
 from ..drawing import Indices, copied, random_states
 from ..stream import ITERATE
@@ -124,7 +127,7 @@ class Pool:
         """Starts its workers, which wait for something to do."""
         if self.loader.num_workers and self._batches is None:
             began = perf_counter()
-            self._batches = ITERATE(self.loader)
+            self._batches = self._iterated()
             self._leave_to_us()
             self.start_seconds = perf_counter() - began
 
@@ -134,9 +137,18 @@ class Pool:
         self._feed.drawn.clear()  # of a pass that was left early
         self.delivered = 0
         self._wait_at_most(self.patience_seconds)  # workers may still have to start, or to end the last pass
-        self._batches = ITERATE(self.loader)
+        self._batches = self._iterated()
         self._wait_at_most(POLL_SECONDS)
         self._leave_to_us()
+
+    def _iterated(self) -> Iterator[Any]:
+        """Torch's iterator. Workers of ours leave it to the script how its own processes start."""
+        default: Any = multiprocessing.context._default_context
+        actual = default._actual_context
+        batches = ITERATE(self.loader)
+        if not self.is_own:
+            default._actual_context = actual
+        return batches
 
     def close(self) -> None:
         """It draws no more; what it has drawn is still handed out."""
@@ -263,8 +275,11 @@ class Pass(Batches):
         return length_of(self.loader) or 0
 
     def go_on_with(self, pool: Pool) -> None:
-        """Another pool feeds the rest, as soon as this one has handed out what it has drawn."""
-        if pool is self.pool:
+        """Another pool feeds the rest, as soon as this one has handed out what it has drawn.
+
+        The same one may, if the script's setting takes over before a candidate's pool has begun.
+        """
+        if pool is self.pool and self._next is None:
             return
         self.pool.close()
         self._next = pool
@@ -330,6 +345,17 @@ class OwnReading:
         self._generators: list[Any] = []
         self._places: dict[str, int] = {}
         self._looks = False
+        self._held: weakref.WeakKeyDictionary[DataLoader[Any], Attributes] = weakref.WeakKeyDictionary()
+
+    def hold(self, loader: DataLoader[Any]) -> None:
+        """Keeps what a loader's data set holds after its first batch: some of it may be made then."""
+        if loader not in self._held:
+            self._held[loader] = Attributes(loader.dataset, loader.collate_fn)
+
+    def has_changed(self, loader: DataLoader[Any]) -> bool:
+        """Whether its data set, or what collates, holds something else since."""
+        former = self._held.get(loader)
+        return former is not None and not Attributes(loader.dataset, loader.collate_fn).are_as(former)
 
     def before(self) -> None:
         """A batch is about to be read."""

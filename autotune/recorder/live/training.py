@@ -13,6 +13,7 @@ import functools
 import math
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import sys
@@ -204,6 +205,7 @@ class LiveTraining:
         self._drawn: set[str] = set()
         self._draws, self._step_draws = 0, 1.0
         self._draw_thread = 0
+        self._unfit: dict[str, str] = {}  # by loader, why it is left as it is
         self._reading = OwnReading()
         self._called = Models(watches=bool(allowed))
         self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -226,6 +228,7 @@ class LiveTraining:
         self._is_compiling = compiling()
         for former in _active:  # frameworks' callbacks begin anew with each fit
             former.end()
+            self._lasting = former._lasting  # workers that persist live on, and so does what they were drawn by
         _active[:] = [self]
         self._ends = [
             hooks.on_iterate(self._on_iterate),
@@ -240,7 +243,9 @@ class LiveTraining:
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
         self._interrupted = True
-        if not torch.is_grad_enabled() or os.getpid() != self._process:
+        # Torch would reset an iterator of ours that persists, whose order is that of its last pass.
+        is_ours = torch.is_grad_enabled() or loader in self._lasting
+        if not is_ours or os.getpid() != self._process:
             return iterate(loader)
         passing = self._passes(loader)
         if passing is None and any(pool.batches is loader._iterator for pool in self._lasting.get(loader, {}).values()):
@@ -253,22 +258,25 @@ class LiveTraining:
         key = loader_key(loader)
         if self._phase == "over" and not self._incumbent.loader and loader not in self._lasting:
             return None
-        if self._key not in {None, key}:
+        feeds = self._key in {None, key}  # or may
+        if not feeds and loader not in self._lasting:
             return None
         if (why := why_not(loader)) is not None:
-            self.left.setdefault("num_workers", why)
+            self._unfit.setdefault(key, why)
             return None
         if (other := self._pass) is not None and loader_key(other.loader) == key:
             self.left["num_workers"] = "several passes through the loader are read at once, or some are left early"
             self.give_up(self.left["num_workers"])
-            return None
+            if loader not in self._lasting:  # else torch would draw a seed for new workers
+                return None
         pools = self._lasting.setdefault(loader, Pools()) if loader.persistent_workers else Pools()
         if loader._iterator is None:  # that of workers which persist; scripts set it to None to start them again
             pools.end()
         begins = not pools
         pool = self._pool_for(self._in_force if self._key == key else OWN, loader, pools)
         order = Indices(loader, Own.of(loader), loader._index_sampler, begins=begins)  # it draws: after the pool's copy
-        lazily = not loader.num_workers
+        # Workers of ours may be dead: with the first batch, others take their place.
+        lazily = not loader.num_workers or not pool.is_own
         began = perf_counter()
         passing = Pass(
             loader,
@@ -284,7 +292,8 @@ class LiveTraining:
         pool.start_seconds = pool.start_seconds or perf_counter() - began
         if loader.persistent_workers:
             loader._iterator = pool.batches
-        self._current = weakref.ref(passing)
+        if feeds:
+            self._current = weakref.ref(passing)
         return passing
 
     @property
@@ -318,6 +327,8 @@ class LiveTraining:
     @harmless
     def _look_at(self, batch: Any) -> None:
         self._reading.after()
+        if self._pass is not None and not self._pass.loader.num_workers:
+            self._reading.hold(self._pass.loader)
         tensors = list(tensors_in(batch))
         self._batch_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self._shapes.add(tuple(tensor.shape for tensor in tensors))
@@ -327,7 +338,7 @@ class LiveTraining:
         self._interrupted = True
         if not passing.loader.persistent_workers:
             passing.pools.end()
-        elif self._phase == "over":
+        elif self._phase == "over" and loader_key(passing.loader) == self._key:
             self._end_losers(passing.pools)
 
     def _on_mode(self, module: Any, training: bool) -> None:
@@ -426,7 +437,8 @@ class LiveTraining:
         """The one loader that feeds training, if there is one."""
         feeding = [key for key, steps in self._keys.items() if steps > WARM_STEPS // 2]
         if len(feeding) != 1 or self._pass is None or loader_key(self._pass.loader) != feeding[0]:
-            why = "several loaders feed training" if len(feeding) > 1 else "no loader was seen to feed training"
+            none = next(iter(self._unfit.values()), "no loader was seen to feed training")
+            why = "several loaders feed training" if len(feeding) > 1 else none
             self.left.setdefault("num_workers", why)
         elif self._draw_thread != self._thread:
             self.left["num_workers"] = "a thread of the script draws batches ahead of training"
@@ -828,7 +840,7 @@ class LiveTraining:
                 changes.undo()
             self._changes.clear()
         with contextlib.suppress(Exception):
-            if (passing := self._pass) is not None and not passing.pool.is_own:
+            if (passing := self._pass) is not None:
                 passing.go_on_with(self._pool_for(OWN, passing.loader, passing.pools))
         self._in_force = OWN
         self._tell_end("over", won={}, paid=False, why=why, left=self.left)
@@ -875,9 +887,14 @@ def why_no_workers(loader: DataLoader[Any], reading: OwnReading) -> str | None:
     """Why workers might not read what this process reads; None where nothing speaks against it."""
     if reading.why_no_workers is not None:
         return reading.why_no_workers
-    if multiprocessing.get_start_method() != "fork":
+    # Asking for the method without this would choose it, and a script that does so later would fail.
+    if (multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]) != "fork":
         return "workers would be started anew here, and run the script's own lines again"
+    if reading.has_changed(loader):
+        return "the data set changes while it is read or trained on, which workers would not see"
     for part in held_by(loader.dataset, loader.collate_fn):
+        if isinstance(part, (random.Random, torch.Generator)) or type(part).__module__.startswith("numpy.random."):
+            return "the data set holds a generator of random numbers, whose copies in workers would repeat each other"
         if type(part).__module__.partition(".")[0] in CONNECTIONS:
             return f"the data set holds a {type(part).__qualname__}, which workers would share"
     return None
