@@ -140,6 +140,7 @@ LOOPS = (
     "evaluates with workers that persist",
     "changes its data",
     "draws by itself",
+    "has short epochs",
 )
 EVALUATION = {"evaluates with workers that persist": {"num_workers": 1, "persistent_workers": True}}
 FAULTS = ("raises", "exits", "is killed", "hangs", "bad sample")
@@ -205,7 +206,8 @@ def save(file, parts):
 def train(arguments, loop="", fault=None, resumed=None, saved=None):
     """A training by hand, which may resume from a file, and save to one; all that it has learned, and drawn."""
     torch.manual_seed(0)
-    data, others = Numbers(fault), DataLoader(Numbers(samples=16), batch_size=8, **EVALUATION.get(loop, {}))
+    data = Numbers(fault, 40 if loop == "has short epochs" else SAMPLES)
+    others = DataLoader(Numbers(samples=16), batch_size=8, **EVALUATION.get(loop, {}))
     next(iter(others))  # for the shapes
     data.draws = random.Random(0) if loop == "draws by itself" else None
     model = make_model(loop)
