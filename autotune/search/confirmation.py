@@ -25,7 +25,7 @@ from autotune.results.result import AblationRow
 from autotune.search.ablation import ablation_rows, reverted
 from autotune.search.bursts import FEWEST_ROUNDS, Bursts
 from autotune.search.proposal import CONFIRM, UNINTERRUPTED
-from autotune.search.ranking import resource_cost
+from autotune.search.ranking import Standing, resource_cost
 from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank
 
 CHECKING_SHARE = 0.08
@@ -212,10 +212,14 @@ class Confirmation:
             if standing := [point for point in points if point not in failed]:
                 self._play(standing, self._rival(raced))
 
+    def _searched(self) -> tuple[list[Standing], float]:
+        """What the search thinks of all points, best first, and the baseline's score there; 0 if it has none."""
+        searched = self._bursts.log.standings()
+        return searched, next((standing.score for standing in searched if standing.point == self._baseline), 0.0)
+
     def _rival(self, raced: Collection[Point]) -> float:
         """What the best of the points that have not raced seems to reach at least, over the baseline; 0 if none."""
-        searched = self._bursts.log.standings()
-        before = next((standing.score for standing in searched if standing.point == self._baseline), 0.0)
+        searched, before = self._searched()
         others = [one for one in searched if one.point not in {self._baseline, *raced}]
         least = [one.score * math.exp(-one.error) for one in others if self._disagreement(one.point) is None]
         return max(least, default=0.0) / before if before else 0.0
@@ -233,8 +237,8 @@ class Confirmation:
         share = max(UNINTERRUPTED_LEAST_SECONDS, UNINTERRUPTED_SHARE * budget.seconds)
         each = min(UNINTERRUPTED_MOST_SECONDS, share)
         points = [self._baseline, point]
-        starts = [costs(side.config).start_seconds + costs(side.config).compile_seconds for side in points]
-        seconds = 2 * UNINTERRUPTED_OVERRUN * each + sum(starts)
+        starts = (costs(side.config) for side in points)
+        seconds = 2 * UNINTERRUPTED_OVERRUN * each + sum(cost.start_seconds + cost.compile_seconds for cost in starts)
         available = min(UNINTERRUPTED_MOST_SHARE * budget.seconds, budget.confirming_seconds - kept_seconds)
         if self._long_runs(point) is None and seconds <= available:
             self._bursts.uninterrupted(points, self._next_round(UNINTERRUPTED), each)
@@ -286,8 +290,7 @@ class Confirmation:
 
     def _best(self, raced: Collection[Point], too_slow: Collection[Point]) -> Point | None:
         """The next finalist: the cheapest sound point among those as good as the best that has not raced."""
-        searched = self._bursts.log.standings()
-        before = next((standing.score for standing in searched if standing.point == self._baseline), 0.0)
+        searched, before = self._searched()
         ratios = [entry.speedup.ratio for entry in self._fast_enough() if entry.point in raced]
         reached = before * max([1.0, *ratios])
         out = {self._baseline, *raced, *too_slow}

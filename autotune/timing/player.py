@@ -6,11 +6,10 @@ The starts of the loader are timed separately. Each lap is charged its share of 
 from __future__ import annotations
 
 import math
-import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 from ..torch_settings.compiled import compiled_graphs
-from ..torch_settings.naming import queue_of
+from ..torch_settings.naming import queue_of, start_method
 from .failing import PlayerError
 from .protocol import Lap, Start
 
@@ -232,13 +231,12 @@ class Player:
 
     def ready(self) -> dict[str, Any]:
         """Returns facts from its first steps; raises if its settings did not take effect."""
-        method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
         return {
             **self.opening,
             "epoch_samples": self.epoch_samples,
             "loader_seconds": self.loader_seconds,
             "starts": self.new_starts,
-            "forks_workers": method == "fork",
+            "forks_workers": start_method() == "fork",
         }
 
     def figures(self) -> dict[str, Any]:

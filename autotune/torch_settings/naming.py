@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import hashlib
 import inspect
+import multiprocessing
 from collections.abc import Iterator, Mapping
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,11 @@ def loader_key(loader: Any) -> str:
 def queue_of(loader: Any) -> int:
     """Batches that a loader's workers prepare in advance."""
     return int(loader.num_workers * (loader.prefetch_factor or 0))
+
+
+def start_method() -> str:
+    """How workers start where a loader does not say. Asking here does not choose it; `multiprocessing`'s own does."""
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 
 
 def is_own_batch_sampler(loader: Any) -> bool:

@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import functools
 import math
-import multiprocessing
 import os
 import random
 import shutil
@@ -34,7 +33,7 @@ from ...timing.clock import clock_of
 from ...timing.loop import described, has_sparse_gradients, implementations
 from ...timing.usage import available_bytes, resident_bytes
 from ...torch_settings.compiled import compiled_graphs
-from ...torch_settings.naming import has_own_iterator, length_of, loader_key, tensors_in, weights_of
+from ...torch_settings.naming import has_own_iterator, length_of, loader_key, start_method, tensors_in, weights_of
 from ...torch_settings.process_settings import form_of
 from ...torch_settings.undo import Undo
 from .. import hooks
@@ -892,8 +891,7 @@ def why_no_workers(loader: DataLoader[Any], reading: OwnReading) -> str | None:
     """Why workers might not read what this process reads; None where nothing speaks against it."""
     if reading.why_no_workers is not None:
         return reading.why_no_workers
-    # Asking for the method without this would choose it, and a script that does so later would fail.
-    if (multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]) != "fork":
+    if start_method() != "fork":
         return "workers would be started anew here, and run the script's own lines again"
     if reading.has_changed(loader):
         return "the data set changes while it is read or trained on, which workers would not see"
