@@ -33,7 +33,7 @@ def patch(
     from autotune.terminal.patch import patch_lines, undone_lines
 
     result, console = read_result(file), make_console()
-    former = undone(result, file, _diff_beside(file))
+    former = undone(result, file, _diff_beside(file), reverse=reverse)
     if reverse:
         if not former:
             raise UsageError(

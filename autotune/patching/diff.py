@@ -45,6 +45,11 @@ def reverted(diff: bytes, name: str, after: bytes) -> bytes | None:
     return b"".join(lines) if hunks else None
 
 
+def is_in(diff: bytes, name: str) -> bool:
+    """Whether a diff changes a file."""
+    return next(_hunks(diff, name), None) is not None
+
+
 def _hunks(diff: bytes, name: str) -> Iterator[tuple[int, list[bytes], list[bytes]]]:
     """Yields the hunks of a file: each one's line in the new content, its old lines, and its new ones."""
     lines: list[bytes] = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import UsageError
-from autotune.patching.diff import reverted, unified
+from autotune.patching.diff import is_in, reverted, unified
 from autotune.patching.in_place import EditedFile, Files, read_file, set_in_place
 from autotune.patching.source import CannotEditError, Source, literal
 from autotune.results.result import Result, SourceRecord
@@ -99,17 +99,37 @@ def _applied_instead(files: Files, name: str, calls: list[ast.Call], place: str)
     return Patch(files.edited(), "the script had such a line already")
 
 
-def undone(result: Result, path: Path, diff: bytes) -> tuple[EditedFile, ...]:
+def undone(result: Result, path: Path, diff: bytes, *, reverse: bool) -> tuple[EditedFile, ...]:
     """The files of a diff, as they were before it was applied; empty if it was not.
 
+    Args:
+        result: The result.
+        path: Its file.
+        diff: The diff beside it.
+        reverse: Whether the files are to be restored: one that is restored already is fine then.
+
     Raises:
-        UsageError: As for `patch_of`.
+        UsageError: As for `patch_of`; or only some of the files are as the diff leaves them.
     """
     source = script_of(result, path).source
-    files = []
+    files, others = [], []
     for name, hashed in source.files.items():
         content = read_file(name)
         former = reverted(diff, name, content)
-        if former is not None and hashlib.sha256(former).hexdigest() == hashed:
+        if former is not None and _hash(former) == hashed:
             files.append(EditedFile(name, content, former))
+        elif is_in(diff, name) and not (reverse and _hash(content) == hashed):
+            others.append(name)
+    if files and others:
+        remedy = f"'autotune patch --reverse {path}' takes the others out"
+        if reverse:
+            remedy = f"'patch -R -p1 < {path.with_suffix('.diff')}' takes the changes out where it can"
+        raise UsageError(
+            f"expected all files as 'autotune patch {path}' has changed them, got {', '.join(others)} in another "
+            f"state; {remedy}"
+        )
     return tuple(files)
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import stat
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from autotune.commands.patch import write_files
 from autotune.errors import UsageError
+from autotune.patching.diff import unified
 from autotune.patching.in_place import EditedFile
 from autotune.results.files import write_document
 from autotune.scripts import Script
@@ -200,6 +202,42 @@ def test_a_call_that_makes_other_loaders_too_is_left_alone(seen_in: SeenIn) -> N
     done = patch("--dry-run")
     assert "+import autotune; autotune.apply(" in done.out
     assert "where other loaders are made as well" in told(done)
+
+
+OTHERS = "got data.py in another state"
+AGAIN = f"{OTHERS}; 'autotune patch --reverse result.json' takes the others out"
+BY_HAND = f"{OTHERS}; 'patch -R -p1 < result.diff'"
+
+
+@pytest.mark.parametrize(
+    ("data", "words", "status", "sentence"),
+    [
+        (b"2\n", [], 0, "train.py, data.py: already changed"),
+        (b"2\n", ["--reverse"], 0, "restored: train.py, data.py"),
+        (b"1\n", [], 2, AGAIN),
+        (b"1\n", ["--reverse"], 0, "restored: train.py"),
+        (b"2\n3\n", [], 2, AGAIN),
+        (b"2\n3\n", ["--reverse"], 2, BY_HAND),
+    ],
+    ids=["whole", "whole, reverse", "restored", "restored, reverse", "edited", "edited, reverse"],
+)
+def test_a_half_applied_patch_is_not_taken_for_a_whole_one(
+    data: bytes, words: list[str], status: int, sentence: str
+) -> None:
+    """The script would train with half of the result; a file that was restored has nothing left to take out."""
+    before = {"train.py": b"x = DataLoader(1, num_workers=0)\n", "data.py": b"1\n"}
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in before.items()}
+    write_document(written(before["train.py"], {"num_workers": 1}, files=hashes), Path("result.json"))
+    Path("data.py").write_bytes(before["data.py"])
+    assert patch().status == 0
+    with Path("result.diff").open("ab") as diff:
+        diff.write(unified("data.py", before["data.py"], b"2\n"))
+    Path("data.py").write_bytes(data)
+    patched = {name: Path(name).read_bytes() for name in before}
+    done = patch(*words)
+    assert (done.status, sentence in told(done)) == (status, True), done.err
+    expected = before if words and not status else patched
+    assert {name: Path(name).read_bytes() for name in before} == expected
 
 
 def test_all_files_stay_as_they_are_where_one_cannot_be_written() -> None:
