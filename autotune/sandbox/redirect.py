@@ -85,7 +85,7 @@ class Mirror:
                     return path  # the kernel reports that the folder is missing
                 os.makedirs(folder)
             if keeps and os.path.isfile(path):
-                shutil.copy2(path, inside)
+                _copy(path, inside)
             return inside
 
     def for_making(self, path: Any) -> Any:
@@ -112,8 +112,19 @@ class Mirror:
 def _unlink_others(path: str) -> None:
     """Replaces a file by its own copy before a write: files that start-up made are linked into each layer."""
     if os.path.isfile(path) and not os.path.islink(path) and os.stat(path).st_nlink > 1:
-        shutil.copy2(path, f"{path}.own")
-        os.replace(f"{path}.own", path)
+        _copy(path, path)
+
+
+def _copy(source: Any, target: str) -> None:
+    """Copies a file whole or, where the disk is full, not at all: a part would be read as the whole one later."""
+    own = f"{target}.own"
+    try:
+        shutil.copy2(source, own)
+        os.replace(own, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(own)
+        raise
 
 
 def _wrap_os() -> None:

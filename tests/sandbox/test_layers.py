@@ -103,6 +103,23 @@ def test_what_a_job_changes_of_it_is_not_seen_by_the_next_one(kept: Protection) 
     assert python(code, kept, "job2") in {"False", "b'\\x00\\x00\\x00'"}
 
 
+def test_a_file_that_cannot_be_copied_whole_is_as_it_was(kept: Protection) -> None:
+    """As on a full disk: a part of it would be read as the whole one."""
+    Path("data.bin").write_bytes(bytes(2**20))
+    code = """
+import os, resource
+limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**19, limits[1]))
+try:
+    open("data.bin", "r+b").close()
+except OSError:
+    pass
+resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+print(len(open("data.bin", "rb").read()), sorted(os.listdir(".")))
+"""
+    assert python(code, kept, "one") == "1048576 ['data.bin', 'mine.txt']"
+
+
 def test_what_training_changes_of_it_is_made_again(kept: Protection) -> None:
     """A half-changed data set would mislead the next start."""
     python(LARGE.format("one.bin") + LARGE.format("two.bin"), kept, "look")
