@@ -76,6 +76,6 @@ def prepare(
         values["compile_mode"] = (tuned.config.compile_mode, plugin.mode)
     missing = common.apply(tuned, model, [optimizer], device=accelerator.device, compiles=compiles)
     common.lay_out_inputs(tuned, model)
-    loader, kept = common.tuned_loader(tuned, loader)
+    loader, kept = common.tuned_loader(tuned, loader, accelerator.gradient_accumulation_steps)
     common.tell("Accelerate", tuned, missing | common.differences(values) | kept)
     return accelerator.prepare(model, optimizer, loader, *others)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, OWN_MODES, ddp_arguments, keep_gradients, variables
 from autotune.recorder.drawing import Own
 from autotune.training.tuned import Tuned
-from autotune.workload.adapters.loaders import read_loader
+from autotune.workload.adapters.loaders import LoaderParts, read_loader
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -147,30 +147,29 @@ def _lay_out(value: Any) -> Any:
     return value
 
 
-def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any], Missing]:
+def tuned_loader(
+    tuned: Tuned, loader: DataLoader[Any], accumulation: int | None = None
+) -> tuple[DataLoader[Any], Missing]:
     """A loader of the same samples, drawn and collated as before, with the tuned settings; and the missing knobs.
 
     The batches of the user's own batch sampler stay unchanged.
+
+    Args:
+        tuned: What to apply.
+        loader: The user's loader.
+        accumulation: Micro-steps of an optimizer step. If they are not the tuned ones, the loader keeps its batch size,
+            so that a step keeps its samples. None where the framework does not decide it.
     """
     parts = read_loader(loader)
-    loader, missing = parts.loader, {}
-    settings: dict[str, Any] = {
-        "sampler": parts.sampler,
-        "collate_fn": loader.collate_fn,
-        "worker_init_fn": loader.worker_init_fn,
-        "generator": loader.generator,
-    }
+    missing: Missing = {}
+    settings: dict[str, Any] = {}
     if parts.batch_size is None:
-        settings |= {"batch_size": None} if parts.batches is None else {"batch_sampler": parts.batches}
+        settings = {"batch_size": None} if parts.batches is None else {"batch_sampler": parts.batches}
         missing["batch_size"] = "the loader's own batches are kept"
-    else:
-        settings["drop_last"] = parts.drop_last
-    if tuned.config.num_workers:
-        own = {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
-        settings |= {name: value for name, value in own.items() if tuned.dataloader_kwargs().get(name) is None}
-    made = tuned.loader(loader.dataset, **settings)
-    made.own = Own.of(loader)
-    return made, missing
+    elif accumulation not in {None, tuned.accumulation_steps}:
+        settings["batch_size"] = parts.batch_size
+        missing = differences({"batch_size": (tuned.batch_size, parts.batch_size)})
+    return _made_again(tuned, parts, settings), missing
 
 
 def evaluation_loader(tuned: Tuned, loader: Any) -> Any:
@@ -183,15 +182,29 @@ def evaluation_loader(tuned: Tuned, loader: Any) -> Any:
     parts = read_loader(loader)
     if parts.batch_size is None:
         return loader
-    return tuned.loader(  # the framework distributes samples among ranks
-        parts.loader.dataset,
-        batch_size=tuned.eval_batch_size,
-        sampler=parts.sampler,
-        collate_fn=parts.loader.collate_fn,
-        worker_init_fn=parts.loader.worker_init_fn,
-        generator=parts.loader.generator,
-        drop_last=parts.drop_last,
-    )
+    settings: dict[str, Any] = {"batch_size": tuned.eval_batch_size}
+    if isinstance(parts.loader.dataset, IterableDataset):  # each of training's workers might read all of it
+        settings["num_workers"] = parts.loader.num_workers
+    return _made_again(tuned, parts, settings)
+
+
+def _made_again(tuned: Tuned, parts: LoaderParts, settings: dict[str, Any]) -> DataLoader[Any]:
+    """A loader of the same parts with the tuned settings, of which some are given; the framework shares out samples."""
+    loader = parts.loader
+    settings = settings | {
+        "sampler": parts.sampler,
+        "collate_fn": loader.collate_fn,
+        "worker_init_fn": loader.worker_init_fn,
+        "generator": loader.generator,
+    }
+    if parts.batch_size is not None:
+        settings["drop_last"] = parts.drop_last
+    if settings.get("num_workers", tuned.config.num_workers):
+        own = {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
+        settings |= {name: value for name, value in own.items() if tuned.dataloader_kwargs().get(name) is None}
+    made = tuned.loader(loader.dataset, **settings)
+    made.own = Own.of(loader)
+    return made
 
 
 def loader_differences(tuned: Tuned, loader: object) -> Missing:

@@ -68,7 +68,7 @@ def tuned_datamodule(tuned: Tuned, datamodule: Any) -> Any:
         loader = original()
         missing = common.loader_differences(tuned, loader)
         if isinstance(loader, DataLoader):
-            loader, missing = common.tuned_loader(tuned, loader)
+            loader, missing = common.tuned_loader(tuned, loader, _accumulation(datamodule))
         common.tell("Lightning", tuned, missing)
         return loader
 
@@ -77,6 +77,14 @@ def tuned_datamodule(tuned: Tuned, datamodule: Any) -> Any:
         for name in ("val_dataloader", "test_dataloader"):
             setattr(datamodule, name, _evaluating(tuned, getattr(datamodule, name)))
     return datamodule
+
+
+def _accumulation(datamodule: Any) -> int | None:
+    """Micro-steps of an optimizer step of the trainer; None without a trainer."""
+    try:
+        return getattr(datamodule.trainer, "accumulate_grad_batches", None)
+    except RuntimeError:  # of a LightningModule that has none
+        return None
 
 
 def _evaluating(tuned: Tuned, original: Any) -> Any:

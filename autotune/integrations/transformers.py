@@ -6,9 +6,12 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import DataLoader
+
 from autotune.integrations import common
 from autotune.integrations.common import Missing
 from autotune.knobs import framework_arguments
+from autotune.torch_settings.undo import put
 from autotune.training.ranks import this_rank
 
 if TYPE_CHECKING:
@@ -39,10 +42,24 @@ def tune_trainer(tuned: Tuned, trainer: Any) -> Any:
     """
     original = trainer.get_train_dataloader
 
-    def get_train_dataloader() -> Any:
-        loader, missing = common.tuned_loader(tuned, original())
+    def made_again(loader: Any) -> Any:
+        loader, missing = common.tuned_loader(tuned, loader, trainer.args.gradient_accumulation_steps)
         common.tell("transformers", tuned, missing)
-        return trainer.accelerator.prepare(loader)
+        return loader
+
+    def get_train_dataloader() -> Any:
+        # Applied before the Trainer shares out the samples among ranks: not all of its ways can be taken back.
+        prepare = trainer.accelerator.prepare
+
+        def prepare_tuned(*given: Any, **words: Any) -> Any:
+            return prepare(*(made_again(one) if isinstance(one, DataLoader) else one for one in given), **words)
+
+        undo = put(trainer.accelerator, "prepare", prepare_tuned)
+        try:
+            loader = original()
+        finally:
+            undo()
+        return loader if hasattr(loader, "base_dataloader") else made_again(loader)
 
     trainer.get_train_dataloader = get_train_dataloader
     trainer.add_callback(_callback_class()(tuned))

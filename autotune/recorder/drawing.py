@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterDataPipe, RandomSampler
 
 from ..torch_settings.naming import class_of, queue_of
+from .attributes import Attributes
 from .batches import Batches, Watched
 
 READS_DRAW = (
@@ -59,13 +60,21 @@ class Own(NamedTuple):
 
 
 class Drawing(DataLoader[Any]):
-    """A loader that draws as another one would. Call `read` instead of ``iter()``."""
+    """A loader that draws as another one would. Call `read` instead of ``iter()``.
 
+    Workers that persist, unlike those of the other loader, see changes to the data set between passes.
+
+    Attributes:
+        was_changed: Whether the data set was changed, so that workers were restarted.
+    """
+
+    was_changed = False
     _order: _Order | None = None
+    _copied: Attributes | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the pass that is being read, so that it can be copied as torch's own."""
-        return {name: value for name, value in vars(self).items() if name != "_order"}
+        return {name: value for name, value in vars(self).items() if name not in {"_order", "_copied"}}
 
     @property
     def _index_sampler(self) -> Any:  # torch's iterators ask for it
@@ -89,6 +98,8 @@ class Drawing(DataLoader[Any]):
             say: Receives a warning about draws that differ. A worker may call it.
             goes_on: Whether it was read before, so that persistent workers exist.
         """
+        if self.persistent_workers and not own.persists:
+            self._see_changes()
         goes_on &= own.persists
         sampler = super()._index_sampler if sampler is None else sampler
         seeds = copied(self.generator)  # torch draws the workers' seed from it, the same one as the loader of `own`
@@ -105,6 +116,13 @@ class Drawing(DataLoader[Any]):
             return self._with(changed, iterate)
 
         return Watched(start() if own.workers else _Late(start), draws=indices.ask)
+
+    def _see_changes(self) -> None:
+        """Restarts workers if their copies differ from the objects here."""
+        former, self._copied = self._copied, Attributes(self.dataset, self.collate_fn)
+        if former is not None and not self._copied.are_as(former):
+            self._iterator = None
+            self.was_changed = True
 
     def _with(self, changed: dict[str, Any], iterate: Callable[[DataLoader[Any]], Iterator[Any]]) -> Iterator[Any]:
         """Calls a function while some attributes are changed."""

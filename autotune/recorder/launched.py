@@ -27,7 +27,7 @@ from ..torch_settings.naming import (
     models_of,
 )
 from . import hooks
-from .attributes import Attributes, is_same
+from .attributes import is_same
 from .batches import Watched
 from .changes import Changes
 from .drawing import Drawing, Own
@@ -74,6 +74,7 @@ class Launched:
         self._trains = False  # whether it trains what was measured
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._stand_ins: dict[str, StandIn] = {}
+        self._aside: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # read where gradients are disabled
         self._starts_anew = False
         self._is_changed = False
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
@@ -98,10 +99,13 @@ class Launched:
     def _count_batches(self, size: int) -> None:
         """Makes ``len(loader)`` count batches of another size, since schedules use it."""
         original = DataLoader.__len__
+        lengths = {key.split()[1] for key in self._loop["loaders"]}
 
         @functools.wraps(original)
         def length(loader: DataLoader[Any]) -> int:
-            if not self._feeds(loader) or has_own_iterator(loader) or is_own_batch_sampler(loader):
+            # An evaluation's loader may be alike, and its length be asked for where gradients are enabled.
+            is_tuned = hasattr(loader, MADE) or loader not in self._aside or str(length_of(loader.dataset)) in lengths
+            if not (is_tuned and self._feeds(loader)) or has_own_iterator(loader) or is_own_batch_sampler(loader):
                 return original(loader)
             sampler, _, drops = batches_of(loader)
             drawn: Any = loader.dataset if isinstance(loader.dataset, IterableDataset) else sampler
@@ -127,8 +131,10 @@ class Launched:
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
         if torch.is_grad_enabled():
             self._match.drawn_from(loader)
-        elif self._notes is not None:
-            self._notes.evaluates()
+        else:
+            self._aside.add(loader)
+            if self._notes is not None:
+                self._notes.evaluates()
         if not self._feeds(loader):
             return iterate(loader)
         if self._notes is None:
@@ -162,7 +168,7 @@ class Launched:
         if stand_in is None or not stand_in.takes_over(arguments):
             persists = bool(arguments.get("persistent_workers"))
             self._starts_anew |= stand_in is not None and not stand_in.is_read and persists
-            stand_in = StandIn(arguments, _say_once, persists_anyway=loader.persistent_workers)
+            stand_in = StandIn(arguments, _say_once)
         setattr(loader, MADE, stand_in)
         self._stand_ins.pop(key, None)
         self._stand_ins[key] = stand_in
@@ -179,6 +185,8 @@ class Launched:
         if optimizer in self._known:
             if self._notes is not None and self._trains:
                 self._notes.stepped()
+            return
+        if self._is_measured is None and self._match.is_early(optimizer):
             return
         self._known.add(optimizer)
         if not self._match.steps(optimizer):
@@ -255,27 +263,24 @@ _FOLLOWED = ("sampler", "batch_sampler")
 class StandIn:
     """A loader that replaces a script's own, and later ones that the script makes like it: its workers persist.
 
-    They see changes to the data set between epochs, like workers that are started for each epoch. Random numbers are
-    drawn as by the script's own loader.
+    Random numbers are drawn as by the script's own loader.
 
     Args:
         arguments: Arguments of `DataLoader`: the script's own with the changes.
         say: Receives a warning about draws that differ.
-        persists_anyway: Whether workers persist in the unchanged script, and keep their copy of the data set.
-
-    Attributes:
-        was_changed: Whether the script has changed the data set, so that workers were restarted.
     """
 
-    def __init__(self, arguments: dict[str, Any], say: Callable[[str], None], *, persists_anyway: bool = False) -> None:
-        self.was_changed = False
+    def __init__(self, arguments: dict[str, Any], say: Callable[[str], None]) -> None:
         self._arguments = arguments
         self._say = say
         self._sampler = _sampler_of(arguments)
-        self._loader = self._made()
-        self._sees_changes = bool(arguments.get("persistent_workers")) and not persists_anyway
-        self._copied: Attributes | None = None
+        self._loader = Drawing(**arguments)
         self._reader: weakref.ref[Watched] | None = None
+
+    @property
+    def was_changed(self) -> bool:
+        """Whether the script has changed the data set, so that workers were restarted."""
+        return self._loader.was_changed
 
     @property
     def is_read(self) -> bool:
@@ -303,21 +308,9 @@ class StandIn:
             script: The script's own loader.
             goes_on: Whether that loader was read before.
         """
-        if self._sees_changes:
-            self._see_changes()
         reading = self._loader.read(Own.of(script), self._sampler, ITERATE, self._say, goes_on=goes_on)
         self._reader = weakref.ref(reading)
         return reading
-
-    def _made(self) -> Drawing:
-        return Drawing(**self._arguments)
-
-    def _see_changes(self) -> None:
-        """Restarts workers if their copies differ from the script's objects."""
-        former, self._copied = self._copied, Attributes(self._arguments["dataset"], self._arguments["collate_fn"])
-        if former is not None and not self._copied.are_as(former):
-            self._loader = self._made()
-            self.was_changed = True
 
     def _is_alike(self, arguments: dict[str, Any]) -> bool:
         if arguments.keys() != self._arguments.keys() or not arguments.get("persistent_workers"):

@@ -30,6 +30,7 @@ class Match:
 
     Attributes:
         draws: Whether training draws from data of a measured class, or the script needs no loader.
+        reads: Whether training has drawn from any data.
     """
 
     def __init__(self, loop: dict[str, Any]) -> None:
@@ -37,9 +38,11 @@ class Match:
         self._shapes = {key.rpartition(" ")[2] for key in loop["models"]}
         self._models: list[weakref.ref[nn.Module]] = []
         self.draws = not self._data
+        self.reads = False
 
     def drawn_from(self, loader: DataLoader[Any]) -> None:
         """Notes a loader that training draws from."""
+        self.reads = True
         self.draws = self.draws or class_of(loader.dataset) in self._data
 
     def knows(self, models: Iterable[nn.Module]) -> None:
@@ -50,6 +53,13 @@ class Match:
     def steps(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer steps a model of the measured shapes, on data of a measured class."""
         return self.draws and self._is_of_model(_weights_of(optimizer))
+
+    def is_early(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer steps a measured model before training reads any data.
+
+        Such a step decides nothing: scripts take one on random data, or without gradients to silence a scheduler.
+        """
+        return not (self.reads or self.draws) and self._is_of_model(_weights_of(optimizer))
 
     def is_possible(self) -> bool | None:
         """Whether any optimizer of this process steps a measured model; None if there is no optimizer yet."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from autotune.errors import ConfigError
 from autotune.knobs import DATALOADER_ARGUMENTS, ModelFacts, TrainConfig, going_with, loader_arguments
@@ -121,6 +121,8 @@ class Tuned:
             del settings["batch_size"]
         if self._places(dataset, settings):
             dataset, settings["collate_fn"] = self._place(dataset, settings.get("collate_fn")), unpacked
+            if self.config.data_placement == "device":
+                settings["pin_memory"] = False  # torch cannot pin what is on the device already
         loader = TunedLoader(dataset, **settings)
         loader.own = Own.given(kwargs)
         return loader
@@ -128,9 +130,11 @@ class Tuned:
     def eval_dataloader(self, dataset: Dataset[Any], **kwargs: Any) -> DataLoader[Any]:
         """A ``DataLoader`` to evaluate with: every sample, in order, in batches of `eval_batch_size`.
 
-        It loads as in training. Keyword arguments go to ``DataLoader`` and win.
+        It loads as in training, except that an iterable data set gets no workers, each of which might read all of it.
+        Keyword arguments go to ``DataLoader`` and win.
         """
-        return self.dataloader(dataset, **{"batch_size": self.eval_batch_size, **kwargs})
+        workers = {"num_workers": 0} if isinstance(dataset, IterableDataset) else {}
+        return self.dataloader(dataset, **{"batch_size": self.eval_batch_size, **workers, **kwargs})
 
     def _places(self, dataset: Any, settings: dict[str, Any]) -> bool:
         """Whether a loader's batches are selected from a data set that is collated once."""

@@ -33,8 +33,10 @@ def test_the_model_is_compiled_once(native: bool, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_accelerator_made_otherwise_is_told() -> None:
-    """Each knob that it was given otherwise is named."""
+    """Each knob that it was given otherwise is named; the loader keeps its batch size, so that steps keep theirs."""
     ran = Run(tuned(accumulation_steps=3, batch_size=13), mixed_precision="bf16", gradient_accumulation_steps=1)
     assert ran.told == [
-        "Accelerate does not apply what was tuned: precision=fp32 (it is bf16); accumulation_steps=3 (it is 1)"
+        "Accelerate does not apply what was tuned: precision=fp32 (it is bf16); accumulation_steps=3 (it is 1); "
+        "batch_size=13 (it is 1)"
     ]
+    assert len(ran.loader) == 26

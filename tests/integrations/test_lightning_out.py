@@ -28,6 +28,13 @@ from tests.knobs.models import stack
 pytestmark = pytest.mark.filterwarnings("ignore:.*(many workers|logging interval|barebones|isinstance.treespec)")
 
 
+class LoadingModule(Module):
+    """A LightningModule with a `train_dataloader` of its own, which takes the place of the DataModule."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(images(), shuffle=True)
+
+
 def test_the_benchmark_of_cudnn_is_an_argument() -> None:
     """Lightning has a word for it; off leaves it as it is."""
     assert trainer_kwargs(tuned(cudnn_benchmark=True))["benchmark"] is True
@@ -111,6 +118,19 @@ def test_arguments_and_callbacks_of_the_user_stay() -> None:
     assert called == ["mine"]
     assert ran.trainer.precision == "bf16-mixed"
     assert ran.told == ["Lightning does not apply what was tuned: precision=fp32 (it is bf16-mixed)"]
+
+
+@pytest.mark.parametrize("loads", [Data, LoadingModule])
+def test_a_step_keeps_its_samples_where_accumulation_is_not_the_tuned_one(loads: Any) -> None:
+    """The loader keeps its batch size, which is told; without a trainer, accumulation is the tuned one."""
+    setting = tuned(batch_size=13)
+    data = tuned_datamodule(setting, loads())
+    assert data.train_dataloader().batch_size == 13
+    arguments = {"logger": False, "enable_checkpointing": False, "accumulate_grad_batches": 3}
+    trainer = Trainer(max_epochs=1, **arguments)
+    with pytest.warns(UserWarning, match=r"batch_size=13 \(it is 1\)"):
+        trainer.fit(*((data,) if isinstance(data, Module) else (Module(), data)))
+    assert trainer.train_dataloader.batch_size == 1
 
 
 def test_a_loader_that_was_not_tuned_is_told() -> None:
@@ -220,14 +240,9 @@ def test_several_loaders_are_told_and_stay() -> None:
 
 
 def test_a_module_that_loads_itself_can_be_tuned(tmp_path: Path) -> None:
-    """A LightningModule with a `train_dataloader` of its own takes the place of the DataModule."""
-
-    class Loading(Module):
-        def train_dataloader(self) -> Any:
-            return DataLoader(images(), shuffle=True)
-
+    """It takes the place of the DataModule."""
     setting = tuned(batch_size=13)
-    module = tuned_datamodule(setting, Loading())
+    module = tuned_datamodule(setting, LoadingModule())
     trainer = Trainer(
         **trainer_kwargs(setting, max_epochs=1, logger=False, enable_checkpointing=False, default_root_dir=tmp_path)
     )

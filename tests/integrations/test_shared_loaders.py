@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard, DataLoaderShard
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
 
 from autotune import TrainConfig, Tuned
 from autotune.integrations import common
+from autotune.recorder.drawing import Own
+from autotune.results.result import Evaluation
 from autotune.training.ranks import Rank
 from autotune.workload.adapters.loaders import read_loader
+from tests.factories import make_result
 
 ROWS = TensorDataset(torch.arange(32.0)[:, None])
 
@@ -19,6 +25,19 @@ def shared() -> DataLoaderShard:
     """As Accelerate prepares a loader for the first of two ranks."""
     batches = BatchSampler(SequentialSampler(ROWS), 4, drop_last=False)
     return DataLoaderShard(ROWS, batch_sampler=BatchSamplerShard(batches, 2, 0))
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    """Does not shard itself: each worker reads all of it."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(torch.arange(32.0)[:, None])
+
+
+def evaluating(**knobs: Any) -> Tuned:
+    """A config with some knobs changed, and a tuned evaluation batch size."""
+    evaluation = Evaluation(batch_size=16, samples_per_second=None, ratio=1.5)
+    return Tuned(TrainConfig(**knobs), result=make_result().model_copy(update={"evaluation": evaluation}))
 
 
 def test_what_accelerate_has_shared_out_is_read_as_it_was() -> None:
@@ -46,8 +65,22 @@ def test_a_last_batch_is_dropped_where_the_users_loader_drops_it(drops: bool) ->
 def test_what_evaluates_is_left_for_the_framework_to_share_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lightning and Accelerate do so themselves: twice would leave half of the samples out."""
     monkeypatch.setattr("autotune.training.tuned.this_rank", lambda: Rank(0, 2, 0, 2))
-    tuned = Tuned(TrainConfig(batch_size=8))
-    tuned.result = type("Result", (), {"evaluation": type("Found", (), {"batch_size": 16})()})()  # type: ignore[assignment]
-    made = common.evaluation_loader(tuned, DataLoader(ROWS, batch_size=4))
+    made = common.evaluation_loader(evaluating(batch_size=8), DataLoader(ROWS, batch_size=4))
     assert made.batch_size == 16
     assert len([row for (batch,) in made for row in batch]) == 32
+
+
+def test_what_evaluates_reads_a_stream_once() -> None:
+    """The training's workers would each read all of it."""
+    tuned = evaluating(num_workers=2, persistent_workers=True)
+    for made in tuned.eval_dataloader(Stream()), common.evaluation_loader(tuned, DataLoader(Stream(), batch_size=4)):
+        assert [len(batch) for batch in made] == [16, 16]
+    assert tuned.eval_dataloader(Stream(), num_workers=1).num_workers == 1
+
+
+def test_what_evaluates_has_the_users_own_arguments() -> None:
+    """Those that were not tuned, and it draws as the user's loader would."""
+    own: DataLoader[Any] = DataLoader(ROWS, num_workers=1, multiprocessing_context="spawn", timeout=60)
+    made = common.evaluation_loader(evaluating(num_workers=2), own)
+    assert (made.num_workers, made.multiprocessing_context, made.timeout) == (2, own.multiprocessing_context, 60)
+    assert made.own == Own.of(own)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from autotune.knobs.config import TrainConfig
 from autotune.results.result import Evaluation
@@ -11,7 +17,21 @@ from autotune.training.placement import placement_seconds
 from autotune.training.tuned import Tuned
 from tests.factories import make_result
 from tests.integrations.models import compiling, operators, tuned
-from tests.integrations.trainings.by_transformers import Run, training_kwargs
+
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from accelerate.data_loader import prepare_data_loader
+from transformers import default_data_collator, trainer_pt_utils
+
+from tests.integrations.trainings.by_transformers import (
+    Run,
+    Trainer,
+    TrainingArguments,
+    make_model,
+    training_kwargs,
+    tune_trainer,
+)
 
 
 def test_the_optimizer_is_fused() -> None:
@@ -62,6 +82,16 @@ def test_arguments_made_otherwise_are_told() -> None:
     assert ran.loader.batch_sampler.batch_size == 13
 
 
+def test_a_step_keeps_its_samples_where_accumulation_is_not_the_tuned_one() -> None:
+    """The loader keeps its batch size, which is told."""
+    ran = Run(tuned(batch_size=12), per_device_train_batch_size=4, gradient_accumulation_steps=3)
+    assert ran.loader.batch_sampler.batch_size * ran.trainer.args.gradient_accumulation_steps == 12
+    assert ran.told == [
+        "transformers does not apply what was tuned: accumulation_steps=1 (it is 3)",
+        "transformers does not apply what was tuned: batch_size=12 (it is 4)",
+    ]
+
+
 def test_copies_may_be_asynchronous() -> None:
     """``non_blocking`` goes with pinned memory, through Accelerate's settings."""
     words = training_kwargs(tuned(pin_memory=True, non_blocking=True))
@@ -81,3 +111,46 @@ def test_a_data_set_is_collated_once() -> None:
     ran = Run(tuned(batch_size=4, data_placement="collated"))
     assert ran.told == []
     assert placement_seconds(ran.loader.dataset) is not None
+
+
+class Stream(IterableDataset[Any]):
+    """Does not shard itself."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(SENTENCES)
+
+
+class Sharing(Trainer):  # type: ignore[misc]
+    """Its loader shares out the samples itself."""
+
+    def get_train_dataloader(self) -> Any:
+        sampler = DistributedSampler(SENTENCES, num_replicas=2, rank=0)  # type: ignore[arg-type]
+        return DataLoader(SENTENCES, sampler=sampler, collate_fn=default_data_collator)  # type: ignore[arg-type]
+
+
+SENTENCES = [{"input_ids": [number], "labels": number} for number in range(32)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "more", "samples"),
+    [
+        (Trainer, SENTENCES, {}, 16),
+        (Trainer, Stream(), {}, 16),
+        (Trainer, SENTENCES, {"train_sampling_strategy": "batch_rebalance"}, 32),  # it knows of one rank
+        (Sharing, SENTENCES, {}, 16),
+    ],
+    ids=["samples", "stream", "own batches", "own sampler"],
+)
+def test_samples_are_shared_out_once(kind: Any, data: Any, more: dict[str, str], samples: int, tmp_path: Path) -> None:
+    """Among two ranks, of which this is the first."""
+    if more and not hasattr(trainer_pt_utils, "BatchRebalanceSampler"):
+        pytest.skip("this version has no such sampler")
+    setting = tuned(batch_size=4, num_workers=1)
+    args = TrainingArguments(**{**training_kwargs(setting, output_dir=tmp_path, max_steps=1), **more})
+    trainer = kind(make_model(), args, train_dataset=data, data_collator=default_data_collator)
+    trainer.accelerator.prepare = functools.partial(
+        prepare_data_loader, num_processes=2, process_index=0, put_on_device=False, dispatch_batches=False
+    )
+    loader = tune_trainer(setting, trainer).get_train_dataloader()
+    assert sum(len(batch["labels"]) for batch in loader) == samples
+    assert loader.num_workers == 1

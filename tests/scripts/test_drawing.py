@@ -21,13 +21,15 @@ SAMPLES, EPOCHS = 24, 3
 
 
 class Rows(Dataset[int]):
-    """Each sample is its index."""
+    """Each sample is its index, from the first one."""
+
+    first = 0
 
     def __len__(self) -> int:
         return SAMPLES
 
     def __getitem__(self, index: int) -> int:
-        return index
+        return self.first + index
 
 
 class Augmented(Rows):
@@ -160,6 +162,21 @@ def test_so_are_those_of_a_loader_of_ones_own(own: dict[str, Any], changed: dict
     config = TrainConfig().replace(**{"batch_size": 4, "num_workers": 1, "persistent_workers": True, **changed})
     expected = passes(DataLoader(Rows(), **SAMPLERS[sampler](), **own), iter, None)
     assert passes(Tuned(config).dataloader(Rows(), **SAMPLERS[sampler](), **own), iter, None) == expected
+
+
+def test_workers_see_changes_to_the_data_between_epochs() -> None:
+    """Where only the tuned ones persist: those of the user's own loader would keep their copy."""
+    config = TrainConfig(batch_size=4, num_workers=1, persistent_workers=True)
+    for own, expected in ({}, [1, 2, 2]), ({"num_workers": 1, "persistent_workers": True}, [1, 1, 1]):
+        data = Rows()
+        data.first = 1
+        loader = Tuned(config).dataloader(data, **own)
+        found, workers = [], []
+        for data.first in (1, 2, 2):
+            found.append(int(next(iter([batch[0] for batch in loader]))))
+            workers.append(loader._iterator)
+        assert found == expected
+        assert workers[1] is workers[2]  # they persist while nothing changes
 
 
 def test_a_loader_that_has_been_read_can_be_copied() -> None:

@@ -448,18 +448,23 @@ COUNTED = """
 import json, sys
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 class Rows(Dataset):
+    def __init__(self, count):
+        self.count = count
     def __len__(self):
-        return 60
+        return self.count
     def __getitem__(self, index):
         return torch.ones(4)
 
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
-loader = DataLoader(Rows(), batch_size=8, shuffle=True, drop_last=sys.argv[1] == "drop")
-test = DataLoader(Rows(), batch_size=8)
+rows = Rows(60)
+order = {"sampler": DistributedSampler(rows, 2, 0)} if sys.argv[1] == "share" else {"shuffle": True}
+loader = DataLoader(rows, batch_size=8, drop_last=sys.argv[1] == "drop", **order)
+test = DataLoader(rows, batch_size=8)
+held_out = DataLoader(Rows(40), batch_size=8, shuffle=True)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=len(loader))
 steps = 0
 for batch in loader:
@@ -467,19 +472,26 @@ for batch in loader:
     optimizer.step()
     schedule.step()
     steps += 1
-print(json.dumps([steps, len(loader), len(test)]))
+with torch.no_grad():
+    read = sum(1 for _ in held_out)
+print(json.dumps([steps, len(loader), len(test), len(held_out) - read]))
 """
 
 
-@pytest.mark.parametrize(("last", "batches"), [("keep", 15), ("drop", 15), ("32", 2)])
+@pytest.mark.parametrize(("last", "batches"), [("keep", 15), ("drop", 15), ("32", 2), ("share", 8), ("grown", 15)])
 def test_a_loader_has_as_many_batches_as_it_yields_where_their_size_is_another(
     last: str, batches: int, launched: Launch
 ) -> None:
-    """A schedule that is made by its length would else end the training, or never come to its end."""
-    loop = {"loaders": ["__main__.Rows 60 8 RandomSampler False"], "models": [], "device": "cpu"}
+    """A schedule that is made by its length would else end the training, or never come to its end.
+
+    An evaluation's loader, by whose length a mean loss is divided, has as many as it yields too. The data may have
+    grown since they were measured.
+    """
+    measured = 50 if last == "grown" else 60
+    loop = {"loaders": [f"__main__.Rows {measured} 8 RandomSampler False"], "models": [], "device": "cpu"}
     changes = {"loader": {"batch_size": 32 if last == "32" else 4}}
     found, told = launched(changes, loop, last, COUNTED)
-    assert found == [batches, batches, 8], told
+    assert found == [batches, batches, 8, 0], told
 
 
 @pytest.mark.parametrize(

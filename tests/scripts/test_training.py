@@ -118,6 +118,13 @@ def test_a_training_that_comes_after_another_in_one_process_is_changed() -> None
     assert "other process" not in told(done)
 
 
+def test_a_step_before_any_data_is_read_decides_nothing() -> None:
+    """Some scripts take one without gradients, so that a scheduler does not warn."""
+    write_result()
+    Path("train.py").write_text(MEASURED.replace("loader =", "optimizer.step()\nloader =", 1))
+    assert launch(sys.executable, "train.py").out.splitlines() == [f"train.py {TUNED}"]
+
+
 def test_a_command_that_keeps_the_recorder_out_is_told_before_it_starts() -> None:
     """It trains as it is; with --strict it does not start."""
     write_result()

@@ -298,6 +298,12 @@ def test_arguments_of_the_user_win(arguments: dict[str, Any]) -> None:
     assert loader.dataset is dataset
 
 
+@pytest.mark.parametrize(("placement", "pinned"), [("collated", True), ("device", False)])
+def test_batches_that_are_on_the_device_are_not_pinned(placement: str, pinned: bool) -> None:
+    """Torch would fail, also where the user asks for it."""
+    assert tuned(data_placement=placement).dataloader(Fixed(), pin_memory=True).pin_memory is pinned
+
+
 def test_samplers_are_told_of_the_epoch() -> None:
     """The loader has the user's own."""
     sampler = torch.utils.data.DistributedSampler(Fixed(), num_replicas=2, rank=0, seed=3)
