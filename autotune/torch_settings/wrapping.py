@@ -37,8 +37,11 @@ def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], b
         call, args = (forward, args) if own is None else (own, (self, *args))
         return around(call, *args, **kwargs) if applies(self) else call(*args, **kwargs)
 
-    if own is not None:  # transformers reads the signature: it must be the model's own
-        functools.update_wrapper(wrapped, own)
+    if own is not None:
+        # TorchScript compiles the source of the model's own forward, with the wrapper's globals.
+        names = getattr(own, "__globals__", wrapped.__globals__)
+        wrapped = types.FunctionType(wrapped.__code__, names, closure=wrapped.__closure__)
+        functools.update_wrapper(wrapped, own)  # transformers reads the signature: it must be the model's own
     setattr(wrapped, _WITHIN, (*within, around.__qualname__))
     # A method of the model: a deep copy, such as an average of the weights, gets its own.
     return put(model, "forward", types.MethodType(wrapped, model))

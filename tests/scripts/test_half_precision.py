@@ -47,3 +47,23 @@ def test_a_model_trains_in_half_precision_and_evaluates_in_its_own(
         found, expected = called(batch), plain(batch)
     assert torch.equal(found, expected) is not is_half
     assert found.dtype is torch.float32
+
+
+class Net(nn.Module):
+    """Uses a name of its module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.relu(self.layer(x))
+
+
+def test_a_model_that_trained_in_half_precision_can_be_scripted() -> None:
+    """At the end of a training, to be deployed: names in its forward mean what they mean in the model's own module."""
+    torch.manual_seed(0)
+    model, batch = Net(), torch.randn(16, 8)
+    expected = copy.deepcopy(model)(batch)
+    Changes(CHANGES).on_models([model])
+    assert torch.equal(torch.jit.script(model)(batch), expected)
