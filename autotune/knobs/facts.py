@@ -88,6 +88,9 @@ class WorkloadFacts(BaseModel):
         description="size of the whole data set as one collated batch; None: it cannot be collated once",
     )
     unplaceable_reason: str | None = Field(default=None, description="why it cannot")
+    copied_reason: str | None = Field(
+        default=None, description="why copies of the data set in workers would not read what one process reads"
+    )
     largest_samples: tuple[int, ...] = Field(default=(), description="indices, largest first, where sizes vary")
     optimizer_impls: tuple[str, ...] = Field(description="implementations that this optimizer accepts")
     notes: tuple[str, ...] = Field(default=(), description="notes for the user, a sentence each")

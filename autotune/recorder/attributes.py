@@ -6,6 +6,7 @@ import contextlib
 import dis
 import functools
 import itertools
+import random
 import sys
 import types
 import zlib
@@ -22,6 +23,7 @@ MOST_PARTS = 100_000
 """Most objects within a data set that are checked at each epoch: they take a few tenths of a second."""
 GROWN_SHARE = 0.25
 """Smallest growth that counts, per drawn sample: some samples may have been there already. Not tuned."""
+REPEATING = "the data set holds a generator of random numbers, whose copies in workers would repeat each other"
 _PLAIN = (int, float, str, bytes)
 _ATOMS = {int, float, str, bytes, bool, complex, type(None)}
 _ITEMS: tuple[tuple[Any, Any], ...] = (
@@ -128,6 +130,11 @@ def held_by(*holders: Any) -> Iterator[Any]:
             yield part
             with contextlib.suppress(Exception):  # a class of the script's may raise on access
                 waiting += reversed(_parts(part))
+
+
+def is_generator(part: Any) -> bool:
+    """Whether an object generates random numbers, so that each worker has a copy of its own."""
+    return isinstance(part, (random.Random, torch.Generator)) or type(part).__module__.startswith("numpy.random.")
 
 
 def _parts(holder: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..timing.loop import UNKNOWN_READING
 from ..torch_settings.naming import length_of, loader_key
+from .attributes import REPEATING, held_by, is_generator
 from .batches import Watched
 
 if TYPE_CHECKING:
@@ -184,18 +185,21 @@ class Passes:
 
         Returns:
             ``passed``: passes through such a loader before the pass in which training begins. ``begun_anew``: passes
-            that began between steps although the former one had not ended. ``is_cycled``: see `Pass`.
+            that began between steps although the former one had not ended. ``is_cycled``: see `Pass`. ``copied``: why
+            copies of its data set in workers would not read what one process reads; None if nothing is seen.
         """
         fed = [one for one in self._all if one.places and one.places[0] not in evaluated]
         own = [one for one in fed if merged_ids.get(id(one.loader)) == loader]
         before = [one for one in own if one.places[0] < first_step]
         goes_on = [one for one in before if one.places[-1] >= first_step]
+        read = own[-1].loader
         return {
             "passed": (goes_on or before[-1:] or own)[0].alike_before,
             "begun_anew": sum(
                 later.places[0] >= first_step and not former.is_whole for former, later in itertools.pairwise(own)
             ),
             "is_cycled": any(one.is_cycled for one in own),
+            "copied": REPEATING if any(map(is_generator, held_by(read.dataset, read.collate_fn))) else None,
         }
 
 

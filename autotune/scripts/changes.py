@@ -32,16 +32,20 @@ def _held_in_loader(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
         held["batch_size"] = own
     elif not batch_is_free:
         held["batch_size"] = "another batch size would change the samples of a step; --effective-batch free tries it"
-    if seen.loaders[0].iterable and not seen.loaders[0].arguments["num_workers"]:
+    if seen.loaders[0].iterable:
         held["num_workers"] = (
-            "an iterable data set repeats its samples in every worker unless it shards them itself; "
-            "if it does, give the script workers, and autotune tries more of them"
+            "another number of workers would change the order of an iterable data set's samples"
+            if seen.loaders[0].arguments["num_workers"]
+            else "an iterable data set repeats its samples in every worker unless it shards them itself; "
+            "if it does, give the script workers, whose number is then kept"
         )
     if (reason := _why_not_loaded(seen.loaders)) is not None:
         held |= {name: reason for name, knob in KNOBS.items() if knob.dataloader_argument and knob.part == "loader"}
     if any(loader.keeps_samples for loader in seen.loaders):
         keeps = "the data set keeps what it has read: workers would each keep their own, or read it all in every epoch"
         held |= {"num_workers": keeps, "persistent_workers": keeps}
+    for copied in filter(None, (loader.copied for loader in seen.loaders)):
+        held |= {"num_workers": copied, "persistent_workers": copied}
     if seen.source.get("may_change_data"):
         held["persistent_workers"] = f"{MAY_CHANGE_DATA}, which workers that persist would not see"
     return held

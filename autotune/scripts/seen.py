@@ -30,6 +30,7 @@ class SeenLoader:
         passed: Passes through such a loader before the pass in which training begins.
         begun_anew: Passes that began between steps before the previous one had ended.
         is_cycled: Whether `itertools.cycle` replays its first epoch.
+        copied: Why copies of its data set in workers would not read what one process reads; None if nothing is seen.
         keeps_samples: Whether the data set, read without workers, keeps what was read from it.
     """
 
@@ -44,6 +45,7 @@ class SeenLoader:
     passed: int
     begun_anew: int
     is_cycled: bool
+    copied: str | None
     keeps_samples: bool
 
 

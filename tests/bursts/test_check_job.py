@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._python_dispatch import _get_current_dispatch_mode
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from autotune import TrainConfig
 from autotune.bursts.jobs import look_job as check
@@ -23,6 +23,7 @@ from autotune.knobs.facts import WorkloadFacts
 from autotune.search.diagnosis import SCORE_CHUNK, saved_by_chunks
 from autotune.workload.target import load_workload
 from tests.knobs.models import stack
+from tests.spaces import cpu_machine, space_of
 from tests.workloads import mistakes
 
 
@@ -164,6 +165,39 @@ def test_a_stream_may_tell_a_length() -> None:
     """It cannot be indexed all the same: its largest samples are not looked for."""
     facts = facts_of(dataset=mistakes.SizedStream(64), sample_size=len)
     assert (facts.samples, facts.largest_samples) == (64, ())
+
+
+class Noisy(Dataset[Any]):
+    """Rows with noise from a generator of its own; the same rows each time if it is drawn once."""
+
+    def __init__(self, *, once: bool) -> None:
+        self.generator = torch.Generator()
+        self.rows = [torch.randn(4, generator=self.generator) for _ in range(64)]
+        self.once = once
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        noise = 0.0 if self.once else torch.randn(4, generator=self.generator)
+        return self.rows[index] + noise, 0
+
+
+@pytest.mark.parametrize(
+    ("dataset", "reason"),
+    [
+        (Noisy(once=True), ""),
+        (Noisy(once=False), "would repeat each other"),
+        (mistakes.SizedStream(64), "repeats its samples in every worker"),
+    ],
+    ids=["drawn once", "drawn at each reading", "a stream with a length"],
+)
+def test_data_that_workers_would_not_read_alike_get_none(dataset: Any, reason: str) -> None:
+    """Copies in workers would draw the same noise, or each yield all samples."""
+    facts = facts_of(dataset=dataset)
+    assert reason in (facts.copied_reason or "")
+    space = space_of(cpu_machine(), facts)
+    assert ("num_workers" in space.choices) == (not reason)
 
 
 def test_a_dataset_smaller_than_a_batch_is_sound() -> None:

@@ -42,6 +42,13 @@ def test_where_it_is_not_searched_the_reason_is_told(facts: dict[str, Any], reas
     assert reason in space_of(cpu_machine(), make_facts(**{**FITS, **facts})).skipped[NAME]
 
 
+@pytest.mark.parametrize(("seconds", "tried"), [(2.4, True), (2.6, False)])
+def test_a_short_budget_still_tries_a_data_set_that_is_soon_read(seconds: float, tried: bool) -> None:
+    """Reading it a few times takes a third of a budget of 30 s, and a table is often twice as fast then."""
+    facts = make_facts(**{**FITS, "sample_seconds": seconds / 50_000})
+    assert (NAME in space_of(cpu_machine(), facts, budget_seconds=30.0).choices) == tried
+
+
 def test_workers_that_are_asked_for_keep_their_work() -> None:
     """A pin holds in every candidate; and where only other knobs are searched, workers stay."""
     pinned = space_of(cpu_machine(), make_facts(**FITS), pinned={"num_workers": 2})

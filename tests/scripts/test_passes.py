@@ -275,15 +275,46 @@ for _ in range(2000):
     for x, y in DataLoader(Rows(), batch_size=16, shuffle=True):
         step(model, optimizer, x, y)
 """
+AUGMENTING = """
+import numpy
+
+class Noise:
+    def __init__(self):
+        self.generator = numpy.random.default_rng()
+
+    def __call__(self, x):
+        return x + self.generator.normal()
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self):
+        self.rows, self.noise = data(), Noise()
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        x, y = self.rows[index]
+        return self.noise(x), y
+
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(2000):
+    for x, y in DataLoader(Rows(), batch_size=16, shuffle=True):
+        step(model, optimizer, x.float(), y)
+"""
 
 
-def test_workers_are_held_where_a_data_set_keeps_what_it_has_read(tmp_path: Path, seen_in: SeenIn) -> None:
-    """From its second epoch on the script reads nothing; what workers keep is lost, or there once in each."""
-    held = held_knobs(seen_in(written(tmp_path, CACHING)), batch_is_free=True)
-    assert {name for name, reason in held.items() if "keeps what it has read" in reason} == {
-        "num_workers",
-        "persistent_workers",
-    }
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(CACHING, "keeps what it has read"), (AUGMENTING, "holds a generator of random numbers")],
+    ids=["caching", "augmenting"],
+)
+def test_workers_are_held_where_each_would_have_a_copy_of_what_changes(
+    text: str, told: str, tmp_path: Path, seen_in: SeenIn
+) -> None:
+    """Kept samples are lost, or there once in each worker; generators repeat each other."""
+    held = held_knobs(seen_in(written(tmp_path, text)), batch_is_free=True)
+    assert {name for name, reason in held.items() if told in reason} == {"num_workers", "persistent_workers"}
 
 
 @pytest.mark.slow

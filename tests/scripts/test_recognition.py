@@ -20,6 +20,7 @@ from tests.scripts.conftest import SeenIn
 from tests.scripts.patching import looked_at
 
 COMMON = """
+import itertools
 import sys
 import torch
 from torch import nn
@@ -97,12 +98,14 @@ for _ in range(2000):
 ITERABLE = """
 class Rows(IterableDataset):
     def __iter__(self):
-        yield from zip(*data().tensors)
+        worker = torch.utils.data.get_worker_info()
+        rows = zip(*data().tensors)
+        yield from rows if worker is None else itertools.islice(rows, worker.id, None, worker.num_workers)
 
 model = net()
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for _ in range(2000):
-    for x, y in DataLoader(Rows(), batch_size=16):
+    for x, y in DataLoader(Rows(), batch_size=16, num_workers=int(sys.argv[1])):
         step(model, optimizer, x, y)
 """
 COMPILED = """
@@ -266,11 +269,12 @@ def test_a_precision_that_is_chosen_within_a_model_is_seen(tmp_path: Path, seen_
     assert seen_in(written(tmp_path, CASTING)).precision == "bfloat16"
 
 
-def test_an_iterable_data_set_keeps_its_workers(tmp_path: Path, seen_in: SeenIn) -> None:
-    """Each worker would repeat its samples."""
-    seen = seen_in(written(tmp_path, ITERABLE))
+@pytest.mark.parametrize(("workers", "told"), [("0", "repeats its samples"), ("2", "another number of workers")])
+def test_an_iterable_data_set_keeps_its_workers(workers: str, told: str, tmp_path: Path, seen_in: SeenIn) -> None:
+    """Each worker would repeat its samples, or would get others of them."""
+    seen = seen_in(written(tmp_path, ITERABLE, workers))
     assert seen.loaders[0].iterable
-    assert "repeats its samples" in held_knobs(seen, batch_is_free=False)["num_workers"]
+    assert told in held_knobs(seen, batch_is_free=False)["num_workers"]
 
 
 @pytest.mark.slow

@@ -24,6 +24,8 @@ from autotune.bursts.jobs.longest_samples import find_largest
 from autotune.bursts.jobs.trainer import evaluated
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs import WorkloadFacts, with_what_is_in_force
+from autotune.knobs.loader import REPEATED
+from autotune.recorder.attributes import REPEATING, held_by, is_generator
 from autotune.recorder.functions import Functions
 from autotune.timing.clock import Clock, clock_of
 from autotune.timing.loop import has_sparse_gradients, is_compiled, small_fraction, training_facts
@@ -119,10 +121,19 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         fixed_shapes=fixed_shapes,
         placeable_bytes=placeable_bytes,
         unplaceable_reason=unplaceable_reason,
+        copied_reason=_copied_reason(workload, is_constant=placeable_bytes is not None),
         largest_samples=largest,
         notes=(*(f"bursts leave out {note}" for note in workload.notes), *_lost(held, workload, optimizer)),
         fork_safe=True,
     )
+
+
+def _copied_reason(workload: Workload, *, is_constant: bool) -> str | None:
+    """Why copies of the data set in workers would not read what one process reads; None if nothing is seen."""
+    if isinstance(workload.dataset, IterableDataset):
+        return REPEATED
+    draws = not is_constant and any(map(is_generator, held_by(workload.dataset, workload.collate_fn)))
+    return REPEATING if draws else None
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import math
 import os
-import random
 import shutil
 import signal
 import sys
@@ -37,7 +36,7 @@ from ...torch_settings.naming import has_own_iterator, length_of, loader_key, st
 from ...torch_settings.process_settings import form_of
 from ...torch_settings.undo import Undo
 from .. import hooks
-from ..attributes import held_by
+from ..attributes import REPEATING, held_by, is_generator
 from ..changes import Changes
 from ..drawing import Indices, Own
 from ..effects import compiling
@@ -896,8 +895,8 @@ def why_no_workers(loader: DataLoader[Any], reading: OwnReading) -> str | None:
     if reading.has_changed(loader):
         return "the data set changes while it is read or trained on, which workers would not see"
     for part in held_by(loader.dataset, loader.collate_fn):
-        if isinstance(part, (random.Random, torch.Generator)) or type(part).__module__.startswith("numpy.random."):
-            return "the data set holds a generator of random numbers, whose copies in workers would repeat each other"
+        if is_generator(part):
+            return REPEATING
         if type(part).__module__.partition(".")[0] in CONNECTIONS:
             return f"the data set holds a {type(part).__qualname__}, which workers would share"
     return None
