@@ -48,12 +48,15 @@ class Effects:
     Args:
         changes: The changes; none of them is applied yet.
         device: The device that the script trains on.
+        steps_later: Whether an optimizer is known to step, if perhaps not in the first steps: gradients overflow until
+            a GradScaler has found its scale.
     """
 
-    def __init__(self, changes: Changes, device: str) -> None:
+    def __init__(self, changes: Changes, device: str, *, steps_later: bool = False) -> None:
         self._changes = changes
         self._changed = changes.changed
         self._device = device.partition(":")[0]
+        self._steps_later = steps_later
         self._graphs = compiled_graphs()
         self._dtypes: set[Any] = set()
         self._nodes: set[str] = set()
@@ -147,7 +150,7 @@ class Effects:
 
     def steps_by(self, form: str) -> str | None:
         """Whether optimizers stepped by the functions of a form."""
-        if not self._changes.switched:
+        if not self._changes.switched and not self._steps_later:
             return self._changes.refused_form or "no optimizer of torch stepped, so that none could be changed"
         if self._changes.refused_form is not None or form not in _FORMS:
             return self._changes.refused_form

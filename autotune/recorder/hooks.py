@@ -65,6 +65,11 @@ def on_backward(before: Callable[[torch.Tensor], None], after: Callable[[], None
     return _around(torch.Tensor, "backward", lambda loss, *_, **__: before(loss), lambda *_, **__: after())
 
 
+def on_scale(then: Callable[[torch.amp.GradScaler], None]) -> Undo:
+    """Calls ``then(scaler)`` after each scaling of a loss by a GradScaler."""
+    return _around(torch.amp.GradScaler, "scale", after=lambda scaler, *_, **__: then(scaler))
+
+
 def on_autocast(then: Callable[[str], None]) -> Undo:
     """Calls ``then(device)`` after each entry into autocast."""
     return _around(torch.autocast, "__enter__", after=lambda mode: then(mode.device))

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def after_import(name: str, then: Callable[[], None]) -> None:
-    """Calls a function as soon as a module has been imported: at once if it already is.
+    """Calls a function as soon as a module has been imported: at once if it already is, unless it is still loading.
 
     Errors of the function are only printed, so that the import does not fail.
     """
@@ -24,10 +24,30 @@ def after_import(name: str, then: Callable[[], None]) -> None:
         except Exception:  # noqa: BLE001 - of whatever kind
             traceback.print_exc()
 
-    if name in sys.modules:
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    if getattr(spec, "_initializing", False):  # it imports what calls this
+        spec.__class__ = _LoadingSpec
+        spec.__dict__.setdefault("waiting", []).append(lambda: after_import(name, then))
+    elif name in sys.modules:
         safely()
     else:
         sys.meta_path.insert(0, _AfterImport(name, safely))
+
+
+class _LoadingSpec(importlib.machinery.ModuleSpec):
+    """The spec of a module that is being loaded: when importlib marks in it that loading has ended, it calls functions.
+
+    Before any other line runs: ``from module import name`` has not looked up the name yet.
+    """
+
+    waiting: list[Callable[[], None]]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "_initializing" and not value:
+            self.__class__ = importlib.machinery.ModuleSpec  # type: ignore[assignment]
+            for then in self.__dict__.pop("waiting"):
+                then()
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

@@ -251,7 +251,7 @@ class Observer:
         if looks_for_padding and (padding := padding_of(batch)) is not None:
             self._padding.append(padding)
         self._turn_profile()
-        if self._marks and self._is_enough():
+        if self._draws_again and self._is_enough():
             self._finish()
 
     def _on_forward(self, model: Any, arguments: tuple[Any, ...]) -> None:
@@ -335,6 +335,11 @@ class Observer:
         """Whether training needs no further batch, as in a loop without a loader."""
         since = self._marks[-STEPS_OF_A_BATCH:]
         return not self._draws or (len(since) == STEPS_OF_A_BATCH and since[0] == len(self._draws))
+
+    @property
+    def _draws_again(self) -> bool:
+        """Whether a batch was drawn between two steps: several steps on the first batch do not show its loader."""
+        return bool(self._marks) and self._marks[-1] > self._marks[0]
 
     @property
     def _draws_feed(self) -> bool:

@@ -88,6 +88,7 @@ class Runner:
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._after_step)
         hooks.on_backward(self._before_backward, self._after_backward)
+        hooks.on_scale(self._on_scale)
         hooks.on_mode(self._on_mode)
         hooks.on_gradients_again(self._on_gradients_again)
         if not self._loop["loaders"]:
@@ -322,6 +323,10 @@ class Runner:
         self._feeding.trains()
         if self._gate is not None:
             self._gate.before_backward(loss)
+
+    def _on_scale(self, scaler: torch.amp.GradScaler) -> None:
+        if self._gate is not None:
+            self._gate.scale = scaler._scale
 
     def _on_mode(self, module: Any, training: bool) -> None:
         if self._gate is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import math
 import weakref
@@ -18,7 +19,7 @@ from ..timing.gate import Gate
 from ..timing.player import Player
 from ..timing.protocol import FIRST, Command
 from ..timing.usage import Looks
-from ..torch_settings.naming import weights_of
+from ..torch_settings.naming import models_of, weights_of
 from .changes import Changes
 from .effects import Effects
 from .ending import BEYOND_EPOCH, FIRST_STEPS, TRAINING, end_burst, has_ended
@@ -77,7 +78,7 @@ class ScriptPlayer(Player):
         self.is_patient = True  # a script may compile by itself
         if loop["ranks"] > 1:  # all restart or none: they cannot agree here on the slowest
             self.restart_limit_seconds = math.inf
-        self.effects = Effects(self.changes, loop["device"])
+        self.effects = Effects(self.changes, loop["device"], steps_later=loop["optimizers"] > 0)
         self._reads_batches = loop["reads_batches"]
         self._has_one_optimizer = loop["optimizers"] == 1
 
@@ -105,7 +106,9 @@ class ScriptPlayer(Player):
         super().restart(position)
 
     def _missing_updates(self, micro_batches: int) -> float:
-        return super()._missing_updates(micro_batches) if self._has_one_optimizer else 0.0
+        missing = super()._missing_updates(micro_batches) if self._has_one_optimizer else 0.0
+        # A loop that does not accumulate may step several times on a batch, all within the lap.
+        return missing if self._accumulation > 1 else max(0.0, missing)
 
     def close(self) -> None:
         """Ends its loaders, and the checks of its effects."""
@@ -132,6 +135,7 @@ class ScriptGate(Gate[ScriptPlayer]):
     Attributes:
         source: The source that the script draws from; None in a script without a loader.
         evaluation: Detects and times evaluation, which is no part of a block.
+        scale: The scale of the GradScaler that scaled the last loss; None if none did.
     """
 
     def __init__(
@@ -150,7 +154,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         self._wire = wire
         self._request = request
         self._loop = loop
-        self._models = models
+        self._models = [*map(weakref.ref, models)]
         self._wrapped = wrapped
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._doing = doing
@@ -160,6 +164,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         self.evaluation = Evaluation(wire.phase, self._synchronise, step_batches)
         self._gradients = Gradients(request["trace"]) if request["job"] == "numerics" else None
         self._trained_on, self._passed_at = True, 0
+        self.scale: torch.Tensor | None = None
 
     def begin(self) -> None:
         """Lets the first player join."""
@@ -169,8 +174,17 @@ class ScriptGate(Gate[ScriptPlayer]):
 
     def on_models(self, models: list[nn.Module]) -> None:
         """Notes the script's models once they are found."""
-        self._models = models
+        self._models = [*map(weakref.ref, models)]
         self.playing.changes.on_models(models)
+
+    def _find_more(self, optimizer: Optimizer) -> None:
+        """Notes further models that an optimizer steps: a script may make one for each task, as in cross validation."""
+        known = self._known_models
+        changed = {id(weight) for model in known for weight in model.parameters()}
+        if self._models and any(id(weight) not in changed for weight in weights_of(optimizer)):
+            gc.unfreeze()  # models made before the fork are not listed otherwise
+            found = models_of(optimizer, self._loop["models"])
+            self.on_models([*known, *(model for model in found if not any(model is one for one in known))])
 
     def before_draw(self) -> None:
         """Handles a draw: earlier batches have been trained on, unless the script draws all batches of a step first."""
@@ -194,6 +208,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         """Handles the moment before an optimizer steps."""
         if not any(reference() is optimizer for reference in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
+            self._find_more(optimizer)
         self.playing.changes.on_optimizer(optimizer)
         self.playing.effects.before_step()
         self.evaluation.trains()
@@ -215,12 +230,15 @@ class ScriptGate(Gate[ScriptPlayer]):
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Handles the start of a backward pass. A script that updates weights itself has done so since the last one."""
-        self.playing.last_loss = loss.detach() if loss.numel() == 1 else None
+        own = loss.detach()
+        if self.scale is not None:  # configs may differ in it
+            own = own / self.scale.to(own.device)
+        self.playing.last_loss = own if own.numel() == 1 else None
         self.playing.effects.before_backward(loss)
         self.evaluation.trains()
         self._trained_on = True
         if self._gradients is not None:
-            self._gradients.losses.append(loss.detach())
+            self._gradients.losses.append(own)
         if self._loop["updates_itself"] and not self._loop["loaders"]:
             if self._cycles:
                 self._pass_step()
@@ -298,12 +316,16 @@ class ScriptGate(Gate[ScriptPlayer]):
         changes = player.changes
         changes.on_process(self._device)
         changes.on_copies()
-        changes.on_models(self._models)
+        changes.on_models(self._known_models)
         for optimizer in self._known_optimizers:
             changes.on_optimizer(optimizer)
 
     def _trained(self) -> tuple[list[nn.Module], list[Optimizer]]:
-        return self._models, self._known_optimizers
+        return self._known_models, self._known_optimizers
+
+    @property
+    def _known_models(self) -> list[nn.Module]:
+        return [model for reference in self._models if (model := reference()) is not None]
 
     @property
     def _known_optimizers(self) -> list[Optimizer]:

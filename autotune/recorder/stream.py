@@ -183,6 +183,13 @@ class SeededReads:
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Attributes that workers' start-up sets, such as an open file, belong to the data set."""
+        if name in {"_dataset", "_seed", "last"}:
+            super().__setattr__(name, value)
+        else:
+            setattr(self._dataset, name, value)
+
     def __getitem__(self, index: Any) -> Any:
         return self._read(self._dataset.__getitem__, index)
 

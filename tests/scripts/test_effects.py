@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,10 +18,13 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome
 from autotune.recorder.changes import Changes
 from autotune.recorder.effects import Effects, of_loader
+from autotune.recorder.script_gate import ScriptGate
 from autotune.recorder.stream import Stream
 from autotune.scripts import ScriptIsolation
 from autotune.scripts.facts import baseline_of
+from autotune.torch_settings.naming import model_key
 from tests.example_scripts import START_SECONDS, alone, script
+from tests.scripts.test_script_clock import LOOP, Unwatched, Wire
 from tests.settings import settings_of
 
 DATA = TensorDataset(torch.zeros(32, 3, 8, 8), torch.zeros(32))
@@ -182,6 +187,30 @@ def test_batches_that_cannot_be_pinned_are_told() -> None:
     assert found == {"pin_memory": "no tensor of its batches is page-locked: their class has no pin_memory()"}
 
 
+def test_each_model_that_a_script_trains_in_a_burst_is_changed() -> None:
+    """As in cross validation; a weight of a loss, which has an optimizer of its own, changes nothing; none is kept."""
+    models = [Net(), Net()]
+    baseline = TrainConfig()
+    request = {
+        "job": "host",
+        "changes": changes_of(baseline.replace(memory_format="channels_last"), baseline),
+        "plan": {"part": "all", "frees": False},
+        "seed": 0,
+        "trace": None,
+        "asked_at": 0.0,
+    }
+    loop = {**LOOP, "device": "cpu", "loaders": [], "models": [model_key(models[0])]}
+    found, watch = models[:1], cast("Any", Unwatched())
+    gate = ScriptGate(cast("Any", Wire(1)), request, loop, found, [], torch.device("cpu"), watch, ["trains"])
+    gate.begin()
+    for weights in (models[0].parameters(), [nn.Parameter(torch.ones(1))], models[1].parameters()):
+        gate.before_step(torch.optim.SGD(weights, 0.1))
+    assert [model.body[0].weight.is_contiguous(memory_format=torch.channels_last) for model in models] == [True, True]
+    last = weakref.ref(models.pop())
+    gc.collect()
+    assert last() is None
+
+
 @pytest.mark.slow
 def test_a_burst_whose_change_the_script_takes_back_is_unsupported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -194,6 +223,18 @@ def test_a_burst_whose_change_the_script_takes_back_is_unsupported(
     assert burst.outcome is Outcome.UNSUPPORTED
     assert burst.without_effect == ("num_threads",)
     assert burst.reason == "num_threads did not come into effect: the script itself sets it to 2"
+
+
+@pytest.mark.slow
+def test_an_optimizer_that_does_not_step_at_first_is_changed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where gradients overflow until a GradScaler has found its scale; a look has seen the optimizer step."""
+    monkeypatch.chdir(tmp_path)
+    with ScriptIsolation(script("scaled", "1024")) as isolation:
+        isolation.start(START_SECONDS)
+        burst = alone(isolation, optimizer_impl="fused")
+    assert burst.outcome is Outcome.OK, burst.reason
 
 
 @pytest.mark.slow

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,31 @@ def test_a_module_that_is_only_looked_for_is_still_waited_for(tmp_path: Path, mo
     module = importlib.import_module("looked_for_at_first")
     assert (came, module.VALUE) == ([True], 1)
     assert "Telling" not in type(module.__loader__).__name__
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["", "fails at first"])
+def test_a_module_that_is_being_imported_is_waited_for(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the one of safetensors, which imports torch, upon which the recorder begins."""
+    module = f"begins_with_torch_{fails}"
+    (tmp_path / f"{module}.py").write_text("import sys\nsys.begins()\nVALUE = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    came: list[int] = []
+
+    def begins() -> None:
+        monkeypatch.setattr(sys, "begins", lambda: None)
+        for _ in range(2):
+            after_import(module, lambda: came.append(sys.modules[module].VALUE))
+        if fails:
+            raise ImportError
+
+    monkeypatch.setattr(sys, "begins", begins, raising=False)
+    with pytest.raises(ImportError) if fails else contextlib.nullcontext():
+        importlib.import_module(module)
+    assert came == ([] if fails else [1, 1])
+    spec = importlib.import_module(module).__spec__
+    assert (came, type(spec), capsys.readouterr().err) == ([1, 1], ModuleSpec, "")
 
 
 def test_an_error_that_another_hook_has_taken_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

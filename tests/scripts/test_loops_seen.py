@@ -40,6 +40,25 @@ def closure():
 for _ in range(20_000):
     optimizer.step(closure)
 """
+STEPS_ON_A_BATCH = """
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x, y in DataLoader(data(8192), batch_size=32):
+    for _ in range({steps}):
+        step(model, optimizer, x, y)
+"""
+LBFGS_OVER_A_LOADER = """
+model = net()
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1)
+for x, y in DataLoader(data(8192), batch_size=32):
+    def closure():
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+"""
 BY_FORWARD = """
 class Layer(nn.Linear):
     def forward(self, x):
@@ -128,6 +147,20 @@ def test_an_optimizer_that_computes_gradients_several_times_a_step_is_named(tmp_
     assert (seen.optimizer, seen.updates_itself) == ("LBFGS", True)
     assert "LBFGS computes gradients several times a step" in notes_on(seen)[0]
     assert held_knobs(seen, batch_is_free=False)["precision"] == "the script chooses float64 itself"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [*(STEPS_ON_A_BATCH.format(steps=steps) for steps in (2, 4, 8)), LBFGS_OVER_A_LOADER],
+    ids=["2 steps", "4 steps", "8 steps", "LBFGS"],
+)
+def test_a_loader_is_seen_where_each_batch_is_trained_on_several_times(
+    text: str, tmp_path: Path, seen_in: SeenIn
+) -> None:
+    """As in adversarial training: a batch may outlast the steps that are enough."""
+    seen = seen_in(written(tmp_path, text))
+    assert [loader.arguments["batch_size"] for loader in seen.loaders] == [32]
+    assert (seen.accumulation, seen.updates_itself) == (1, False)
 
 
 def test_a_model_that_is_called_past_the_hooks_is_not_taken_for_compiled(tmp_path: Path, seen_in: SeenIn) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from autotune.bursts.runner import ProcessRunner
 from autotune.errors import WorkloadError
@@ -33,6 +33,25 @@ class Noisy(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.full((2,), float(index)) + torch.rand(2)
+
+
+class Opened(Dataset[torch.Tensor]):
+    """Read through a handle that each worker opens for itself, as torch's guide to workers and HDF5's do."""
+
+    handle: range
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(self.handle[index])
+
+
+def opens(_: int) -> None:
+    """Starts a worker."""
+    worker = get_worker_info()
+    assert worker is not None
+    worker.dataset.handle = range(24)  # type: ignore[attr-defined]
 
 
 def never(*_: object) -> Agreement:
@@ -118,6 +137,19 @@ def test_samples_draw_the_same_random_numbers_in_every_process() -> None:
     assert drawn(False) != drawn(False, **workers)
 
 
+def test_what_a_worker_sets_on_its_data_set_is_there_when_it_reads() -> None:
+    """Though samples are read with seeds."""
+    loader = DataLoader(Opened(), batch_size=4, num_workers=1, worker_init_fn=opens)
+
+    def losses(point: Point) -> tuple[float, ...]:
+        changes = {"num_workers": max(1, point.config.num_workers)}
+        stream = Stream(loader, Changes({"loader": changes}), 0, seeds_reading=True)
+        return tuple(batch.sum().item() for _, batch in itertools.islice(stream, 6))
+
+    verdict = judge(losses)[0].check(FED, 6, 1.0)
+    assert (verdict.outcome, verdict.steps) == ("unchanged", 6), verdict.reason
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "outcome", "told"),
@@ -154,3 +186,17 @@ def test_a_script_in_half_precision_is_compared_with_itself(tmp_path: Path, monk
     assert 0.99 < agreement.candidate.cosine < 1 - 1e-9
     assert len(agreement.candidate.losses) == 5
     assert agreement.candidate.gradient_norm == pytest.approx(agreement.reference.gradient_norm, rel=0.1)
+
+
+@pytest.mark.slow
+def test_losses_are_those_before_a_scaler_scales_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A config whose gradients overflow once more than others has another scale, but the same losses."""
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for scale in ("1024", "512"):
+        with ScriptIsolation(script("scaled", scale)) as isolation:
+            isolation.start(START_SECONDS)
+            runner = ProcessRunner(isolation, "cpu")
+            found.append(runner.losses(Point(config=runner.check(START_SECONDS).baseline), 5, 60.0))
+    assert found[0] == found[1]
+    assert 1.0 < found[0][0] < 3.0

@@ -86,7 +86,9 @@ def _end() -> None:
     raise BurstEnded
 
 
-def laps_of(device: Device, batches: int, step: float, fetch: float, update: float, accumulation: int) -> list[Lap]:
+def laps_of(
+    device: Device, batches: int, step: float, fetch: float, update: float, accumulation: int, repeats: int = 1
+) -> list[Lap]:
     """Blocks of a script that takes these seconds for a batch, to fetch it, and for a step of its optimizer."""
     wire = Wire(BATCH * batches)
     loop = {**LOOP, "accumulation": accumulation}
@@ -113,28 +115,30 @@ def laps_of(device: Device, batches: int, step: float, fetch: float, update: flo
     gate.begin()
     with contextlib.suppress(BurstEnded):
         for number, _ in enumerate(source, start=1):
-            gate.before_backward((2 * weight).sum())
-            device.launch(step)
-            if number % accumulation == 0:
-                gate.before_step(optimizer)
-                device.launch(update)
-                gate.after_step(optimizer)
+            for _ in range(repeats):
+                gate.before_backward((2 * weight).sum())
+                device.launch(step)
+                if number % accumulation == 0:
+                    gate.before_step(optimizer)
+                    device.launch(update)
+                    gate.after_step(optimizer)
     return [Lap(**block["lap"]) for block in wire.blocks]
 
 
 @pytest.mark.parametrize(
-    ("fetch", "update", "accumulation", "seconds", "waiting"),
+    ("fetch", "update", "accumulation", "repeats", "seconds", "waiting"),
     [
-        pytest.param(0.04, 0.0, 1, 0.1, 0.0, id="fetching beside computing"),
-        pytest.param(0.15, 0.0, 1, 0.15, 1 / 3, id="the device waits for data"),
-        pytest.param(0.0, 0.5, 10, 0.15, 0.0, id="parts of a step"),
+        pytest.param(0.04, 0.0, 1, 1, 0.1, 0.0, id="fetching beside computing"),
+        pytest.param(0.15, 0.0, 1, 1, 0.15, 1 / 3, id="the device waits for data"),
+        pytest.param(0.0, 0.5, 10, 1, 0.15, 0.0, id="parts of a step"),
+        pytest.param(0.0, 0.05, 1, 4, 0.6, 0.0, id="several steps on a batch"),
     ],
 )
 def test_a_script_is_timed_by_the_devices_queue(
-    device: Device, fetch: float, update: float, accumulation: int, seconds: float, waiting: float
+    device: Device, fetch: float, update: float, accumulation: int, repeats: int, seconds: float, waiting: float
 ) -> None:
     """Steps of 0.1 s: fetching is hidden, only the device's own waits count, and parts pay their share of the step."""
-    for lap in laps_of(device, 3, 0.1, fetch, update, accumulation)[1:]:
+    for lap in laps_of(device, 3, 0.1, fetch, update, accumulation, repeats)[1:]:
         assert lap.seconds / lap.batches == pytest.approx(seconds, rel=0.03)
         assert lap.wait_seconds / lap.seconds == pytest.approx(waiting, abs=0.03)
 
