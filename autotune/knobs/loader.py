@@ -30,10 +30,7 @@ _READING_SHARE, _SHORT_READING_SECONDS = 0.02, 2.5
 search, and one in each round of the proof, of which there are about a dozen in ten minutes. A short reading is worth it
 in any budget: three searches of 30 s over a table that takes 2 s to read found 1.75, 1.89 and 2.04 x, one without it
 1.29 x. Otherwise not tuned."""
-REPEATED = (
-    "an iterable data set repeats its samples in every worker unless it shards them itself; "
-    "if it does, name num_workers with --only, or give the baseline workers"
-)
+REPEATED = "an iterable data set repeats its samples in every worker unless it shards them itself"
 _OWN_MEMORY: Set[DeviceKind] = frozenset({"cuda", "rocm"})
 MOST_PROCESSES = 4096
 """More than the CPUs of any machine. Higher pins would start too many processes or threads."""
@@ -81,11 +78,8 @@ def worker_counts(context: SearchContext) -> tuple[int, ...]:
 def _workers(context: SearchContext) -> Choices | str:
     """Processes that load data, within the CPU budget, the worker limit, and the shared memory."""
     facts = context.facts
-    if facts.baseline.num_workers == 0 and "num_workers" not in context.requested:
-        if facts.copied_reason is not None:
-            return facts.copied_reason
-        if facts.samples is None:
-            return REPEATED
+    if facts.copied_reason and facts.baseline.num_workers == 0 and "num_workers" not in context.requested:
+        return f"{facts.copied_reason}; to try workers all the same, name num_workers with --only"
     cpu = context.hardware.cpu
     why = cpu.budget_reason or f"{cpu.budget} CPUs are usable"
     limit = f"at most {context.worker_limit} ({'as asked' if context.worker_limit < cpu.budget else why})"
@@ -221,7 +215,7 @@ KNOBS = (
     Knob(
         name="num_workers", scope="loader", while_training="neutral",
         why="processes load data beside training, which otherwise waits for it",
-        when="within the CPUs, what a pin allows, memory and /dev/shm; for iterable data of a `build()` that has some",
+        when="within the CPUs, a pin, memory and /dev/shm; for iterable data only in a `build()` that has workers",
         candidates=_workers, prefers=_preferred_workers, priority={"gpu": 40, "cpu": 50}, guide=30, scale="linear",
         part="loader", affects={"host memory", "waiting batches", "cores"}, dataloader_argument="num_workers",
         most=MOST_PROCESSES, meets=("num_threads",),

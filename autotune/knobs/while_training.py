@@ -72,7 +72,7 @@ class LiveFacts(Stored):
         return WorkloadFacts(
             target="", name="", fingerprint="", parameters=0, has_images=False, fork_safe=False, baseline=baseline,
             model=ModelFacts(name="", tensors=0, weights=0, shapes="", optimizer=None), optimizer_impls=self.forms,
-            samples=None if own.get("iterable") else own.get("samples"), batch_bytes=self.batch_bytes,
+            samples=own.get("samples"), batch_bytes=self.batch_bytes,
             sample_seconds=self.read_seconds / baseline.batch_size, has_attention=self.attention,
             step_seconds=self.step_seconds * (1 - self.wait_share) or None, fixed_shapes=self.fixed_shapes,
         )  # fmt: skip

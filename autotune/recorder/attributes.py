@@ -6,6 +6,7 @@ import contextlib
 import dis
 import functools
 import itertools
+import pickle
 import random
 import sys
 import types
@@ -23,7 +24,10 @@ MOST_PARTS = 100_000
 """Most objects within a data set that are checked at each epoch: they take a few tenths of a second."""
 GROWN_SHARE = 0.25
 """Smallest growth that counts, per drawn sample: some samples may have been there already. Not tuned."""
-REPEATING = "the data set holds a generator of random numbers, whose copies in workers would repeat each other"
+REPEATING = (
+    "reading draws from a generator of random numbers that the data set or its collation holds: "
+    "copies of it in workers would repeat each other"
+)
 _PLAIN = (int, float, str, bytes)
 _ATOMS = {int, float, str, bytes, bool, complex, type(None)}
 _ITEMS: tuple[tuple[Any, Any], ...] = (
@@ -31,8 +35,8 @@ _ITEMS: tuple[tuple[Any, Any], ...] = (
 )  # fmt: skip
 _HOLDING = tuple(kind for kind, _ in _ITEMS)
 _CLOSED = (types.ModuleType, types.BuiltinFunctionType)
-_FOREIGN = {"logging", "threading", "multiprocessing", "weakref"}
-"""Packages whose objects hold no data, but refer to the whole process."""
+_FOREIGN = {"logging", "threading", "multiprocessing", "weakref", "lightning", "pytorch_lightning"}
+"""Packages whose objects hold no data, but refer to the whole process: a LightningDataModule refers to its Trainer."""
 _LIBRARIES = sys.stdlib_module_names | {"torch", "autotune"}
 
 
@@ -132,19 +136,57 @@ def held_by(*holders: Any) -> Iterator[Any]:
                 waiting += reversed(_parts(part))
 
 
-def is_generator(part: Any) -> bool:
-    """Whether an object generates random numbers, so that each worker has a copy of its own."""
-    return isinstance(part, (random.Random, torch.Generator)) or type(part).__module__.startswith("numpy.random.")
+class OwnDraws:
+    """Detects whether reading draws from generators of random numbers that a data set or its collation holds.
+
+    Torch seeds the global generators of torch, Python and NumPy in each worker, but not these.
+
+    Args:
+        holders: The data set, and what collates.
+    """
+
+    def __init__(self, *holders: Any) -> None:
+        self._states = [(part, _state_of(part)) for part in held_by(*holders) if _is_own_generator(part)]
+
+    @property
+    def are_seen(self) -> bool:
+        """Whether any of them has been drawn from."""
+        return any(_state_of(part) != state for part, state in self._states)
+
+
+def _is_own_generator(part: Any) -> bool:
+    if not isinstance(part, (random.Random, torch.Generator)):
+        return type(part).__module__.startswith("numpy.random.") and part is not _global_of(
+            "numpy.random.mtrand", "_rand"
+        )
+    return part is not torch.default_generator and part is not _global_of("random", "_inst")
+
+
+def _global_of(module: str, name: str) -> Any:
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _state_of(generator: Any) -> bytes | None:
+    """The state of a generator; None if it cannot tell."""
+    with contextlib.suppress(Exception):
+        is_torch = isinstance(generator, torch.Generator)
+        return generator.get_state().numpy().tobytes() if is_torch else pickle.dumps(generator)
+    return None
 
 
 def _parts(holder: Any) -> list[Any]:
     """The attributes and items that may change without their holder."""
     kind = type(holder)
-    if issubclass(kind, (*_CLOSED, torch.Tensor)) or kind.__module__.partition(".")[0] in _FOREIGN:
+    if _is_closed(kind) or issubclass(kind, torch.Tensor):
         return []
     items = _items(holder)
     classes = [one for one in kind.__mro__ if not _is_of_library(one)]
     return [*_attributes(holder).values(), *([] if _are_plain(items) else items), *classes]
+
+
+def _is_closed(kind: type) -> bool:
+    """Whether objects of a type are not looked into."""
+    return issubclass(kind, _CLOSED) or kind.__module__.partition(".")[0] in _FOREIGN
 
 
 def _items(holder: Any) -> list[Any]:
@@ -228,7 +270,7 @@ def _kept(value: Any) -> Any:
         kind = type(value)
         if isinstance(value, torch.Tensor):
             return value, *_of_tensor(value)
-        if issubclass(kind, _CLOSED):
+        if _is_closed(kind):
             return value
         if issubclass(kind, _HOLDING) or _attributes(value):
             items, own = _items(value), _attributes(value)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..timing.loop import UNKNOWN_READING
 from ..torch_settings.naming import length_of, loader_key
-from .attributes import REPEATING, held_by, is_generator
+from .attributes import REPEATING, OwnDraws
 from .batches import Watched
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ class Pass:
         self.trains = self.evaluates = False
         self.is_over = self.is_cycled = False
         self._iterator: Callable[[], Watched | None] = lambda: None
+        self._draws = None if loader.num_workers else OwnDraws(loader.dataset, loader.collate_fn)
+
+    @property
+    def draws_own(self) -> bool:
+        """Whether reading has drawn from generators of random numbers that the data set holds; False with workers."""
+        return self._draws is not None and self._draws.are_seen
 
     @property
     def only_evaluates(self) -> bool:
@@ -192,14 +198,13 @@ class Passes:
         own = [one for one in fed if merged_ids.get(id(one.loader)) == loader]
         before = [one for one in own if one.places[0] < first_step]
         goes_on = [one for one in before if one.places[-1] >= first_step]
-        read = own[-1].loader
         return {
             "passed": (goes_on or before[-1:] or own)[0].alike_before,
             "begun_anew": sum(
                 later.places[0] >= first_step and not former.is_whole for former, later in itertools.pairwise(own)
             ),
             "is_cycled": any(one.is_cycled for one in own),
-            "copied": REPEATING if any(map(is_generator, held_by(read.dataset, read.collate_fn))) else None,
+            "copied": REPEATING if any(one.draws_own for one in own) else None,
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.knobs import KNOBS, affecting
+from autotune.knobs.loader import REPEATED
 from autotune.scripts.seen import SeenLoader, SeenScript
 
 BEGUN_ANEW = 2
@@ -36,8 +37,7 @@ def _held_in_loader(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
         held["num_workers"] = (
             "another number of workers would change the order of an iterable data set's samples"
             if seen.loaders[0].arguments["num_workers"]
-            else "an iterable data set repeats its samples in every worker unless it shards them itself; "
-            "if it does, give the script workers, whose number is then kept"
+            else f"{REPEATED}; if it does, give the script workers, whose number is then kept"
         )
     if (reason := _why_not_loaded(seen.loaders)) is not None:
         held |= {name: reason for name, knob in KNOBS.items() if knob.dataloader_argument and knob.part == "loader"}

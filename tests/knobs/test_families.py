@@ -12,6 +12,7 @@ from autotune.hardware.model import Gpu, Hardware
 from autotune.knobs.batch import divisors, spread
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig
 from autotune.knobs.facts import WorkloadFacts
+from autotune.knobs.loader import REPEATED
 from autotune.knobs.registry import idle_knobs
 from tests.hardware.readings import I5_9400F, SAPPHIRE_RAPIDS, HostSpec, hardware_of, rtx_2070
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
@@ -115,7 +116,7 @@ def test_every_knob_is_accounted_for(
         ("sdpa_backend", make_facts(has_attention=False)),
         ("cudnn_benchmark", make_facts(fixed_shapes=False)),
         ("optimizer_impl", make_facts(optimizer_impls=("default",))),
-        ("num_workers", make_facts(samples=None)),
+        ("num_workers", make_facts(copied_reason=REPEATED)),
     ],
 )
 def test_knob_that_the_workload_gives_no_use(knob: str, facts: WorkloadFacts) -> None:
@@ -308,11 +309,11 @@ def test_own_value_is_always_among_the_choices() -> None:
 
 def test_iterable_data_set_gets_workers_only_on_request() -> None:
     """Without sharding each worker would repeat every sample: faster, and wrong."""
-    facts = make_facts(samples=None)
+    facts = make_facts(copied_reason=REPEATED)
     assert "repeats its samples" in space_of(gpu_machine(), facts).skipped["num_workers"]
     assert all(config.num_workers == 0 for config in space_of(gpu_machine(), facts).suggested())
     assert "num_workers" in space_of(gpu_machine(), facts, only=["num_workers"]).choices
-    assert "num_workers" in space_of(gpu_machine(), make_facts(samples=None, num_workers=2)).choices
+    assert "num_workers" in space_of(gpu_machine(), make_facts(copied_reason=REPEATED, num_workers=2)).choices
 
 
 def test_flash_attention_needs_ampere() -> None:

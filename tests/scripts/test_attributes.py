@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections import Counter, deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from autotune.recorder.attributes import Attributes
+from autotune.recorder.attributes import Attributes, OwnDraws
 
 
 class Rows(Dataset[int]):
@@ -215,3 +216,32 @@ def test_a_trainer_whose_method_collates_is_not_looked_into() -> None:
     with torch.no_grad():
         trainer.model.weight.add_(1)
     assert Attributes(rows, collate).are_as(former)
+
+
+OWN: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "Python's": (random.Random(0), random.Random.random),
+    "NumPy's": (np.random.default_rng(0), np.random.Generator.normal),
+    "NumPy's former": (np.random.RandomState(0), np.random.RandomState.normal),
+    "torch's": (torch.Generator(), lambda generator: torch.rand((), generator=generator)),
+}
+
+
+@pytest.mark.parametrize("own", OWN)
+def test_draws_from_a_generator_of_the_data_sets_own_are_seen(own: str) -> None:
+    """One that only made the data, before it is read, repeats nothing."""
+    generator, draw = OWN[own]
+    draws = OwnDraws(SimpleNamespace(transform=[SimpleNamespace(generator=generator)]))
+    assert not draws.are_seen
+    draw(generator)
+    assert draws.are_seen
+
+
+def test_draws_from_the_generators_that_torch_seeds_in_workers_are_not_own() -> None:
+    """A data set may refer to them too."""
+    draws = OwnDraws(
+        SimpleNamespace(choose=random.choice, other=np.random.mtrand._rand, torchs=torch.default_generator)
+    )
+    random.choice("ab")
+    np.random.mtrand._rand.normal()
+    torch.rand(())
+    assert not draws.are_seen

@@ -306,7 +306,7 @@ for _ in range(2000):
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [(CACHING, "keeps what it has read"), (AUGMENTING, "holds a generator of random numbers")],
+    [(CACHING, "keeps what it has read"), (AUGMENTING, "would repeat each other")],
     ids=["caching", "augmenting"],
 )
 def test_workers_are_held_where_each_would_have_a_copy_of_what_changes(

@@ -25,7 +25,7 @@ from autotune.bursts.jobs.trainer import evaluated
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs import WorkloadFacts, with_what_is_in_force
 from autotune.knobs.loader import REPEATED
-from autotune.recorder.attributes import REPEATING, held_by, is_generator
+from autotune.recorder.attributes import REPEATING, OwnDraws
 from autotune.recorder.functions import Functions
 from autotune.timing.clock import Clock, clock_of
 from autotune.timing.loop import has_sparse_gradients, is_compiled, small_fraction, training_facts
@@ -64,6 +64,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     tuned = Tuned(config.eager.replace(num_workers=0, data_placement="loader"), device=device)
     with _blaming(f"{target}: torch's DataLoader refuses the dataset or the sampler"):
         Feed(workload, tuned)  # for example, a sampler for an iterable dataset
+    own_draws = OwnDraws(workload.dataset, workload.collate_fn)
     read_before = _bytes_read()
     looked_at = max(1, config.batch_size >> halvings)
     drawn = draw_samples(workload)
@@ -71,6 +72,8 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     sample_file_bytes = (_bytes_read() - read_before) // len(samples)
     batch_samples = samples[:looked_at]
     batch = _collate(workload, batch_samples, target)
+    repeating = REPEATING if own_draws.are_seen else None
+    copied_reason = REPEATED if isinstance(workload.dataset, IterableDataset) else repeating
     optimizer = _make_optimizer(workload, target)
     held = _held(workload, optimizer)
     tuned.prepare(workload.model, optimizer)
@@ -121,19 +124,11 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         fixed_shapes=fixed_shapes,
         placeable_bytes=placeable_bytes,
         unplaceable_reason=unplaceable_reason,
-        copied_reason=_copied_reason(workload, is_constant=placeable_bytes is not None),
+        copied_reason=copied_reason,
         largest_samples=largest,
         notes=(*(f"bursts leave out {note}" for note in workload.notes), *_lost(held, workload, optimizer)),
         fork_safe=True,
     )
-
-
-def _copied_reason(workload: Workload, *, is_constant: bool) -> str | None:
-    """Why copies of the data set in workers would not read what one process reads; None if nothing is seen."""
-    if isinstance(workload.dataset, IterableDataset):
-        return REPEATED
-    draws = not is_constant and any(map(is_generator, held_by(workload.dataset, workload.collate_fn)))
-    return REPEATING if draws else None
 
 
 @contextlib.contextmanager

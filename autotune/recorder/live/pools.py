@@ -24,7 +24,7 @@ from torch.utils.data._utils import signal_handling
 
 from ...sandbox.system import KILL
 from ...torch_settings.naming import length_of, queue_of
-from ..attributes import Attributes
+from ..attributes import Attributes, OwnDraws
 from ..batches import Batches
 from ..drawing import Indices, copied, random_states
 from ..stream import ITERATE
@@ -345,17 +345,24 @@ class OwnReading:
         self._generators: list[Any] = []
         self._places: dict[str, int] = {}
         self._looks = False
-        self._held: weakref.WeakKeyDictionary[DataLoader[Any], Attributes] = weakref.WeakKeyDictionary()
+        self._held: weakref.WeakKeyDictionary[DataLoader[Any], tuple[Attributes, OwnDraws]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def hold(self, loader: DataLoader[Any]) -> None:
         """Keeps what a loader's data set holds after its first batch: some of it may be made then."""
         if loader not in self._held:
-            self._held[loader] = Attributes(loader.dataset, loader.collate_fn)
+            holders = loader.dataset, loader.collate_fn
+            self._held[loader] = Attributes(*holders), OwnDraws(*holders)
 
     def has_changed(self, loader: DataLoader[Any]) -> bool:
         """Whether its data set, or what collates, holds something else since."""
         former = self._held.get(loader)
-        return former is not None and not Attributes(loader.dataset, loader.collate_fn).are_as(former)
+        return former is not None and not Attributes(loader.dataset, loader.collate_fn).are_as(former[0])
+
+    def draws_own(self, loader: DataLoader[Any]) -> bool:
+        """Whether reading has drawn from generators of random numbers that its data set holds."""
+        return loader in self._held and self._held[loader][1].are_seen
 
     def before(self) -> None:
         """A batch is about to be read."""

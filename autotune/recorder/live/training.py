@@ -36,7 +36,7 @@ from ...torch_settings.naming import has_own_iterator, length_of, loader_key, st
 from ...torch_settings.process_settings import form_of
 from ...torch_settings.undo import Undo
 from .. import hooks
-from ..attributes import REPEATING, held_by, is_generator
+from ..attributes import REPEATING, held_by
 from ..changes import Changes
 from ..drawing import Indices, Own
 from ..effects import compiling
@@ -894,9 +894,9 @@ def why_no_workers(loader: DataLoader[Any], reading: OwnReading) -> str | None:
         return "workers would be started anew here, and run the script's own lines again"
     if reading.has_changed(loader):
         return "the data set changes while it is read or trained on, which workers would not see"
+    if reading.draws_own(loader):
+        return REPEATING
     for part in held_by(loader.dataset, loader.collate_fn):
-        if is_generator(part):
-            return REPEATING
         if type(part).__module__.partition(".")[0] in CONNECTIONS:
             return f"the data set holds a {type(part).__qualname__}, which workers would share"
     return None
