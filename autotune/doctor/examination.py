@@ -15,7 +15,7 @@ from autotune.hardware import DeviceKind, Hardware
 
 Check = Callable[[Clinic], Iterator[Finding]]
 QUICK: tuple[Check, ...] = (limits.open_files, limits.shared_memory, limits.host_memory, limits.processes)
-"""The checks that take no time; the first tuning on an unexamined machine runs them."""
+"""The checks that take no time; each tuning runs them."""
 POINTS: dict[Check, int] = {
     features.peak: 1, memory.running_out: 2, memory.cap: 2, memory.nothing_left: 2, timing.busy_fraction: 2,
     features.arithmetic: 2, limits.telemetry: 3, memory.itself: 4, timing.truth: 5, timing.scripts: 5,

@@ -146,13 +146,13 @@ def examination_of(hardware: Hardware, device: DeviceKind, findings: Sequence[Fi
 
 
 def known_examination(folder: Path, hardware: Hardware, device: DeviceKind) -> Examination | None:
-    """The stored examination of a device; None if there is none, or the driver or torch has changed since."""
+    """The stored examination of a device; None if there is none, or the machine, driver or torch is another."""
     try:
         stored = Examination.model_validate_json(examination_path(folder, device).read_bytes())
     except (OSError, ValidationError):
         return None
-    same = (device, _driver(hardware, device), hardware.software.torch)
-    return stored if (stored.device, stored.driver, stored.torch) == same else None
+    same = (hardware.machine(device), device, _driver(hardware, device), hardware.software.torch)
+    return stored if (stored.machine, stored.device, stored.driver, stored.torch) == same else None
 
 
 def examination_path(folder: Path, device: DeviceKind) -> Path:

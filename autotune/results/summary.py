@@ -290,17 +290,18 @@ def proof_texts(result: Result) -> list[str]:
 
 def verdict(result: Result) -> Verdict:
     """Whether there is a confirmed speed-up: the figure, or the reason why there is none."""
-    speedup = result.speedup
+    speedup, objective = result.speedup, result.objective
+    gained = "confirmed " + ("speed-up" if objective.is_rate else f"gain in {objective.name.replace('_', ' ')}")
     if speedup is None:
         reason = result.speedup_reason or "it was not measured in pairs"
-        return Verdict(confirmed=False, words="no confirmed speed-up", reason=reason)
+        return Verdict(confirmed=False, words=f"no {gained}", reason=reason)
     gain = f"{ratio_text(speedup.ratio)} ({spread_text(speedup)})"
     if speedup.confirmed:
         reason = "; ".join(filter(None, (gain, _beside_others(result))))
-        return Verdict(confirmed=True, words="confirmed speed-up", reason=reason)
+        return Verdict(confirmed=True, words=gained, reason=reason)
     doubt = "the interval includes 1" if speedup.ci95.low <= 1 else "the interval comes close to 1"
     reason = f"{gain}; {result.speedup_reason or f'{doubt}, so there may be no gain'}"
-    return Verdict(confirmed=False, words="no confirmed speed-up", reason=reason)
+    return Verdict(confirmed=False, words=f"no {gained}", reason=reason)
 
 
 def _beside_others(result: Result) -> str | None:
@@ -472,6 +473,8 @@ def scaling_text(result: Result) -> str | None:
         speeds.append(f"{step.ranks}: {ratio_text(step.speed or 0)}" + (f" ({percent(share)})" if share else ""))
     ranks = result.best.config.ranks
     advice = "" if scaling.paying == ranks else f"; more than {scaling.paying} bring no certain gain"
+    if scaling.trained[-1].ranks != ranks:
+        advice = f"; {ranks} were not measured"
     return f"speed by ranks, and efficiency of each: {', '.join(speeds)}{advice}"
 
 

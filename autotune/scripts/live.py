@@ -204,6 +204,7 @@ def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScri
         record: The description by which `launch` finds the training loop again.
     """
     facts, trials, is_over = facts_of(seen, script), tuple(_trials(story)), story.over is not None
+    software = hardware.software.model_copy(update={"torch": seen.source["here"]["torch"]})  # with its build
     device = cast("DeviceKind", "rocm" if seen.device == "cuda" and "rocm" in hardware.devices else seen.device)
     speedup = _speedup(story)
     waiting, allowed = (story.facts.wait_share, story.facts.allowed) if story.facts is not None else (None, ())
@@ -211,8 +212,8 @@ def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScri
         status="complete" if is_over else "partial",
         created=datetime.now(timezone.utc),
         workload=WorkloadRecord.of(facts, {}, record),
-        hardware=hardware,
-        software=hardware.software.model_copy(update={"autotune": __version__}),
+        hardware=hardware.model_copy(update={"software": software}),
+        software=software.model_copy(update={"autotune": __version__}),
         baseline=Side(config=facts.baseline, measurement=_measured(story, {}, seen, facts)),
         best=Side(
             config=facts.baseline.replace(**story.won), measurement=_measured(story, story.won, seen, facts)

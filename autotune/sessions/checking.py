@@ -120,5 +120,6 @@ def judge_check(result: Result, target: str, cross: Cross) -> Check:
     if claimed is not None and measured.ratio < (1 - DRIFT) * claimed.ratio and measured.ci95.high < claimed.ci95.low:
         return check("drifted", "the tuned config gains less than the file says")
     if measured.ci95.high < 1:
-        return check("drifted", "the tuned config is slower than the baseline here")
+        worse = "slower" if result.objective.is_rate else "worse"
+        return check("drifted", f"the tuned config is {worse} than the baseline here")
     return check("holds", "the tuned config gains what the file says, within the error of a few rounds")

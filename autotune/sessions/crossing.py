@@ -28,13 +28,13 @@ from autotune.measuring import (
 from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
 from autotune.results.files import OtherKindError
 from autotune.results.result import Result, Side, WorkloadRecord, read_result
-from autotune.scripts import Script
+from autotune.scripts import Script, ScriptIsolation
 from autotune.search.costs import Costs
 from autotune.search.interrupts import Stop
 from autotune.search.rounds import confirm, round_of
 from autotune.search.stopping import Budget, plan_for, round_plan
 from autotune.search.trials import Trial
-from autotune.sessions.opening import opened
+from autotune.sessions.opening import as_trained, opened
 from autotune.sessions.options import missing_device, require_energy
 
 PROBE_SECONDS = 20.0
@@ -94,11 +94,14 @@ def cross_result(
     arguments = {name for read in results_read for side in (read.baseline, read.best) for name in side.parameters}
     if isinstance(target, Script):
         progress.note(f"the command that runs: {target.text}")
-    on_gpu = source.best.config.ranks == 1  # several ranks use all GPUs
+    # Several ranks use all GPUs, and a script uses those that it asks for.
+    on_gpu = source.best.config.ranks == 1 and not isinstance(target, Script)
     with opened(target, budget, progress, interrupts, progress.note, on_gpu=on_gpu) as isolation:
         progress.stage("probing")
         hardware = look_at_machine(isolation, min(PROBE_SECONDS, budget.preparing_seconds))
         kind = _device_here(source, device, hardware)
+        if isinstance(isolation, ScriptIsolation):
+            hardware, kind = as_trained(hardware, isolation.seen, device)
         require_energy(objective.name, hardware.device(kind), source.best.config.ranks)
         target_share = source.constraints.memory_target
         runner = make_runner(isolation, hardware, kind, memory_target=target_share, note=progress.note)
@@ -215,7 +218,10 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
     over_own, own_reason = _compared(source, own, ran, "this machine's own config", failure)
     over_baseline, baseline_reason = _compared(source, baseline, ran, "the baseline", failure)
     compared = failure is not None or over_own is not None or over_baseline is not None
-    if not compared and any(breakdown(point, failed) is None for point in others):
+    # All sides together hang less often than a budget is too short.
+    endings = [{burst.outcome for burst in failed if burst.point == point} for point in (theirs, *others)]
+    timed_out = not any(rounds) and all(ending == {Outcome.TIMEOUT} for ending in endings)
+    if timed_out or (not compared and any(breakdown(point, failed) is None for point in others)):
         raise UsageError("expected an interleaved round or more that ends well, got none; give a longer --budget")
     return Cross(
         created=datetime.now(timezone.utc),

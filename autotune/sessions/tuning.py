@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import cast
 
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan
@@ -19,7 +18,7 @@ from autotune.hardware import UNUSABLE, DeviceKind, Hardware
 from autotune.knobs import Scalar, Space, TrainConfig, WorkloadFacts, build_space, limit_of, share_of_rank
 from autotune.measuring import NumericsGuard, Point, Profile, Progress
 from autotune.results.files import keep_document
-from autotune.results.result import Evaluation, Result, Scaling
+from autotune.results.result import Evaluation, Result, Scaling, read_result
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
 from autotune.scripts.facts import record_of
@@ -35,7 +34,7 @@ from autotune.search.stopping import EXPLAINING_SECONDS, Budget, sufficient_budg
 from autotune.search.storage import open_study, remove_lock
 from autotune.search.trials import TrialLog
 from autotune.search.warm_start import Candidate, candidates, read_results
-from autotune.sessions.opening import opened
+from autotune.sessions.opening import as_trained, opened
 from autotune.sessions.options import Options, missing_device, ranks_on, require_energy
 from autotune.sessions.outputs import RESULT, require_replaceable, require_writable
 from autotune.sessions.tuning_result import Findings, Setting, make_result
@@ -81,12 +80,15 @@ class Tuning:
                 elsewhere, space, setting.hardware, fingerprint=setting.facts.fingerprint, device=setting.device,
                 memory_limit_bytes=setting.memory_limit_bytes,
             )  # fmt: skip
-            with _place(out):
+            with _place(out) as for_partial:
                 search = self._search(setting, space, runner, self._open_log(space, setting, out), tried)
                 findings = self._measure(search, runner, setting)
                 result = make_result(
                     search, setting, findings, tried=tried, notes=self._notes, seconds=self.budget.elapsed
                 )
+        if result.status == "partial" and for_partial != out:
+            self._note(f"the complete result {out} stays as it is; this partial one is at {for_partial}")
+            return result, for_partial
         return result, out
 
     def _examine(self, isolation: Isolation) -> tuple[Setting, ProcessRunner]:
@@ -249,11 +251,7 @@ class Tuning:
         hardware = look_at_machine(isolation, 10 + 10 * seconds, device=self.options.device, peak_seconds=seconds)
         device = self.options.device or hardware.default_device
         if seen is not None:
-            own = "rocm" if seen.device == "cuda" and "rocm" in hardware.devices else seen.device
-            if self.options.device not in {None, own}:
-                raise UsageError(f"--device: the script trains on {seen.device}, got {device}; leave it out")
-            device = cast("DeviceKind", own)
-            hardware = hardware.led_by(seen.used_gpus)
+            hardware, device = as_trained(hardware, seen, self.options.device)
         if (why := hardware.unread.get(UNUSABLE)) is not None:
             if device == "cpu" and self.options.device is None:
                 raise UsageError(
@@ -268,10 +266,12 @@ class Tuning:
         return hardware, device
 
     def _examined(self, setting: Setting) -> Examination:
-        """The stored examination of this machine, else a quick one."""
+        """What the stored examination found in torch and the driver; limits and free memory are read anew."""
         folder = Path("results") / setting.hardware.slug
-        stored = known_examination(folder, setting.hardware, setting.device)
-        examination = stored or examine_quickly(setting.hardware, setting.device)
+        examination = examine_quickly(setting.hardware, setting.device)
+        if (stored := known_examination(folder, setting.hardware, setting.device)) is not None:
+            lasting = (finding for finding in stored.findings if finding.point)
+            examination = examination.model_copy(update={"findings": (*examination.findings, *lasting)})
         for finding in examination.findings:
             if finding.status == "does not hold":
                 self._note(f"doctor: {finding.name}: {finding.found}; {finding.remedy}")
@@ -322,13 +322,18 @@ def _require_changeable(pinned: Mapping[str, Scalar], baseline: TrainConfig, hel
 
 
 @contextlib.contextmanager
-def _place(out: Path) -> Iterator[None]:
+def _place(out: Path) -> Iterator[Path]:
     """Makes the folder of a result; if nothing was measured, removes what was made there.
+
+    Yields:
+        The path for a partial result, which does not replace a complete one.
 
     Raises:
         UsageError: Another file is there, or its folder is not writable.
     """
-    require_replaceable("--out", out, RESULT)
+    for_partial = out.with_stem(f"{out.stem}-partial") if _is_complete(out) else out
+    for place in (out, for_partial):
+        require_replaceable("--out", place, RESULT)
     require_writable(out)
     journal = out.with_suffix(".journal")
     made = [parent for parent in out.absolute().parents if not parent.exists()]
@@ -338,7 +343,7 @@ def _place(out: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"--out: the folder {out.parent} cannot be made: {error.strerror}; choose another") from error
     try:
-        yield
+        yield for_partial
     except (Interrupted, NothingFeasibleError, UsageError):  # after other errors, --resume continues the journal
         if not resumes:
             journal.unlink(missing_ok=True)
@@ -348,6 +353,14 @@ def _place(out: Path) -> Iterator[None]:
                 folder.rmdir()
         raise
     remove_lock(journal)
+
+
+def _is_complete(path: Path) -> bool:
+    """Whether a file holds a complete result."""
+    try:
+        return read_result(path).status == "complete"
+    except ResultFileError:
+        return False
 
 
 @dataclass(frozen=True)

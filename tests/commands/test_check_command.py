@@ -75,6 +75,18 @@ def test_the_verdict_follows_from_the_ratio(found: float, verdict: str) -> None:
     assert check.found.ratio == pytest.approx(found, rel=0.02)
 
 
+@pytest.mark.parametrize(("objective", "word"), [("samples_per_second", "slower"), ("samples_per_joule", "worse")])
+def test_a_loss_is_named_by_the_objective(objective: str, word: str) -> None:
+    """More energy is not slower."""
+    constraints = make_result().constraints.model_copy(update={"objective": objective})
+    result = result_of(speedup=None, constraints=constraints)
+    cross = judge_cross(
+        result_of(speedup=None), Place(make_hardware(), "cpu", make_facts(), None), (rounds_of(0.8), [])
+    )
+    check = checking.judge_check(result, "t:build", cross)
+    assert (check.verdict, check.reason) == ("drifted", f"the tuned config is {word} than the baseline here")
+
+
 def test_a_side_that_hangs_each_time_no_longer_fits() -> None:
     """Not a round came of it."""
     burst = Burst(point=Point(config=AFTER), outcome=Outcome.TIMEOUT, reason="it hung", seconds=1.0)

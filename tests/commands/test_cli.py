@@ -196,9 +196,18 @@ def test_a_build_that_hangs_ends_within_the_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interruption_writes_a_partial_result(tmp_path: Path) -> None:
-    """Ctrl-C in the search ends it in good order; `tests/faults` has each signal in each stage."""
+@pytest.mark.parametrize(
+    ("former", "name"), [(None, "tiny.json"), ("partial", "tiny.json"), ("complete", "tiny-partial.json")]
+)
+def test_an_interruption_writes_a_partial_result(former: str | None, name: str, tmp_path: Path) -> None:
+    """Ctrl-C in the search ends it in good order, and replaces no complete result.
+
+    `tests/faults` has each signal in each stage.
+    """
     out = tmp_path / "tiny.json"
+    if former is not None:
+        write_document(make_result(status=former), out)
+    before = out.read_bytes() if former is not None else b""
     command = Command(["--model", TINY, "--budget", "1m", "--out", str(out)], tmp_path)
     journal = out.with_suffix(".journal")
     command.wait_for(lambda: journal.exists() and journal.read_text().count('"burst"') >= 3)
@@ -206,9 +215,11 @@ def test_an_interruption_writes_a_partial_result(tmp_path: Path) -> None:
     finished = command.finish(seconds=15)
     assert finished.status == 130, finished.err
     assert finished.left == ()
-    result = read_result(out)
+    result = read_result(tmp_path / name)
     assert (result.status, result.stopped_by) == ("partial", "interrupted")
     assert result.best.config == result.baseline.config
+    is_kept = former == "complete"
+    assert (out.read_bytes() == before, "stays as it is" in " ".join(finished.err.split())) == (is_kept, is_kept)
 
 
 def test_an_interruption_while_importing_writes_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.errors import UsageError
+from autotune.errors import Interrupted, UsageError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.progress import Progress
 from autotune.measuring.records import Burst, Outcome, Point
@@ -16,7 +16,9 @@ from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.results.cross_file import Cross, default_cross_path
 from autotune.results.files import read_document, write_document
 from autotune.results.result import Result, Side
+from autotune.scripts import Script
 from autotune.search.stopping import Budget
+from autotune.sessions import crossing
 from autotune.sessions.crossing import (
     Place,
     cross_result,
@@ -171,10 +173,13 @@ def test_runs_that_something_else_disturbed_are_told() -> None:
     assert note.endswith("other processes took 70% of the CPUs")
 
 
-def test_without_a_round_there_is_no_result() -> None:
+@pytest.mark.parametrize(
+    "failed", [{}, {THEIRS: Outcome.TIMEOUT, BASELINE: Outcome.TIMEOUT}], ids=["none ran", "all timed out"]
+)
+def test_without_a_round_there_is_no_result(failed: dict[TrainConfig, Outcome]) -> None:
     """The person gives more time; nothing is claimed, and nothing written."""
     with pytest.raises(UsageError, match="give a longer --budget"):
-        judged({THEIRS: 1500, BASELINE: 1000}, rounds=0)
+        judged({THEIRS: 1500, BASELINE: 1000}, failed, rounds=0)
 
 
 def test_the_own_result_is_of_the_same_workload_and_device(tmp_path: Path) -> None:
@@ -226,6 +231,25 @@ def test_configs_that_learn_in_different_ways_are_told() -> None:
     other = Side(config=OWN.replace(batch_size=2 * OWN.batch_size), parameters={"width": 64}, measurement=None)
     told = list(learning_notes(source, ("own.json", make_result(best=other))))
     assert ["different arguments" in told[0], "do not train alike" in told[1], len(told)] == [True, True, 2]
+
+
+@pytest.mark.parametrize(
+    ("target", "ranks", "on_one"), [(TINY, 1, True), (TINY, 2, False), (Script(("python", "train.py")), 1, False)]
+)
+def test_gpus_are_hidden_from_one_rank_only(
+    target: str | Script, ranks: int, on_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several ranks use all of them, and a script those that it asks for, as while it was tuned."""
+    told: list[bool] = []
+
+    def opened(*_: Any, on_gpu: bool) -> None:
+        told.append(on_gpu)
+        raise Interrupted("seen enough")
+
+    monkeypatch.setattr(crossing, "opened", opened)
+    with pytest.raises(Interrupted):
+        cross_result(result_of(THEIRS.replace(ranks=ranks)), target, Budget(9.0), Progress())
+    assert told == [on_one]
 
 
 # Real bursts.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +14,11 @@ from autotune.cli import app
 from autotune.doctor import examination, memory
 from autotune.doctor.findings import TEN, Drop, Finding, examination_path
 from autotune.hardware import probe_host
+from autotune.measuring.progress import Progress
+from autotune.search.stopping import Budget
+from autotune.sessions.options import Options
+from autotune.sessions.tuning import Tuning
+from autotune.sessions.tuning_result import Setting
 from tests.processes import budget, run
 
 
@@ -62,12 +68,32 @@ def test_a_folder_that_cannot_be_written_to_is_told(doctor: Any, tmp_path: Path)
     assert "--out" in done.stderr
 
 
+def test_tuning_believes_no_old_figure_of_what_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory and limits are read anew; what a check of torch or the driver found holds."""
+    monkeypatch.chdir(tmp_path)
+    here = probe_host()
+    old = [
+        Finding(name="host memory", status="does not hold", found="1 MiB is available", remedy="end programs"),
+        Finding(name="address space", status="does not hold", found="it was limited", remedy="lift it"),
+        Finding(name="precision", status="does not hold", found="fp16 crashed", remedy="it is left out", point=2),
+    ]
+    stored = examination.examine_quickly(here, "cpu").model_copy(update={"findings": tuple(old)})
+    place = examination_path(tmp_path / "results" / here.slug, "cpu")
+    place.parent.mkdir(parents=True)
+    stored.write(place)
+    tuning = Tuning(Options(target="made.up:build"), Progress(), Budget(60.0))
+    found = tuning._examined(cast("Setting", SimpleNamespace(hardware=here, device="cpu")))
+    assert not {one.found for one in old[:2]} & {one.found for one in found.findings}
+    assert [one.name for one in found.findings].count("host memory") == 1
+    assert old[2] in found.findings
+
+
 @pytest.mark.slow
 def test_tuning_leaves_out_what_the_doctor_found(tmp_path: Path) -> None:
     """The value is not searched, and the note says why."""
     lost = Finding(
         name="optimizer_impl", status="does not hold", found="fused: it crashed", remedy="it is left out",
-        drops=(Drop(knob="optimizer_impl", value="fused", reason="it crashed"),),
+        point=2, drops=(Drop(knob="optimizer_impl", value="fused", reason="it crashed"),),
     )  # fmt: skip
     examined = examination.examine_quickly(probe_host(), "cpu").model_copy(update={"findings": (lost,)})
     examined.write(examination_path(tmp_path / "results" / probe_host().slug, "cpu"))

@@ -349,6 +349,9 @@ def test_what_was_found_holds_for_one_driver_and_one_torch(tmp_path: Path) -> No
     assert known_examination(tmp_path, machine, "cuda") == found
     newer = machine.model_copy(update={"gpus": (machine.gpus[0].model_copy(update={"driver": "999.1"}),)})
     assert known_examination(tmp_path, newer, "cuda") is None
+    smaller = machine.model_copy(update={"cpu": machine.cpu.model_copy(update={"budget": 1})})
+    assert smaller.machine("cuda") != machine.machine("cuda")
+    assert known_examination(tmp_path, smaller, "cuda") is None
     assert known_examination(tmp_path, machine, "cpu") is None
 
 

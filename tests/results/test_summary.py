@@ -155,6 +155,13 @@ def test_a_gain_is_confirmed_when_1_is_well_below_the_interval(low: float, confi
     assert found.words == ("confirmed speed-up" if confirmed else "no confirmed speed-up")
 
 
+def test_a_gain_is_named_by_the_objective() -> None:
+    """Less energy is no speed-up."""
+    constraints = make_result().constraints.model_copy(update={"objective": "samples_per_joule"})
+    found = [verdict(make_result(constraints=constraints, **change)).words for change in ({}, {"speedup": None})]
+    assert found == ["confirmed gain in samples per joule", "no confirmed gain in samples per joule"]
+
+
 @pytest.mark.parametrize(("partner", "over"), [({}, "the baseline"), ({"precision": "bf16"}, "the best so far")])
 def test_a_duet_is_told_with_its_interval_and_partner(partner: dict[str, Any], over: str) -> None:
     """In few words."""

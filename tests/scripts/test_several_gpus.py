@@ -6,13 +6,18 @@ import itertools
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from autotune.errors import UsageError
 from autotune.measuring.progress import Progress
 from autotune.scripts import ScriptIsolation
 from autotune.scripts.facts import facts_of, record_of
+from autotune.scripts.seen import SeenScript
 from autotune.search.stopping import Budget
+from autotune.sessions.opening import as_trained
 from autotune.sessions.options import Options
 from autotune.sessions.tuning import Tuning
 from autotune.sessions.tuning_result import Setting
@@ -66,6 +71,21 @@ def test_the_gpus_that_train_stand_for_the_machine() -> None:
     assert [gpu.name for gpu in led.gpus] == [rtx_2070().name, rtx_4070().name]
     assert led.device("cuda") == machine.gpus[1]
     assert led.unread == {"gpus.0.power_watts": "unknown", "peaks": "not measured"}
+
+
+@pytest.mark.parametrize(("devices", "device"), [(("cuda", "cpu"), "cuda"), (("rocm", "cpu"), "rocm")])
+def test_a_machine_is_taken_as_the_script_uses_it(
+    devices: tuple[str, ...], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its GPUs, its torch and its device; another device is refused."""
+    machine = hardware_of(HostSpec(), rtx_4070(), rtx_2070())
+    monkeypatch.setattr(type(machine), "devices", devices)
+    own = SimpleNamespace(device="cuda", used_gpus=[rtx_2070().uuid], source={"here": {"torch": "2.9.0+cu126"}})
+    seen = cast("SeenScript", own)
+    found, kind = as_trained(machine, seen, None)
+    assert (kind, found.gpus[0].name, found.software.torch) == (device, rtx_2070().name, "2.9.0+cu126")
+    with pytest.raises(UsageError, match="--device: the script trains on cuda, got cpu; leave it out"):
+        as_trained(machine, seen, "cpu")
 
 
 @pytest.mark.slow

@@ -201,6 +201,14 @@ def test_a_result_says_how_far_the_search_came(
     assert (reason or "") in (result.speedup_reason or "")
 
 
+def test_a_result_names_the_torch_of_the_script(tmp_path: Path, seen: dict[str, Any]) -> None:
+    """With its build, as trainings note it; packages may name none, or be those of another interpreter."""
+    source = {**seen["source"], "here": {**seen["source"]["here"], "torch": "2.9.0+cu126"}}
+    train(tmp_path, NOTHING, "-q", seen={**seen, "source": source})
+    result = read_result(tmp_path / "result.json")
+    assert {result.software.torch, result.hardware.software.torch} == {"2.9.0+cu126"}
+
+
 UNSEEN = "told = Told()\ntold.candidates()\nprint('trained')\nsys.exit(3)\n"
 OTHERS = "print(bool(Told().candidates()), Told(pid=1).candidates(), Told(pid=2).candidates())\n"
 SAYS_WRONG = "told = Told(threads='many')\nprint(told.lines.readline())\n"

@@ -8,7 +8,7 @@ from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from autotune.measuring.statistics import Interval
-from autotune.results.result import Scaling, ScalingStep
+from autotune.results.result import Scaling, ScalingStep, Side
 from autotune.results.summary import scaling_text
 from autotune.search.scaling import fewer, scaling, with_ranks
 from autotune.search.stopping import Budget
@@ -23,6 +23,11 @@ def step(ranks: int, ratio: float | None, speed: float | None, *, sure: float = 
     interval = Interval(ratio * (1 - sure), ratio * (1 + sure)) if ratio is not None else None
     outcome = Outcome.OK if speed is not None else Outcome.OOM
     return ScalingStep(ranks=ranks, outcome=outcome, ratio=ratio, ci95=interval, speed=speed)
+
+
+def on_ranks(ranks: int) -> Side:
+    """An answer that trains on several ranks."""
+    return Side(config=TrainConfig(ranks=ranks), measurement=make_measurement())
 
 
 @pytest.mark.parametrize(
@@ -70,12 +75,19 @@ def test_two_real_ranks_are_compared_with_one(runner_of: RunnerOf) -> None:
 def test_the_answer_tells_speed_and_efficiency_and_how_many_pay() -> None:
     """Four ranks that are no faster than two beyond doubt are not worth their devices."""
     steps = (step(1, None, 1.0), step(2, 1.8, 1.8), step(4, 1.02, 1.84))
-    best = make_result().best.model_copy(update={"config": TrainConfig(ranks=4), "measurement": make_measurement()})
-    told = scaling_text(make_result(scaling=Scaling(steps=steps), best=best))
+    told = scaling_text(make_result(scaling=Scaling(steps=steps), best=on_ranks(4)))
     assert told == (
         "speed by ranks, and efficiency of each: 1: 1.000× (100 %), 2: 1.80× (90 %), 4: 1.84× (46 %); "
         "more than 2 bring no certain gain"
     )
+
+
+@pytest.mark.parametrize("last", [(), (step(4, None, None),)], ids=["the time was up", "it failed"])
+def test_nothing_is_said_of_a_number_of_ranks_that_was_not_measured(last: tuple[ScalingStep, ...]) -> None:
+    """Whether it brings a gain is unknown."""
+    steps = (step(1, None, 1.0), step(2, 1.8, 1.8), *last)
+    told = scaling_text(make_result(scaling=Scaling(steps=steps), best=on_ranks(4)))
+    assert told == "speed by ranks, and efficiency of each: 1: 1.000× (100 %), 2: 1.80× (90 %); 4 were not measured"
 
 
 def test_more_ranks_pay_only_where_they_beat_fewer() -> None:
