@@ -79,12 +79,15 @@ def tuned_datamodule(tuned: Tuned, datamodule: Any) -> Any:
     return datamodule
 
 
-def _accumulation(datamodule: Any) -> int | None:
-    """Micro-steps of an optimizer step of the trainer; None without a trainer."""
+def _accumulation(owner: Any) -> int | None:
+    """Micro-steps of an optimizer step of the trainer; None without a trainer, or if the module steps by itself."""
     try:
-        return getattr(datamodule.trainer, "accumulate_grad_batches", None)
+        trainer = owner.trainer
     except RuntimeError:  # of a LightningModule that has none
         return None
+    if trainer is None or not getattr(trainer.lightning_module, "automatic_optimization", True):
+        return None
+    return int(trainer.accumulate_grad_batches)
 
 
 def _evaluating(tuned: Tuned, original: Any) -> Any:
@@ -208,13 +211,16 @@ class _Hooks:
         if whole:
             self._wrap_step(pl_module, device)
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Warns of each knob that is not in effect; the loader exists by now."""
         words, _ = placement(self.tuned)
         missing = self._missing | common.differences(
             {
                 "precision": (words["precision"], trainer.precision),
-                "accumulation_steps": (self.tuned.accumulation_steps, trainer.accumulate_grad_batches),
+                "accumulation_steps": (
+                    self.tuned.accumulation_steps,
+                    _accumulation(pl_module) or self.tuned.accumulation_steps,
+                ),
             }
         )
         missing |= common.loader_differences(self.tuned, trainer.train_dataloader)

@@ -112,17 +112,20 @@ def undone(result: Result, path: Path, diff: bytes, *, reverse: bool) -> tuple[E
         UsageError: As for `patch_of`; or only some of the files are as the diff leaves them.
     """
     source = script_of(result, path).source
-    files, others = [], []
+    files: list[EditedFile] = []
+    restored: list[str] = []
+    edited: list[str] = []
     for name, hashed in source.files.items():
         content = read_file(name)
         former = reverted(diff, name, content)
         if former is not None and _hash(former) == hashed:
             files.append(EditedFile(name, content, former))
-        elif is_in(diff, name) and not (reverse and _hash(content) == hashed):
-            others.append(name)
+        elif is_in(diff, name):
+            (restored if _hash(content) == hashed else edited).append(name)
+    others = edited if reverse else [*restored, *edited]
     if files and others:
         remedy = f"'autotune patch --reverse {path}' takes the others out"
-        if reverse:
+        if edited:
             remedy = f"'patch -R -p1 < {path.with_suffix('.diff')}' takes the changes out where it can"
         raise UsageError(
             f"expected all files as 'autotune patch {path}' has changed them, got {', '.join(others)} in another "

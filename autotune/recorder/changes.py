@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..torch_settings import process_settings
 from ..torch_settings.copies import Copies
 from ..torch_settings.layout import follow_weights
-from ..torch_settings.naming import batches_of, is_own_batch_sampler, weights_of
+from ..torch_settings.naming import batches_of, is_own_batch_sampler
 from ..torch_settings.undo import Undo, in_reverse, kept_on, never, unless_changed
 from .ranks import exchange_by
 
@@ -105,11 +105,6 @@ class Changes:
     def models(self) -> list[nn.Module]:
         """The changed models that are still alive."""
         return [model for reference in self._models if (model := reference()) is not None]
-
-    def covers(self, optimizer: Optimizer) -> bool:
-        """Whether all weights that an optimizer steps belong to changed models: a script may make one for each task."""
-        changed = {id(weight) for model in self.models for weight in model.parameters()}
-        return all(id(weight) in changed for weight in weights_of(optimizer))
 
     def on_process(self, device: torch.device) -> None:
         """Sets what holds for the whole process; called again where the script may have changed it meanwhile."""

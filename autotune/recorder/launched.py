@@ -25,6 +25,7 @@ from ..torch_settings.naming import (
     loader_key,
     loader_kind,
     models_of,
+    steps_any,
 )
 from . import hooks
 from .attributes import is_same
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 MADE = "_made_by_autotune"
 """Attribute of a script's loader: its stand-in."""
+MAX_EARLY_STEPS = 10
+"""Steps before training reads any data that decide nothing: more are a training whose data come from no loader."""
 
 
 def begin(orders: dict[str, Any]) -> None:
@@ -72,6 +75,7 @@ class Launched:
         self._match = Match(self._loop)
         self._is_measured: bool | None = None  # unknown until an optimizer exists
         self._trains = False  # whether it trains what was measured
+        self._early_steps = 0
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._stand_ins: dict[str, StandIn] = {}
         self._aside: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # read where gradients are disabled
@@ -186,7 +190,8 @@ class Launched:
             if self._notes is not None and self._trains:
                 self._notes.stepped()
             return
-        if self._is_measured is None and self._match.is_early(optimizer):
+        if self._early_steps < MAX_EARLY_STEPS and self._match.is_early(optimizer):
+            self._early_steps += 1
             return
         self._known.add(optimizer)
         if not self._match.steps(optimizer):
@@ -202,7 +207,7 @@ class Launched:
         note(self._shared, matches=True)
         self._changes.on_optimizer(optimizer)
         self._enter_process()  # overrides what the script has set meanwhile, as bursts do
-        if self._changes.on_model and not (self._changes.wants_models or self._changes.covers(optimizer)):
+        if self._changes.on_model and not (self._changes.wants_models or steps_any(optimizer, self._changes.models)):
             self._changes.on_models(models_of(optimizer, self._loop["models"]))
 
     def _leave_as_it_is(self) -> None:

@@ -326,7 +326,7 @@ class Runner:
 
     def _on_scale(self, scaler: torch.amp.GradScaler) -> None:
         if self._gate is not None:
-            self._gate.scale = scaler._scale
+            self._gate.scale = getattr(scaler, "_scale", None)  # a disabled scaler has none
 
     def _on_mode(self, module: Any, training: bool) -> None:
         if self._gate is None:

@@ -19,7 +19,7 @@ from ..timing.gate import Gate
 from ..timing.player import Player
 from ..timing.protocol import FIRST, Command
 from ..timing.usage import Looks
-from ..torch_settings.naming import models_of, weights_of
+from ..torch_settings.naming import models_of, steps_any, weights_of
 from .changes import Changes
 from .effects import Effects
 from .ending import BEYOND_EPOCH, FIRST_STEPS, TRAINING, end_burst, has_ended
@@ -135,7 +135,7 @@ class ScriptGate(Gate[ScriptPlayer]):
     Attributes:
         source: The source that the script draws from; None in a script without a loader.
         evaluation: Detects and times evaluation, which is no part of a block.
-        scale: The scale of the GradScaler that scaled the last loss; None if none did.
+        scale: The scale of the GradScaler that has scaled the next loss; None if none has.
     """
 
     def __init__(
@@ -177,14 +177,17 @@ class ScriptGate(Gate[ScriptPlayer]):
         self._models = [*map(weakref.ref, models)]
         self.playing.changes.on_models(models)
 
-    def _find_more(self, optimizer: Optimizer) -> None:
-        """Notes further models that an optimizer steps: a script may make one for each task, as in cross validation."""
+    def _change_more(self, changes: Changes, optimizer: Optimizer) -> None:
+        """Changes further models that an optimizer steps: a script may make one for each task, as in cross validation.
+
+        Where no models are to be changed, none are searched: that takes long, and touches memory shared by a fork.
+        """
         known = self._known_models
-        changed = {id(weight) for model in known for weight in model.parameters()}
-        if self._models and any(id(weight) not in changed for weight in weights_of(optimizer)):
+        if changes.on_model and self._models and not steps_any(optimizer, known):
             gc.unfreeze()  # models made before the fork are not listed otherwise
-            found = models_of(optimizer, self._loop["models"])
-            self.on_models([*known, *(model for model in found if not any(model is one for one in known))])
+            known += models_of(optimizer, self._loop["models"])
+            self._models = [*map(weakref.ref, known)]
+            changes.on_models(known)
 
     def before_draw(self) -> None:
         """Handles a draw: earlier batches have been trained on, unless the script draws all batches of a step first."""
@@ -208,7 +211,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         """Handles the moment before an optimizer steps."""
         if not any(reference() is optimizer for reference in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
-            self._find_more(optimizer)
+            self._change_more(self.playing.changes, optimizer)
         self.playing.changes.on_optimizer(optimizer)
         self.playing.effects.before_step()
         self.evaluation.trains()
@@ -232,7 +235,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         """Handles the start of a backward pass. A script that updates weights itself has done so since the last one."""
         own = loss.detach()
         if self.scale is not None:  # configs may differ in it
-            own = own / self.scale.to(own.device)
+            own, self.scale = own / self.scale.to(own.device), None
         self.playing.last_loss = own if own.numel() == 1 else None
         self.playing.effects.before_backward(loss)
         self.evaluation.trains()
@@ -318,6 +321,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         changes.on_copies()
         changes.on_models(self._known_models)
         for optimizer in self._known_optimizers:
+            self._change_more(changes, optimizer)
             changes.on_optimizer(optimizer)
 
     def _trained(self) -> tuple[list[nn.Module], list[Optimizer]]:

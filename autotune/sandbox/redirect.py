@@ -83,7 +83,7 @@ class Mirror:
             if not os.path.isdir(folder):
                 if not os.path.isdir(folder.removeprefix(self.layer)):
                     return path  # the kernel reports that the folder is missing
-                os.makedirs(folder)
+                os.makedirs(folder, exist_ok=True)
             if keeps and os.path.isfile(path):
                 _copy(path, inside)
             return inside
@@ -117,7 +117,7 @@ def _unlink_others(path: str) -> None:
 
 def _copy(source: Any, target: str) -> None:
     """Copies a file whole or, where the disk is full, not at all: a part would be read as the whole one later."""
-    own = f"{target}.own"
+    own = f"{target}.{os.getpid()}-{threading.get_native_id()}"  # others may copy it at once, as workers do
     try:
         shutil.copy2(source, own)
         os.replace(own, target)

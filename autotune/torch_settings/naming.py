@@ -181,16 +181,19 @@ def count_of(batch: Any) -> int:
     return next((int(tensor.shape[0]) for tensor in tensors_in(batch) if tensor.dim()), 1)
 
 
+def steps_any(optimizer: Optimizer, models: list[nn.Module]) -> bool:
+    """Whether an optimizer steps weights of any of these models."""
+    stepped = {id(weight) for weight in weights_of(optimizer)}
+    return any(id(weight) in stepped for model in models for weight in model.parameters())
+
+
 def models_of(optimizer: Optimizer, keys: list[str]) -> list[nn.Module]:
     """The models with these keys whose weights an optimizer steps."""
     from torch import nn
 
     named = {key.split(" ", 1)[0] for key in keys}
-    stepped = {id(weight) for weight in weights_of(optimizer)}
     modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and class_of(one) in named]
-    return [
-        one for one in modules if model_key(one) in keys and any(id(weight) in stepped for weight in one.parameters())
-    ]
+    return [one for one in modules if model_key(one) in keys and steps_any(optimizer, [one])]
 
 
 def wrapped_in(model: nn.Module) -> list[nn.Module]:

@@ -131,9 +131,10 @@ class Tuned:
         """A ``DataLoader`` to evaluate with: every sample, in order, in batches of `eval_batch_size`.
 
         It loads as in training, except that an iterable data set gets no workers, each of which might read all of it.
-        Keyword arguments go to ``DataLoader`` and win.
+        Keyword arguments go to ``DataLoader`` and win; those that only workers heed leave it the workers.
         """
-        workers = {"num_workers": 0} if isinstance(dataset, IterableDataset) else {}
+        heeded = any(map(kwargs.get, ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")))
+        workers = {"num_workers": 0} if isinstance(dataset, IterableDataset) and not heeded else {}
         return self.dataloader(dataset, **{"batch_size": self.eval_batch_size, **workers, **kwargs})
 
     def _places(self, dataset: Any, settings: dict[str, Any]) -> bool:

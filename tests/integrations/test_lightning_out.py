@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, default_collate
 
 from autotune.knobs.config import TrainConfig
 from autotune.results.result import Evaluation
@@ -131,6 +131,30 @@ def test_a_step_keeps_its_samples_where_accumulation_is_not_the_tuned_one(loads:
     with pytest.warns(UserWarning, match=r"batch_size=13 \(it is 1\)"):
         trainer.fit(*((data,) if isinstance(data, Module) else (Module(), data)))
     assert trainer.train_dataloader.batch_size == 1
+
+
+class Manual(Module):
+    """Steps by itself, every few batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        optimizer: Any = self.optimizers()
+        loss = super().training_step(batch, batch_idx)
+        self.manual_backward(loss)
+        if batch_idx % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss
+
+
+def test_a_module_that_steps_by_itself_accumulates_as_it_says() -> None:
+    """Lightning demands that the trainer accumulates nothing then."""
+    ran = Run(tuned(batch_size=13, accumulation_steps=3), Manual(), accumulate_grad_batches=1)
+    assert ran.trainer.train_dataloader.batch_size == 13
+    assert ran.told == []
 
 
 def test_a_loader_that_was_not_tuned_is_told() -> None:
@@ -256,3 +280,21 @@ def test_the_callback_suits_the_other_package_too() -> None:
     other = pytest.importorskip("pytorch_lightning")
     assert isinstance(tuned_callback(tuned()), (Callback, other.Callback))
     assert isinstance(tuned_callback(tuned()), other.Callback)
+
+
+class Collating(Data):
+    """Collates by a method, through which workers would hold the trainer."""
+
+    def collate(self, samples: list[Any]) -> Any:
+        return default_collate(samples)
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(images(), collate_fn=self.collate)
+
+
+def test_workers_persist_where_a_method_collates() -> None:
+    """The trainer, which the method's owner refers to, changes with each step; the data do not."""
+    data = tuned_datamodule(tuned(num_workers=1, persistent_workers=True), Collating())
+    trainer = Trainer(max_epochs=3, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    trainer.fit(Module(), data)
+    assert not trainer.train_dataloader.was_changed

@@ -78,6 +78,16 @@ def test_what_evaluates_reads_a_stream_once() -> None:
     assert tuned.eval_dataloader(Stream(), num_workers=1).num_workers == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("persistent_workers", True), ("prefetch_factor", 4), ("multiprocessing_context", "spawn"), ("timeout", 60)],
+)
+def test_what_evaluates_a_stream_has_workers_where_the_user_sets_how_they_work(name: str, value: Any) -> None:
+    """Torch would refuse such an argument without workers."""
+    made = evaluating(num_workers=2).eval_dataloader(Stream(), **{name: value})
+    assert (made.num_workers, bool(getattr(made, name))) == (2, True)
+
+
 def test_what_evaluates_has_the_users_own_arguments() -> None:
     """Those that were not tuned, and it draws as the user's loader would."""
     own: DataLoader[Any] = DataLoader(ROWS, num_workers=1, multiprocessing_context="spawn", timeout=60)

@@ -120,6 +120,28 @@ print(len(open("data.bin", "rb").read()), sorted(os.listdir(".")))
     assert python(code, kept, "one") == "1048576 ['data.bin', 'mine.txt']"
 
 
+def test_processes_that_open_a_file_at_once_do_not_disturb_each_other(kept: Protection) -> None:
+    """As workers do with a file that they update: each copies it first."""
+    Path("data.bin").write_bytes(b"whole")
+    code = """
+import os, shutil, threading
+copy, both = shutil.copy2, threading.Barrier(2)
+def slowly(*paths):
+    copy(*paths)
+    both.wait(20)
+shutil.copy2 = slowly
+failed = []
+threading.excepthook = lambda args: failed.append(args.exc_type)
+opening = [threading.Thread(target=lambda: open("data.bin", "r+b").close()) for _ in range(2)]
+for one in opening:
+    one.start()
+for one in opening:
+    one.join()
+print(failed, open("data.bin", "rb").read(), sorted(os.listdir(".")))
+"""
+    assert python(code, kept, "one") == "[] b'whole' ['data.bin', 'mine.txt']"
+
+
 def test_what_training_changes_of_it_is_made_again(kept: Protection) -> None:
     """A half-changed data set would mislead the next start."""
     python(LARGE.format("one.bin") + LARGE.format("two.bin"), kept, "look")

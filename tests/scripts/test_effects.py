@@ -16,13 +16,14 @@ from torch.utils.data import DataLoader, TensorDataset
 from autotune.knobs.changes import changes_of
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome
+from autotune.recorder import script_gate
 from autotune.recorder.changes import Changes
 from autotune.recorder.effects import Effects, of_loader
 from autotune.recorder.script_gate import ScriptGate
 from autotune.recorder.stream import Stream
 from autotune.scripts import ScriptIsolation
 from autotune.scripts.facts import baseline_of
-from autotune.torch_settings.naming import model_key
+from autotune.torch_settings.naming import model_key, models_of
 from tests.example_scripts import START_SECONDS, alone, script
 from tests.scripts.test_script_clock import LOOP, Unwatched, Wire
 from tests.settings import settings_of
@@ -187,22 +188,58 @@ def test_batches_that_cannot_be_pinned_are_told() -> None:
     assert found == {"pin_memory": "no tensor of its batches is page-locked: their class has no pin_memory()"}
 
 
-def test_each_model_that_a_script_trains_in_a_burst_is_changed() -> None:
-    """As in cross validation; a weight of a loss, which has an optimizer of its own, changes nothing; none is kept."""
-    models = [Net(), Net()]
+def gate_of(model: nn.Module, **changed: Any) -> ScriptGate:
+    """The gate of a script that trains a model, where the first player has begun."""
     baseline = TrainConfig()
     request = {
         "job": "host",
-        "changes": changes_of(baseline.replace(memory_format="channels_last"), baseline),
+        "changes": changes_of(baseline.replace(**changed), baseline),
         "plan": {"part": "all", "frees": False},
         "seed": 0,
         "trace": None,
         "asked_at": 0.0,
     }
-    loop = {**LOOP, "device": "cpu", "loaders": [], "models": [model_key(models[0])]}
-    found, watch = models[:1], cast("Any", Unwatched())
-    gate = ScriptGate(cast("Any", Wire(1)), request, loop, found, [], torch.device("cpu"), watch, ["trains"])
+    loop = {**LOOP, "device": "cpu", "loaders": [], "models": [model_key(model)]}
+    watch = cast("Any", Unwatched())
+    gate = ScriptGate(cast("Any", Wire(1)), request, loop, [model], [], torch.device("cpu"), watch, ["trains"])
     gate.begin()
+    return gate
+
+
+def test_losses_are_scaled_back_where_a_scaler_has_scaled_them() -> None:
+    """As of two networks in turn, one of which trains in half precision."""
+    gate, losses = gate_of(Net()), []
+    for scale in (8.0, None, 4.0, None):
+        if scale is not None:
+            gate.scale = torch.tensor(scale)
+        gate.before_backward(torch.tensor(3.0 * (scale or 1.0), requires_grad=True))
+        losses.append(float(cast("torch.Tensor", gate.playing.last_loss)))
+    assert losses == [3.0] * 4
+
+
+def test_models_are_searched_only_where_they_are_to_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where an optimizer steps none that is known; a player that comes later finds those of earlier optimizers."""
+    searched: list[Any] = []
+    monkeypatch.setattr(
+        script_gate, "models_of", lambda optimizer, keys: searched.append(optimizer) or models_of(optimizer, keys)
+    )
+    first, second = Net(), Net()
+    plain, changing = gate_of(first), gate_of(first, memory_format="channels_last")
+    joint = torch.optim.SGD([*first.parameters(), nn.Parameter(torch.ones(1))], 0.1)
+    own = torch.optim.SGD(second.parameters(), 0.1)
+    for gate in (plain, changing):
+        gate.before_step(joint)
+    plain.before_step(own)
+    assert searched == []
+    plain._enter(changing.playing, plain.playing)
+    assert searched == [own]
+    assert second.body[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_each_model_that_a_script_trains_in_a_burst_is_changed() -> None:
+    """As in cross validation; a weight of a loss, which has an optimizer of its own, changes nothing; none is kept."""
+    models = [Net(), Net()]
+    gate = gate_of(models[0], memory_format="channels_last")
     for weights in (models[0].parameters(), [nn.Parameter(torch.ones(1))], models[1].parameters()):
         gate.before_step(torch.optim.SGD(weights, 0.1))
     assert [model.body[0].weight.is_contiguous(memory_format=torch.channels_last) for model in models] == [True, True]

@@ -216,7 +216,7 @@ BY_HAND = f"{OTHERS}; 'patch -R -p1 < result.diff'"
         (b"2\n", ["--reverse"], 0, "restored: train.py, data.py"),
         (b"1\n", [], 2, AGAIN),
         (b"1\n", ["--reverse"], 0, "restored: train.py"),
-        (b"2\n3\n", [], 2, AGAIN),
+        (b"2\n3\n", [], 2, BY_HAND),
         (b"2\n3\n", ["--reverse"], 2, BY_HAND),
     ],
     ids=["whole", "whole, reverse", "restored", "restored, reverse", "edited", "edited, reverse"],

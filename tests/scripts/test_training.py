@@ -118,11 +118,26 @@ def test_a_training_that_comes_after_another_in_one_process_is_changed() -> None
     assert "other process" not in told(done)
 
 
-def test_a_step_before_any_data_is_read_decides_nothing() -> None:
+@pytest.mark.parametrize(
+    ("before", "steps"),
+    [("loader =", "optimizer.step()"), ("batches =", "len(loader)\noptimizer.step()")],
+    ids=["at first", "after the length"],
+)
+def test_a_step_before_any_data_is_read_decides_nothing(before: str, steps: str) -> None:
     """Some scripts take one without gradients, so that a scheduler does not warn."""
     write_result()
-    Path("train.py").write_text(MEASURED.replace("loader =", "optimizer.step()\nloader =", 1))
+    Path("train.py").write_text(MEASURED.replace(before, f"{steps}\n{before}", 1))
     assert launch(sys.executable, "train.py").out.splitlines() == [f"train.py {TUNED}"]
+
+
+def test_a_training_that_reads_no_loader_is_left_as_it_is() -> None:
+    """As from tensors that are cached; it says so."""
+    write_result()
+    text = MEASURED.replace("DataLoader(Rows(), batch_size=4, shuffle=True)", "[torch.ones(4, 4)] * 12")
+    Path("train.py").write_text(text.replace("batches._num_workers", "0"))
+    done = launch(sys.executable, "train.py")
+    assert done.out.splitlines() == ["train.py 0 None 2 highest 12"]
+    assert "1 other process trained as it is, since it was not measured: train.py" in told(done)
 
 
 def test_a_command_that_keeps_the_recorder_out_is_told_before_it_starts() -> None:
