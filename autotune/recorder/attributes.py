@@ -167,7 +167,7 @@ def _global_of(module: str, name: str) -> Any:
 
 
 def _state_of(generator: Any) -> bytes | None:
-    """The state of a generator; None if it cannot tell."""
+    """The state of a generator; None if it has none to show."""
     with contextlib.suppress(Exception):
         is_torch = isinstance(generator, torch.Generator)
         return generator.get_state().numpy().tobytes() if is_torch else pickle.dumps(generator)

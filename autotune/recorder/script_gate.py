@@ -182,12 +182,12 @@ class ScriptGate(Gate[ScriptPlayer]):
 
         Where no models are to be changed, none are searched: that takes long, and touches memory shared by a fork.
         """
-        known = self._known_models
-        if changes.on_model and self._models and not steps_any(optimizer, known):
+        models = self._known_models
+        if changes.on_model and self._models and not steps_any(optimizer, models):
             gc.unfreeze()  # models made before the fork are not listed otherwise
-            known += models_of(optimizer, self._loop["models"])
-            self._models = [*map(weakref.ref, known)]
-            changes.on_models(known)
+            models += models_of(optimizer, self._loop["models"])
+            self._models = [*map(weakref.ref, models)]
+            changes.on_models(models)
 
     def before_draw(self) -> None:
         """Handles a draw: earlier batches have been trained on, unless the script draws all batches of a step first."""
