@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from autotune.patching import framework_words as words
 from autotune.patching.arguments import ANY, set_arguments
 from autotune.patching.source import CannotEditError, Source, naming
 from autotune.results.result import Result, Site, SourceRecord
+from autotune.scripts.facts import hash_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Files:
         """
         if name not in self._read:
             content = read_file(name)
-            if hashlib.sha256(content).hexdigest() != self._record.files.get(name):
+            if hash_of(content) != self._record.files.get(name):
                 raise UsageError(
                     f"{name} has changed since it was measured, so that its gain is not known; tune again, or restore "
                     "the file"

@@ -7,7 +7,6 @@ one of them has no such place, one line at the script's top applies all settings
 from __future__ import annotations
 
 import ast
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from autotune.patching.diff import is_in, reverted, unified
 from autotune.patching.in_place import EditedFile, Files, read_file, set_in_place
 from autotune.patching.source import CannotEditError, Source, literal
 from autotune.results.result import Result, SourceRecord
+from autotune.scripts.facts import hash_of
 from autotune.scripts.launching import script_of
 
 
@@ -118,10 +118,10 @@ def undone(result: Result, path: Path, diff: bytes, *, reverse: bool) -> tuple[E
     for name, hashed in source.files.items():
         content = read_file(name)
         former = reverted(diff, name, content)
-        if former is not None and _hash(former) == hashed:
+        if former is not None and hash_of(former) == hashed:
             files.append(EditedFile(name, content, former))
         elif is_in(diff, name):
-            (restored if _hash(content) == hashed else edited).append(name)
+            (restored if hash_of(content) == hashed else edited).append(name)
     others = edited if reverse else [*restored, *edited]
     if files and others:
         remedy = f"'autotune patch --reverse {path}' takes the others out"
@@ -132,7 +132,3 @@ def undone(result: Result, path: Path, diff: bytes, *, reverse: bool) -> tuple[E
             f"state; {remedy}"
         )
     return tuple(files)
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -155,11 +155,9 @@ class OwnDraws:
 
 
 def _is_own_generator(part: Any) -> bool:
-    if not isinstance(part, (random.Random, torch.Generator)):
-        return type(part).__module__.startswith("numpy.random.") and part is not _global_of(
-            "numpy.random.mtrand", "_rand"
-        )
-    return part is not torch.default_generator and part is not _global_of("random", "_inst")
+    of_numpy = type(part).__module__.startswith("numpy.random.")
+    seeded = torch.default_generator, _global_of("random", "_inst"), _global_of("numpy.random.mtrand", "_rand")
+    return (of_numpy or isinstance(part, (random.Random, torch.Generator))) and not any(part is one for one in seeded)
 
 
 def _global_of(module: str, name: str) -> Any:

@@ -51,12 +51,6 @@ class Pass:
         self.trains = self.evaluates = False
         self.is_over = self.is_cycled = False
         self._iterator: Callable[[], Watched | None] = lambda: None
-        self._draws = None if loader.num_workers else OwnDraws(loader.dataset, loader.collate_fn)
-
-    @property
-    def draws_own(self) -> bool:
-        """Whether reading has drawn from generators of random numbers that the data set holds; False with workers."""
-        return self._draws is not None and self._draws.are_seen
 
     @property
     def only_evaluates(self) -> bool:
@@ -120,10 +114,13 @@ class Passes:
         self._all: list[Pass] = []
         self._going_on: list[Pass] = []
         self._begun: Counter[str] = Counter()
+        self._draws: dict[int, OwnDraws] = {}  # by the id of a data set that is read in this process
 
     def begin(self, loader: DataLoader[Any], *, trains: bool) -> Pass:
         """Begins a pass; `trains` is whether gradients are enabled."""
         key = loader_key(loader)
+        if not loader.num_workers and id(loader.dataset) not in self._draws:
+            self._draws[id(loader.dataset)] = OwnDraws(loader.dataset, loader.collate_fn)
         self._all.append(Pass(loader, self._begun[key]))
         self._begun[key] += trains
         self._going_on.append(self._all[-1])
@@ -176,6 +173,7 @@ class Passes:
             if (iterator := one.iterator) is not None:
                 iterator.look_away()
         self._all.clear()
+        self._draws.clear()
         self._going_on.clear()
 
     def described(
@@ -198,13 +196,14 @@ class Passes:
         own = [one for one in fed if merged_ids.get(id(one.loader)) == loader]
         before = [one for one in own if one.places[0] < first_step]
         goes_on = [one for one in before if one.places[-1] >= first_step]
+        draws = self._draws.get(id(own[-1].loader.dataset))
         return {
             "passed": (goes_on or before[-1:] or own)[0].alike_before,
             "begun_anew": sum(
                 later.places[0] >= first_step and not former.is_whole for former, later in itertools.pairwise(own)
             ),
             "is_cycled": any(one.is_cycled for one in own),
-            "copied": REPEATING if any(one.draws_own for one in own) else None,
+            "copied": REPEATING if draws is not None and draws.are_seen else None,
         }
 
 

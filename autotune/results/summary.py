@@ -472,9 +472,11 @@ def scaling_text(result: Result) -> str | None:
         share = scaling.efficiency(step)
         speeds.append(f"{step.ranks}: {ratio_text(step.speed or 0)}" + (f" ({percent(share)})" if share else ""))
     ranks = result.best.config.ranks
-    advice = "" if scaling.paying == ranks else f"; more than {scaling.paying} bring no certain gain"
+    advice = ""
     if scaling.trained[-1].ranks != ranks:
         advice = f"; {ranks} were not measured"
+    elif scaling.paying != ranks:
+        advice = f"; more than {scaling.paying} bring no certain gain"
     return f"speed by ranks, and efficiency of each: {', '.join(speeds)}{advice}"
 
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from autotune.errors import WorkloadError
+from autotune.errors import UsageError, WorkloadError
+from autotune.hardware import Hardware
 from autotune.knobs import KNOBS, TrainConfig, WorkloadFacts, arguments_as_knobs
 from autotune.knobs.config import allowed_words
 from autotune.results.result import ScriptRecord, Site, SourceRecord
@@ -143,7 +144,7 @@ def source_of(seen: SeenScript) -> SourceRecord:
     sites = [site for site in (*source["loaders"], *source["optimizers"]) if site is not None]
     for place in sorted({*(call["file"] for call in sites), *filter(None, [source["main"]])}):
         with contextlib.suppress(OSError):  # a script may be made for one run, and deleted by now
-            hashes[named(place)] = hashlib.sha256(Path(place).read_bytes()).hexdigest()
+            hashes[named(place)] = hash_of(Path(place).read_bytes())
     return SourceRecord(
         main=named(source["main"]) if source["main"] is not None else None,
         folder=os.path.relpath(source["folder"], here),
@@ -153,6 +154,24 @@ def source_of(seen: SeenScript) -> SourceRecord:
         optimizers=tuple(map(site, source["optimizers"])),
         **{name: source[name] for name in _OF_SOURCE},
     )
+
+
+def hash_of(content: bytes) -> str:
+    """The hash by which a `SourceRecord` knows a file again."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def as_trained(hardware: Hardware, seen: SeenScript, requested: DeviceKind | None) -> tuple[Hardware, DeviceKind]:
+    """The machine with a script's own GPUs first and its own torch, and the device that the script trains on.
+
+    Raises:
+        UsageError: Another device was requested.
+    """
+    device = "rocm" if seen.device == "cuda" and "rocm" in hardware.devices else seen.device
+    if requested not in {None, device}:
+        raise UsageError(f"--device: the script trains on {seen.device}, got {requested}; leave it out")
+    software = hardware.software.model_copy(update={"torch": seen.source["here"]["torch"]})  # with its build
+    return hardware.led_by(seen.used_gpus).model_copy(update={"software": software}), cast("DeviceKind", device)
 
 
 def require_trainable(seen: SeenScript, script: Script) -> None:

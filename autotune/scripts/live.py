@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from autotune import __version__
 from autotune.bursts.hosts.child import events_in
 from autotune.files import stem_of
-from autotune.hardware import DeviceKind, Hardware, probe_host
+from autotune.hardware import Hardware, probe_host
 from autotune.knobs import LiveFacts, WorkloadFacts
 from autotune.knobs.registry import READS
 from autotune.knobs.while_training import played_on
@@ -38,7 +38,7 @@ from autotune.results.result import (
     WorkloadRecord,
 )
 from autotune.results.summary import ratios
-from autotune.scripts.facts import facts_of, record_of
+from autotune.scripts.facts import as_trained, facts_of, record_of
 from autotune.scripts.script import Script
 from autotune.scripts.seen import SeenScript
 from autotune.scripts.training import Training
@@ -204,16 +204,15 @@ def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScri
         record: The description by which `launch` finds the training loop again.
     """
     facts, trials, is_over = facts_of(seen, script), tuple(_trials(story)), story.over is not None
-    software = hardware.software.model_copy(update={"torch": seen.source["here"]["torch"]})  # with its build
-    device = cast("DeviceKind", "rocm" if seen.device == "cuda" and "rocm" in hardware.devices else seen.device)
+    machine, device = as_trained(hardware, seen, None)
     speedup = _speedup(story)
     waiting, allowed = (story.facts.wait_share, story.facts.allowed) if story.facts is not None else (None, ())
     return Result(
         status="complete" if is_over else "partial",
         created=datetime.now(timezone.utc),
         workload=WorkloadRecord.of(facts, {}, record),
-        hardware=hardware.model_copy(update={"software": software}),
-        software=software.model_copy(update={"autotune": __version__}),
+        hardware=machine,
+        software=machine.software.model_copy(update={"autotune": __version__}),
         baseline=Side(config=facts.baseline, measurement=_measured(story, {}, seen, facts)),
         best=Side(
             config=facts.baseline.replace(**story.won), measurement=_measured(story, story.won, seen, facts)

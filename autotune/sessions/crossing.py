@@ -29,12 +29,13 @@ from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
 from autotune.results.files import OtherKindError
 from autotune.results.result import Result, Side, WorkloadRecord, read_result
 from autotune.scripts import Script, ScriptIsolation
+from autotune.scripts.facts import as_trained
 from autotune.search.costs import Costs
 from autotune.search.interrupts import Stop
 from autotune.search.rounds import confirm, round_of
 from autotune.search.stopping import Budget, plan_for, round_plan
 from autotune.search.trials import Trial
-from autotune.sessions.opening import as_trained, opened
+from autotune.sessions.opening import opened
 from autotune.sessions.options import missing_device, require_energy
 
 PROBE_SECONDS = 20.0

@@ -1,18 +1,15 @@
-"""Opens a workload: imports a target, or looks at a script and its machine. Signals end the running burst."""
+"""Opens a workload: imports a target, or looks at a script. Signals end the running burst."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import cast
 
 from autotune.bursts.hosts.isolation import Isolation
-from autotune.errors import UsageError
-from autotune.hardware import DeviceKind, Hardware, pin_gpu
+from autotune.hardware import pin_gpu
 from autotune.measuring import Progress
 from autotune.scripts import Script, ScriptIsolation
-from autotune.scripts.seen import SeenScript
 from autotune.search.interrupts import Stop
 from autotune.search.stopping import Budget
 from autotune.workload.by_value import Sent
@@ -56,19 +53,6 @@ def opened(
         progress.stage("looking at the script" if isinstance(target, Script) else "importing")
         isolation.start(budget.preparing_seconds)
         yield isolation
-
-
-def as_trained(hardware: Hardware, seen: SeenScript, requested: DeviceKind | None) -> tuple[Hardware, DeviceKind]:
-    """The machine with a script's own GPUs first and its own torch, and the device that the script trains on.
-
-    Raises:
-        UsageError: Another device was requested.
-    """
-    device = "rocm" if seen.device == "cuda" and "rocm" in hardware.devices else seen.device
-    if requested not in {None, device}:
-        raise UsageError(f"--device: the script trains on {seen.device}, got {requested}; leave it out")
-    software = hardware.software.model_copy(update={"torch": seen.source["here"]["torch"]})
-    return hardware.led_by(seen.used_gpus).model_copy(update={"software": software}), cast("DeviceKind", device)
 
 
 def _isolation(target: str | Sent, note: Callable[[str], None]) -> Isolation:

@@ -21,7 +21,7 @@ from autotune.results.files import keep_document
 from autotune.results.result import Evaluation, Result, Scaling, read_result
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
-from autotune.scripts.facts import record_of
+from autotune.scripts.facts import as_trained, record_of
 from autotune.scripts.sameness import ScriptNumerics
 from autotune.scripts.seen import SeenScript
 from autotune.search.bursts import Bursts
@@ -34,7 +34,7 @@ from autotune.search.stopping import EXPLAINING_SECONDS, Budget, sufficient_budg
 from autotune.search.storage import open_study, remove_lock
 from autotune.search.trials import TrialLog
 from autotune.search.warm_start import Candidate, candidates, read_results
-from autotune.sessions.opening import as_trained, opened
+from autotune.sessions.opening import opened
 from autotune.sessions.options import Options, missing_device, ranks_on, require_energy
 from autotune.sessions.outputs import RESULT, require_replaceable, require_writable
 from autotune.sessions.tuning_result import Findings, Setting, make_result

@@ -14,10 +14,9 @@ import pytest
 from autotune.errors import UsageError
 from autotune.measuring.progress import Progress
 from autotune.scripts import ScriptIsolation
-from autotune.scripts.facts import facts_of, record_of
+from autotune.scripts.facts import as_trained, facts_of, record_of
 from autotune.scripts.seen import SeenScript
 from autotune.search.stopping import Budget
-from autotune.sessions.opening import as_trained
 from autotune.sessions.options import Options
 from autotune.sessions.tuning import Tuning
 from autotune.sessions.tuning_result import Setting
