@@ -36,6 +36,7 @@ class Gpu(Stored):
     sm_count: Whole | None = None
     precisions: tuple[str, ...] = Field(default=("fp32",), description="worth trying for speed, fp32 first")
     precision_reason: str = ""
+    attention: str | None = Field(default=None, description="the kernel that torch's attention takes in half precision")
     driver: str | None = None
     cuda: str | None = Field(default=None, description="CUDA version of the driver")
     power_limit_watts: Figure | None = None

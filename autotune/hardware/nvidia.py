@@ -86,6 +86,7 @@ class _Reading:
         if memory is None:
             self.miss("memory_free_bytes", self.unread[f"gpus.{self.index}.memory_total_bytes"])
         self.miss("sm_count", "torch knows it, and was not imported")
+        self.miss("attention", "only torch knows it")
         capability = self.ask("compute_capability", "nvmlDeviceGetCudaComputeCapability", whole)
         capability = (int(capability[0]), int(capability[1])) if capability else None
         precisions, reason = gpu_precisions(name, capability)

@@ -129,6 +129,11 @@ class SearchContext:
         return self.record.compute_capability if isinstance(self.record, Gpu) else None
 
     @property
+    def attention(self) -> str | None:
+        """The kernel that torch's attention takes on a GPU in half precision, if that is known."""
+        return self.record.attention if isinstance(self.record, Gpu) else None
+
+    @property
     def batch_seconds(self) -> float:
         """Seconds to fetch the samples of one batch."""
         return self.facts.sample_seconds * self.start.batch_size

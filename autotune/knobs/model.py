@@ -16,7 +16,8 @@ from autotune.torch_settings.wrapping import checkpoint_blocks, checkpointed
 
 _LATER = {"flash_attention_3": ("flash_attn_interface", (9,)), "flash_attention_4": ("flash_attn.cute", (9, 10))}
 """The package of each later FlashAttention, and the major compute capabilities that torch uses it for."""
-_HALF_ONLY = ("flash_attention", "cudnn_attention", *_LATER)
+_CUDNN = "cudnn_attention"
+_HALF_ONLY = ("flash_attention", _CUDNN, *_LATER)
 
 
 def _layouts(context: SearchContext) -> Choices | str:
@@ -43,12 +44,37 @@ def _kernels(context: SearchContext) -> Choices | str:
     if half and (context.device == "rocm" or (context.capability or (0, 0)) >= (8, 0)):
         values.append("flash_attention")
         if context.device == "cuda":
-            values.append("cudnn_attention")
+            if context.facts.fixed_shapes:
+                values.append(_CUDNN)
             major = (context.capability or (0, 0))[0]
             values += [
                 value for value, (package, on) in _LATER.items() if major in on and package in context.facts.packages
             ]
     return offer(values, "which kernel of attention is fastest depends on its shapes", own=context.start.sdpa_backend)
+
+
+def _prepares_each_length(context: SearchContext, config: TrainConfig) -> bool:
+    """Whether attention is computed by cuDNN, which prepares a kernel for each new shape.
+
+    On an H100, that took 2.6 s each, with torch 2.11 and cuDNN 9.19; the other kernels take any shape at once.
+    """
+    chosen = context.attention if config.sdpa_backend == "default" else config.sdpa_backend
+    return chosen == _CUDNN and config.precision in HALF and context.facts.has_attention
+
+
+def _preferred_kernel(context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    """Where shapes vary, in half precision: one that does not prepare for each."""
+    config = context.start.replace(**{"precision": picked["precision"]} if "precision" in picked else {})
+    waits = not context.facts.fixed_shapes and _prepares_each_length(context, config)
+    return ("efficient_attention",) if waits else ()
+
+
+def avoid_preparing(context: SearchContext, config: TrainConfig) -> str | None:
+    """A search would see little but cuDNN preparing kernels; what the user or a pin chose may stay."""
+    chosen = "sdpa_backend" in context.fixed or context.start.precision in HALF
+    if chosen or context.facts.fixed_shapes or not _prepares_each_length(context, config):
+        return None
+    return f"cuDNN's attention prepares a kernel for each new shape, and shapes vary; {config.precision} needs another"
 
 
 def _kernel_conflict(config: TrainConfig) -> str | None:
@@ -87,8 +113,9 @@ KNOBS = (
     Knob(
         name="sdpa_backend", scope="live", while_training="neutral",
         when="CUDA and ROCm, where scaled dot-product attention runs",
-        why="which kernel of attention is fastest depends on its shapes",
-        candidates=_kernels, priority={"gpu": 70}, guide=120, conflict=_kernel_conflict,
+        why="which kernel of attention is fastest depends on its shapes; cuDNN's prepares one for each new shape",
+        candidates=_kernels, prefers=_preferred_kernel, priority={"gpu": 70}, guide=120, conflict=_kernel_conflict,
+        avoids=avoid_preparing,
         affects={"memory", "arithmetic", "compiled code"}, on_process=restrict_attention,
         reads=in_force.attention, shows=Effects.attends_with,
         trials={kernel: {"cuda", "rocm"} for kernel in ("flash_attention", "cudnn_attention", "efficient_attention")},

@@ -8,6 +8,7 @@ from autotune.hardware import Gpu
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
+from autotune.knobs.model import avoid_preparing
 from autotune.recorder.effects import Effects
 from autotune.torch_settings import in_force
 from autotune.torch_settings.precision import HALF, set_tf32
@@ -76,7 +77,7 @@ KNOBS = (
         name="precision", scope="live", when="what the device has instructions for",
         while_training=ByLeave("products are rounded to fewer bits"),
         why="tensor cores and CPU instructions for fewer bits compute faster, and half the bytes need half the memory",
-        candidates=_candidates, prefers=_preferred, priority={"gpu": 10, "cpu": 20}, guide=10,
+        candidates=_candidates, prefers=_preferred, priority={"gpu": 10, "cpu": 20}, guide=10, avoids=avoid_preparing,
         affects={"memory", "arithmetic", "compiled code"}, devices_of={"tf32": {"cuda"}}, on_process=set_tf32,
         trials=dict.fromkeys(("tf32", *HALF), EVERYWHERE),
         outside=autocast_forward,

@@ -7,8 +7,9 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 from autotune.errors import ConfigError
@@ -41,6 +42,7 @@ class Space:
         overhead_bound: Whether operator overhead dominates, so that compiling promises most.
         device: The kind of device that it trains on.
         held: Knobs that cannot be changed in this workload.
+        avoids: Why a config is not worth trying in this workload, or None.
     """
 
     baseline: TrainConfig
@@ -57,6 +59,7 @@ class Space:
     overhead_bound: bool
     device: DeviceKind
     held: frozenset[str] = frozenset()
+    avoids: Callable[[TrainConfig], str | None] = lambda _: None
 
     def config(self, values: Mapping[str, Scalar]) -> TrainConfig:
         """The candidate with these values; pins hold, and accumulation follows from the batch size.
@@ -105,7 +108,7 @@ class Space:
             if (value := getattr(config, knob)) is not None and value > most:
                 return f"{knob}={value} is more than the {most} that --pin allows"
         conflicts = (KNOBS[knob].conflict(config) for knob in config.changes_from(self.baseline))
-        return next(filter(None, conflicts), None) or self.room.shortage(config)
+        return next(filter(None, conflicts), None) or self.avoids(config) or self.room.shortage(config)
 
     def suggested(self) -> tuple[TrainConfig, ...]:
         """First guesses for this machine, best first.
@@ -248,6 +251,7 @@ def build_space(
         overhead_bound=context.overhead_bound,
         device=device,
         held=frozenset(held),
+        avoids=partial(_avoided, context),
     )
     _check_room(space)
     return space
@@ -281,6 +285,12 @@ def _sound(
     return (
         offer(kept, choice.reason, f"what could be chosen is left out: {next(iter(out.values()))}") if out else choice
     )
+
+
+def _avoided(context: SearchContext, config: TrainConfig) -> str | None:
+    """Why what a config changes is not worth trying, or None."""
+    changed = config.changes_from(context.facts.baseline)
+    return next(filter(None, (KNOBS[knob].avoids(context, config) for knob in changed)), None)
 
 
 def _check_room(space: Space) -> None:

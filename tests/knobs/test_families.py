@@ -14,6 +14,7 @@ from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig
 from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.loader import REPEATED
 from autotune.knobs.registry import idle_knobs
+from autotune.knobs.space import Space
 from tests.hardware.readings import I5_9400F, SAPPHIRE_RAPIDS, HostSpec, hardware_of, rtx_2070
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
 
@@ -383,6 +384,41 @@ def test_flash_attention_needs_half_precision() -> None:
     flash = TrainConfig(sdpa_backend="flash_attention", precision="tf32")
     assert "bf16 or fp16 only" in (space.violation(flash) or "")
     assert space.violation(flash.replace(precision="bf16")) is None
+
+
+def space_where_lengths_vary(**changes: Any) -> Space:
+    """On a card for which torch chooses cuDNN's attention in half precision."""
+    gpu = gpu_machine().gpus[0].model_copy(update={"attention": "cudnn_attention"})
+    hardware = gpu_machine().model_copy(update={"gpus": (gpu,)})
+    pinned = changes.pop("pinned", {})
+    return space_of(hardware, make_facts(**{"fixed_shapes": False, **changes}), pinned=pinned)
+
+
+def test_half_precision_names_its_kernel_of_attention_where_cudnn_would_prepare_one_for_each_length() -> None:
+    """On an H100, 2.6 s for each length: fp16 trained at a tenth of its speed for as long as any search looks."""
+    space = space_where_lengths_vary()
+    half = TrainConfig(batch_size=32, precision="bf16")
+    assert "each new shape" in (space.violation(half) or "")
+    assert space.violation(half.replace(sdpa_backend="efficient_attention")) is None
+    assert "cudnn_attention" not in space.choices["sdpa_backend"].values
+    assert space.suggested()[0].sdpa_backend == "efficient_attention"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"fixed_shapes": True}, {"has_attention": False}, {"precision": "bf16"},
+     {"pinned": {"sdpa_backend": "default", "precision": "bf16"}}],
+    ids=["one length", "no attention", "the user's own", "pinned"],
+)  # fmt: skip
+def test_half_precision_keeps_cudnns_attention_where_it_costs_nothing_or_was_chosen(changes: dict[str, Any]) -> None:
+    """A pin would leave nothing to search."""
+    space = space_where_lengths_vary(**changes)
+    assert space.violation(TrainConfig(batch_size=16, accumulation_steps=2, precision="bf16")) is None
+
+
+def test_a_training_in_half_precision_gets_another_kernel_of_attention_first() -> None:
+    """What the user trains with may prepare a kernel for each length, without a word of it."""
+    assert space_where_lengths_vary(precision="bf16").suggested()[0].sdpa_backend == "efficient_attention"
 
 
 @pytest.mark.parametrize(("number", "expected"), [(1, (1,)), (12, (1, 2, 3, 4, 6, 12)), (49, (1, 7, 49))])

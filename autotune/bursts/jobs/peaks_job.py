@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend
 
 from autotune.errors import ConfigError
 from autotune.hardware import DeviceKind
@@ -153,7 +154,7 @@ def _cuda_gpu(index: int) -> dict[str, Any]:
     if torch.version.hip is None:
         capability = (properties.major, properties.minor)
         precisions, reason = gpu_precisions(properties.name, capability)
-        own: dict[str, Any] = {"kind": "cuda", "compute_capability": capability}
+        own: dict[str, Any] = {"kind": "cuda", "compute_capability": capability, "attention": _attention(index)}
     else:
         precisions, reason = _amd_precisions(getattr(properties, "gcnArchName", ""))
         own = {"kind": "rocm", "memory_free_bytes": torch.cuda.mem_get_info(index)[0]}
@@ -167,6 +168,17 @@ def _cuda_gpu(index: int) -> dict[str, Any]:
         "precisions": precisions,
         "precision_reason": reason,
     }
+
+
+def _attention(index: int) -> str | None:
+    """The kernel that torch takes for attention in half precision; None if this torch or the GPU does not say."""
+    try:
+        heads = torch.empty(1, 1, 64, 64, device=f"cuda:{index}", dtype=torch.float16)
+        chosen = torch._fused_sdp_choice(heads, heads, heads)
+    except (AttributeError, RuntimeError):
+        return None
+    kernels: Mapping[str, Any] = SDPBackend.__members__
+    return next((name.lower() for name, kernel in kernels.items() if int(kernel) == chosen), None)
 
 
 def _amd_precisions(architecture: str) -> tuple[tuple[str, ...], str]:
