@@ -86,6 +86,7 @@ def make_gpu(**changes: Any) -> Gpu:
         "memory_free_bytes": 11 * GIB,
         "compute_capability": (8, 9),
         "sm_count": 46,
+        "attention": "flash_attention",
         "precisions": ("fp32", "tf32", "bf16", "fp16"),
         "precision_reason": "compute capability 8.9 has tensor cores for them",
         "driver": "570.86",

@@ -62,7 +62,7 @@ def test_all_figures_of_a_card() -> None:
         utilization_fraction=0.07,
         mig=False,
     )
-    assert unread.keys() == {"gpus.0.sm_count"}
+    assert unread.keys() == {"gpus.0.sm_count", "gpus.0.attention"}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_newer_temperature_call_is_enough(monkeypatch: pytest.MonkeyPatch) -> No
     card.fails = {"nvmlDeviceGetTemperature": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
     (gpu,), unread = read(card)
     assert gpu.temperature_celsius == 55
-    assert unread.keys() == {"gpus.0.sm_count"}
+    assert unread.keys() == {"gpus.0.sm_count", "gpus.0.attention"}
 
 
 def test_machine_without_a_driver() -> None:
@@ -145,7 +145,7 @@ def test_processes_of_this_user_are_listed_and_this_run_is_not() -> None:
     assert [(process.pid, process.memory_bytes) for process in gpu.processes] == [(os.getppid(), None)]
     assert gpu.processes[0].name
     assert gpu.others_processes == 1
-    assert set(unread) == {"gpus.0.sm_count", "gpus.0.processes.0.memory_bytes"}
+    assert set(unread) == {"gpus.0.sm_count", "gpus.0.attention", "gpus.0.processes.0.memory_bytes"}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="another user's process is started by its number")
@@ -182,7 +182,7 @@ def test_slice_has_its_own_memory_and_processors() -> None:
     assert gpu.memory_total_bytes == 20096 * MIB
     assert gpu.power_limit_watts == 400.0
     assert gpu.compute_capability == (8, 0)
-    assert set(unread) == {"gpus.0.sm_count", "gpus.0.utilization_fraction"}
+    assert set(unread) == {"gpus.0.sm_count", "gpus.0.attention", "gpus.0.utilization_fraction"}
 
 
 @pytest.mark.parametrize("card", [gtx_1070(), gtx_1660_ti()], ids=lambda card: card.name)
