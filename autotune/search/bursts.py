@@ -38,7 +38,8 @@ LEAST_CONFIRMING_SHARE = 0.25
 """The least share of the budget for confirming a config that takes long to compile. It must hold
 `FEWEST_ROUNDS`, whose code comes from a cache. Not tuned."""
 MOST_CONFIRMING_SHARE = 0.45
-"""The largest share of the budget reserved for confirming later finds, if rounds take long. Not tuned."""
+"""The largest share of the budget reserved for confirming, if rounds take long and `FEWEST_ROUNDS` fit. A language
+model's step of 6.4 s on an H100 left the search of 220 s one candidate. Not tuned."""
 OVERRUN = 3.0
 """A challenge that has begun is killed after this many times its expected seconds, even if it then takes some of the
 proof's time: killed, it has shown nothing. Estimates on an H100 were off by 2.5. Before any has ended, the first one
@@ -108,13 +109,14 @@ class Bursts:
         if best is None:
             return self.budget.searching_seconds
         available, one = self.budget.confirming_seconds, self.costs.round_seconds([self.baseline, best])
-        confirming, least = MIN_DECIDED_ROUNDS * one, 0.0
+        most = MOST_CONFIRMING_SHARE * self.budget.seconds
+        confirming, least = min(MIN_DECIDED_ROUNDS * one, max(FEWEST_ROUNDS * one, most)), 0.0
         if best == self.baseline:
             least = self.costs.challenge_seconds(self.baseline, best)
             fitting = (available - least) // one
             if fitting < 1:
                 return available
-            confirming = min(confirming, fitting * one, MOST_CONFIRMING_SHARE * self.budget.seconds)
+            confirming = min(confirming, fitting * one, most)
         return max(least, min(self.budget.searching_seconds, available - confirming))
 
     def affordable_seconds(self, point: Point) -> float:

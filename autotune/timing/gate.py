@@ -205,7 +205,7 @@ class Gate(Generic[PlayerOf]):
         }
 
     def _train(self, player: PlayerOf, command: Command) -> Course:
-        """Trains a block. Where several play, an untimed micro-batch leads in, unless micro-batches are long."""
+        """Trains a block. Untimed micro-batches lead it in where others play."""
         self._play(player)
         if command.start is not None:
             player.restart(command.start)
@@ -213,8 +213,8 @@ class Gate(Generic[PlayerOf]):
         if self._watch is not None:
             self._watch.begin()
         # Another player has used the process since. No lead into an epoch: its start must be timed.
-        leads = self.is_shared and not command.straight and not player.starts_loader
-        lead = max(player.clock.lead, int(leads), player.step_passes if command.frees else 0)
+        leads = command.frees or (self.is_shared and not player.starts_loader)
+        lead = max(player.clock.lead, command.lead if leads else 0)
         lap = yield from self._lap(player, lead, 1, command.until or 0)
         seen = self._watch.end() if self._watch is not None else {}
         if self.is_shared:  # players share the allocator, so this is not specific to one config

@@ -26,8 +26,8 @@ class Command:
         start: Go to this position in the stream of samples first.
         until: Train to this position in the stream of samples.
         leads_in: The block is warm-up, and belongs to no measurement.
-        straight: Skip the untimed micro-batch that leads in where several players share the process.
-        frees: Free the device memory that the player does not use, for the next one; a whole step leads each block in.
+        lead: Untimed micro-batches that lead a block in, where another player has used the process or its memory since.
+        frees: Free the device memory that the player does not use, for the next one.
     """
 
     action: str
@@ -36,7 +36,7 @@ class Command:
     start: int | None = None
     until: int | None = None
     leads_in: bool = False
-    straight: bool = False
+    lead: int = 1
     frees: bool = False
 
 

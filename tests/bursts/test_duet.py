@@ -191,6 +191,21 @@ def test_a_block_on_a_gpu_holds_more_than_its_lead(device: str, batches: int) ->
     assert duet._block_samples() == batches * duet.players[0].config.batch_size
 
 
+@pytest.mark.parametrize(
+    ("seconds", "samples"), [(0.001, 240), (0.05, 120)], ids=["a step of 0.1 s leads in", "a step of 6 s does not"]
+)
+def test_freed_memory_costs_a_long_step_no_second_one(seconds: float, samples: int) -> None:
+    """A language model on a full card: 12 × 10 beside 30 × 4. Whole steps led in, and blocks held three more."""
+    duet = Duet(PLAN.model_copy(update={"frees": True, "turn_seconds": 2.0}), math.inf, seed=0, ends=1)
+    for batch_size, accumulation, gain in ((12, 10, 1), (30, 4, 6)):
+        config = TrainConfig(batch_size=batch_size, accumulation_steps=accumulation)
+        asked = request(TINY, config).model_copy(update={"device": "cuda"})
+        player = Player(ReadyHost(pace=seconds / gain), asked)  # type: ignore[arg-type]
+        player.trained_seconds, player._pace = 1.0, seconds / gain
+        duet.players.append(player)
+    assert duet._block_samples() == samples
+
+
 @pytest.mark.parametrize(("dropped", "is_whole"), [(0, True), (7, True), (40, False)])
 def test_blocks_are_whole_epochs_though_one_drops_the_last_batch(dropped: int, is_whole: bool) -> None:
     """Batches hold 32 samples; an epoch that is shorter by more is another epoch."""

@@ -98,7 +98,7 @@ def test_a_block_ends_where_it_is_to_and_a_micro_batch_leads_in(gate: CountingGa
 
 def test_a_long_micro_batch_does_not_lead_in(gate: CountingGate) -> None:
     """All of the block is timed, where it is told so."""
-    block = gate.train(Command("train", 1, start=80, until=112, straight=True))
+    block = gate.train(Command("train", 1, start=80, until=112, lead=0))
     assert (block["lap"]["lead"], block["lap"]["samples"]) == (0, 32)
 
 

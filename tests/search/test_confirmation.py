@@ -13,7 +13,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Agreement, NumericsGuard, Trace
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.confirmation import PROVING
-from autotune.search.proposal import CONFIRM, UNINTERRUPTED
+from autotune.search.proposal import BUNDLE, CONFIRM, UNINTERRUPTED, Proposal
 from autotune.search.stopping import FINISHING_SECONDS, PROFILE_MAX_SECONDS, Budget
 from autotune.sessions.tuning_result import judge
 from tests.search.surface import example_rate, finished, make_search, make_space
@@ -182,6 +182,23 @@ def test_time_is_kept_back_for_the_confirmation() -> None:
     clock[0] = 45.0
     assert budget.searching_seconds == 0.0
     assert budget.remaining == pytest.approx(13.0)
+
+
+@pytest.mark.parametrize(
+    ("round_seconds", "kept"),
+    [(10.0, 60.0), (20.0, 80.0), (40.0, 90.0), (60.0, 120.0)],
+    ids=["the usual share", "four rounds", "a larger share", "two rounds"],
+)
+def test_long_rounds_leave_time_for_the_search(
+    round_seconds: float, kept: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With steps of 6 s on an H100, four rounds took all of 220 s, and the search ended after its first candidate."""
+    search, _ = make_search(example_rate, budget_seconds=200)
+    for config in (search.space.baseline, search.space.baseline.replace(precision="bf16")):
+        search._bursts.search(Proposal(Point(config=config), BUNDLE, "for the test"))
+    monkeypatch.setattr(search._bursts.costs, "round_seconds", lambda *_: round_seconds)
+    budget = search._bursts.budget
+    assert search._bursts.searching_seconds == pytest.approx(budget.confirming_seconds - kept)
 
 
 def test_a_finalist_with_wrong_numerics_is_replaced_by_the_next() -> None:

@@ -142,16 +142,15 @@ class Duet:
         position = max((player.position for player in self.players), default=0)
         sizing = self._sizing_turns()
         turns = size = 0
-        straight = False
         while self._goes_on(turns) and not (turns > sizing and enough()):
             if turns <= max(sizing, RESIZED_TURNS if self.is_shared else 0):
-                straight = not self._leads
+                leads = {player: self._lead(player) for player in self.active}
                 size = self._block_samples()
             position += size
             order = self.active
             self._rng.shuffle(order)
             for player in order:
-                player.train(position, self._deadline, straight=straight)
+                player.train(position, self._deadline, lead=leads[player])
                 if self.is_broken:
                     return
             turns += 1
@@ -239,6 +238,7 @@ class Duet:
     def _block_samples(self) -> int:
         """Samples of a block: whole optimizer steps of all players if short, whole epochs if those are short."""
         players, epoch = self.active, self._epoch_samples
+        least = max((1 + self._lead(player)) * player.unit_samples for player in players)
         samples = self._turn_samples(self._turn_seconds)
         if epoch is not None and epoch <= 2 * samples:  # prefer blocks within an epoch to longer turns
             samples = self._turn_samples(TURN_SECONDS)
@@ -251,7 +251,7 @@ class Duet:
         unit = step if step <= 2 * samples else in_common
         if epoch is not None and epoch <= 2 * samples:
             unit = epoch
-        return unit * max(1, round(samples / unit), math.ceil((1 + self._leads) * batch / unit))
+        return unit * max(1, round(samples / unit), math.ceil(least / unit))
 
     def _samples_before(self) -> int:
         """The plan's share of an epoch, in whole steps of all players; 0 if epochs are short or not known."""
@@ -279,15 +279,12 @@ class Duet:
     @property
     def _lead_seconds(self) -> float:
         """The longest lead of all players."""
-        frees = self._plan.frees
-        leads = (player.config.effective_batch if frees else player.config.micro_batch for player in self.active)
-        return max(player.pace * samples for player, samples in zip(self.active, leads, strict=True))
+        return max(player.pace * player.config.micro_batch for player in self.active)
 
-    @property
-    def _leads(self) -> int:
-        """Micro-batches that lead each block in: a step where memory was freed, one where a queue is empty."""
+    def _lead(self, player: Player) -> int:
+        """Micro-batches that lead a block in: as many as get freed memory back, or one where a queue is empty."""
         if self._plan.frees:
-            return max(player.config.accumulation_steps for player in self.active)
+            return player.reclaiming_batches
         if self.active[0].request.device in {"cuda", "rocm"}:
             return 1
         is_new = any(not player.trained_seconds for player in self.active)
