@@ -214,7 +214,7 @@ class Gate(Generic[PlayerOf]):
             self._watch.begin()
         # Another player has used the process since. No lead into an epoch: its start must be timed.
         leads = command.frees or (self.is_shared and not player.starts_loader)
-        lead = max(player.clock.lead, command.lead if leads else 0)
+        lead = max(player.clock.lead, min(command.lead, player.step_passes) if leads else 0)
         lap = yield from self._lap(player, lead, 1, command.until or 0)
         seen = self._watch.end() if self._watch is not None else {}
         if self.is_shared:  # players share the allocator, so this is not specific to one config

@@ -235,3 +235,4 @@ def test_gpu_is_measured() -> None:
     assert report["gpus"][0]["precisions"][0] == "fp32"
     assert all(rate for rate in report["peaks"]["matmul_flops_per_second"].values())
     assert report["peaks"]["host_to_device_bytes_per_second"] > 0
+    assert "attention" in report["gpus"][0]["attention"]
