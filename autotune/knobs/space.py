@@ -43,6 +43,7 @@ class Space:
         device: The kind of device that it trains on.
         held: Knobs that cannot be changed in this workload.
         avoids: Why a config is not worth trying in this workload, or None.
+        searchable: Knobs that the options let the search change, even those that have no choices now.
     """
 
     baseline: TrainConfig
@@ -60,6 +61,7 @@ class Space:
     device: DeviceKind
     held: frozenset[str] = frozenset()
     avoids: Callable[[TrainConfig], str | None] = lambda _: None
+    searchable: frozenset[str] = frozenset(KNOB_NAMES)
 
     def config(self, values: Mapping[str, Scalar]) -> TrainConfig:
         """The candidate with these values; pins hold, and accumulation follows from the batch size.
@@ -109,6 +111,15 @@ class Space:
                 return f"{knob}={value} is more than the {most} that --pin allows"
         conflicts = (KNOBS[knob].conflict(config) for knob in config.changes_from(self.baseline))
         return next(filter(None, conflicts), None) or self.avoids(config) or self.room.shortage(config)
+
+    def allows(self, config: TrainConfig, parameters: Mapping[str, Scalar]) -> bool:
+        """Whether the options and limits allow what another run tried; its values need not be on offer."""
+        try:
+            made = self.config({knob: getattr(config, knob) for knob in self.searchable})
+        except ConfigError:
+            return False
+        explored = all(value in self.parameters.get(name, ()) for name, value in parameters.items())
+        return made == config and explored and self.violation(config) is None
 
     def suggested(self) -> tuple[TrainConfig, ...]:
         """First guesses for this machine, best first.
@@ -252,6 +263,7 @@ def build_space(
         device=device,
         held=frozenset(held),
         avoids=partial(_avoided, context),
+        searchable=frozenset(searched),
     )
     _check_room(space)
     return space

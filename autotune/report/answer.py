@@ -64,7 +64,7 @@ def _safety(result: Result, source: Path | None) -> list[Block]:
 
 
 def _next(result: Result, source: Path | None) -> list[Block]:
-    """The command, or the lines, that train with the result; where no gain is proven, the command that tries more."""
+    """The command, or the lines, that train with the result; where no gain is proven, how to try more."""
     if result.changed_knobs and summary.verdict(result).confirmed:
         label = "Command that trains the script with this result"
         if result.workload.script is None:
@@ -73,8 +73,7 @@ def _next(result: Result, source: Path | None) -> list[Block]:
     kept = "Train as before: no gain is proven."
     if result.stopped_by not in {"budget", "interrupted"}:
         return [Text(kept)]
-    more = Code(summary.how_to_search_longer(result), "Command that tunes for longer")
-    return [Text(f"{kept} Twice the budget tries more:"), more]
+    return [Text(f"{kept} {_sentence(summary.how_to_search_longer(result))}")]
 
 
 def _limit(result: Result) -> list[Block]:

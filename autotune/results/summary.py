@@ -114,11 +114,9 @@ def how_to_train(result: Result, path: Path) -> str:
 
 
 def how_to_search_longer(result: Result) -> str:
-    """The command that tunes again with twice the budget, without further options."""
-    budget = f"--budget {math.ceil(2 * result.constraints.budget_seconds)}s"
-    if (script := result.workload.script) is not None:
-        return f"autotune run {budget} -- {shlex.join(script.command)}"
-    return f"autotune --model {shlex.quote(result.workload.target)} {budget}"
+    """How to continue with twice the budget; no whole command, since a result does not hold all options of its own."""
+    budget = math.ceil(2 * result.constraints.budget_seconds)
+    return f"to try more, repeat your command, with all its options, and add --resume --budget {budget}s"
 
 
 # Figures.

@@ -122,6 +122,7 @@ class Search:
         if all(trial.burst.point != self.baseline for trial in self.log.trials):
             self._bursts.search(Proposal(self.baseline, BASELINE, "what you train with today"))
         self._fit()  # a resumed run knows how its baseline ended
+        self.log.leave_out_disallowed(self.baseline)  # only now is it known what candidates keep of the baseline
         self._look_for_headroom()
         self._settle_allocator()
         while True:

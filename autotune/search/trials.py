@@ -164,6 +164,21 @@ class TrialLog:
         self.design, self._ranking = Design(space), (0, ([], None))
         self._agree()
 
+    def leave_out_disallowed(self, baseline: Point) -> None:
+        """Leaves out what an earlier run tried under other options; the baseline and all failures stay."""
+
+        def stays(trial: Trial) -> bool:
+            point = trial.burst.point
+            is_safe = not trial.resumed or not trial.burst.ok or point == baseline
+            return is_safe or self._space.allows(point.config, point.parameters)
+
+        kept = [trial for trial in self.trials if stays(trial)]
+        if self._others is not None or len(kept) == len(self.trials):
+            return
+        left = len(self.trials) - len(kept)
+        self._note(f"{left} of the earlier run's bursts are left out: this run's options or limits do not allow them")
+        self.trials[:], self._ranking = kept, (0, ([], None))
+
     def record(
         self, burst: Burst, stage: str, reason: str, pair: Pair | None = None, *, round_number: int | None = None
     ) -> Trial:

@@ -122,11 +122,16 @@ def test_what_to_do_next_follows_from_the_proof() -> None:
     """Train with a proven gain; without one train as before, or give the search more time where that can help."""
     assert "What to do next Train with this result: Python that trains" in full_page().text
     doubtful = {"speedup": Speedup(ratio=1.01, ci95=Interval(0.98, 1.04), pairs=4)}
-    longer = (
-        "no gain is proven. Twice the budget tries more: Command that tunes for longer autotune --model train:build"
-    )
-    assert longer in shown(full_result(**doubtful))
-    assert "Twice the budget" not in shown(full_result(**doubtful, stopped_by="exhausted"))
+    assert "no gain is proven. To try more, repeat" in shown(full_result(**doubtful))
+    assert "To try more" not in shown(full_result(**doubtful, stopped_by="exhausted"))
+
+
+def test_the_advice_to_search_longer_leaves_out_no_option() -> None:
+    """A result does not hold all options of its command, so it prints what to add and no command to copy."""
+    doubtful = {"speedup": Speedup(ratio=1.01, ci95=Interval(0.98, 1.04), pairs=4)}
+    text = shown(full_result(**doubtful))
+    assert "repeat your command, with all its options, and add --resume --budget" in text
+    assert "autotune --model" not in text
 
 
 def test_partial_result_says_so_before_the_headline() -> None:

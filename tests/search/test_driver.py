@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import optuna
 import pytest
 
 from autotune.errors import Interrupted, IsolationError
@@ -18,6 +20,7 @@ from autotune.sessions.options import Options
 from autotune.sessions.tuning import Tuning
 from autotune.sessions.tuning_result import judge
 from autotune.timing.failing import PINNING
+from tests.factories import make_burst
 from tests.search.surface import example_rate, finished, journal_storage, make_search, make_space
 from tests.spaces import gpu_machine, make_facts
 
@@ -192,6 +195,63 @@ def test_a_resumed_search_repeats_no_burst(tmp_path: Path) -> None:
     fresh = [trial for trial in resumed.log.trials if not trial.resumed and trial.round is None]
     assert fresh
     assert not {trial.burst.point for trial in fresh} & set(done)
+
+
+@pytest.mark.parametrize(
+    ("options", "breaks"),
+    [
+        ({"pinned": {"num_workers": 1}}, {"num_workers": 2}),
+        ({"pinned": {"num_workers": "<=1"}}, {"num_workers": 2}),
+        ({"only": ["num_workers"]}, {"precision": "bf16"}),
+        ({"effective_batch": 128}, {"precision": "bf16"}),
+        ({}, {"depth": 2}),
+    ],
+)
+def test_a_resumed_search_leaves_out_what_its_options_do_not_allow(
+    options: dict[str, Any], breaks: dict[str, Any]
+) -> None:
+    """It neither starts from the best of the earlier run nor answers with it."""
+    storage = optuna.storages.InMemoryStorage()
+    first, _ = make_search(example_rate, storage=storage, space=make_space(explored={"depth": (1, 2)}))
+    broken = first.baseline.changed(breaks)
+    for burst in (make_burst(1000.0, batch_size=64), make_burst(9000.0).model_copy(update={"point": broken})):
+        first.log.record(burst, GAIN, "")
+    resumed, _ = make_search(example_rate, storage=storage, space=make_space(**options))
+    resumed.run()
+    assert [trial.burst.point for trial in resumed.log.trials if trial.resumed] == [first.baseline]
+    assert resumed.confirmation.answer() != broken
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pinned": {"num_workers": 2}},
+        {"pinned": {"num_workers": "<=2"}},
+        {"only": ["num_workers"]},
+        {"budget_seconds": 1.0},
+    ],
+)
+def test_a_resumed_search_keeps_what_its_options_allow(options: dict[str, Any]) -> None:
+    """Other options alone make nothing that was measured worthless."""
+    storage = optuna.storages.InMemoryStorage()
+    first, _ = make_search(example_rate, storage=storage)
+    first.log.record(make_burst(1000.0, batch_size=64), BASELINE, "")
+    first.log.record(make_burst(1200.0, batch_size=64, num_workers=2), GAIN, "")
+    resumed, _ = make_search(example_rate, storage=storage, space=make_space(**options))
+    resumed.run()
+    assert sum(trial.resumed for trial in resumed.log.trials) == 2
+
+
+def test_a_resumed_search_leaves_out_nothing_of_a_fitted_baseline() -> None:
+    """Candidates have the smaller batch that fits, though --only does not name it."""
+    storage, space = optuna.storages.InMemoryStorage(), make_space(only=["precision", "num_workers"])
+    first, _ = make_search(example_rate, storage=storage, space=space, oom_above=20)
+    first.run()
+    resumed, _ = make_search(example_rate, storage=storage, space=space, oom_above=20)
+    resumed.run()
+    assert first.baseline.config.batch_size == 16
+    known = [trial.burst.point for trial in resumed.log.trials if trial.resumed]
+    assert known == [trial.burst.point for trial in first.log.trials if trial.burst.outcome is not Outcome.TIMEOUT]
 
 
 def test_a_journal_cut_in_mid_line_is_read_up_to_there(tmp_path: Path) -> None:
