@@ -124,7 +124,7 @@ class Chooser:
 
     def _elimination(self, best: Point, effects: Effects, tried: set[Point]) -> Proposal | None:
         """The bundle without one of its settings, the most doubtful first."""
-        names = best.changes_from(self._baseline)
+        names = best.changes_from(Point(config=self._space.start, parameters=self._baseline.parameters))
         without = {
             self._change(best, name, was): name
             for name, (was, _) in names.items()
@@ -224,7 +224,9 @@ class Chooser:
             and "persistent_workers" in self._space.choices
         ):
             values["persistent_workers"] = True  # workers that restart every epoch give a poor first impression
-        return Point(config=self._space.changed(point.config, values), parameters=point.parameters)
+        # The baseline itself may not be what the options ask for.
+        config = self._space.start if point.config == self._baseline.config else point.config
+        return Point(config=self._space.changed(config, values), parameters=point.parameters)
 
 
 class _Chances:

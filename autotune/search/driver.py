@@ -147,7 +147,8 @@ class Search:
             return []
         tried = {trial.burst.point for trial in self.log.trials}
         available = self._bursts.searching_seconds
-        for point in simpler(best, self.baseline, self.log.trials, self.log.design):
+        start = Point(config=self.space.start, parameters=self.baseline.parameters)  # what pins hold is not reverted
+        for point in simpler(best, start, self.log.trials, self.log.design):
             seconds = self._bursts.costs.challenge_seconds(point, best)
             if point in tried or seconds > available or self._plays_alone(point) or self._refuse_for_now(point):
                 continue
@@ -216,9 +217,7 @@ class Search:
         if self._bursts.device != "cpu" or choices is None or self.log.measurement(self.baseline) is None:
             return
         held = self.space.preferred.get("allocator", self.baseline.config.allocator)
-        tuned = Point(
-            config=self.space.changed(self.baseline.config, {"allocator": held}), parameters=self.baseline.parameters
-        )
+        tuned = Point(config=self.space.config({"allocator": held}), parameters=self.baseline.parameters)
         compared = next(
             (trial for trial in self.log.trials if trial.stage == ALLOCATOR and trial.burst.point == tuned), None
         )

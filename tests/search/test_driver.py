@@ -242,6 +242,27 @@ def test_a_resumed_search_keeps_what_its_options_allow(options: dict[str, Any]) 
     assert sum(trial.resumed for trial in resumed.log.trials) == 2
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pinned": {"num_workers": 1, "memory_format": "channels_last"}},
+        {"pinned": {"num_workers": "<=1"}, "baseline": TrainConfig(batch_size=64, num_workers=2)},
+        {"effective_batch": 48},
+    ],
+    ids=["two pins", "a limit", "another effective batch"],
+)
+def test_no_candidate_breaks_what_the_options_ask_for(options: dict[str, Any]) -> None:
+    """Neither the points with fewer changes, which are tried last, nor the comparison of allocators."""
+    own = {key: value for key, value in options.items() if key != "baseline"}
+    facts = {"baseline": options["baseline"]} if "baseline" in options else {}
+    space = make_space(facts=facts, **own)
+    search, _ = make_search(example_rate, space=space, budget_seconds=200)
+    search.run()
+    points = {trial.burst.point for trial in search.log.trials} - {search.baseline}
+    assert points
+    assert [point.config for point in points if not space.allows(point.config, point.parameters)] == []
+
+
 def test_a_resumed_search_leaves_out_nothing_of_a_fitted_baseline() -> None:
     """Candidates have the smaller batch that fits, though --only does not name it."""
     storage, space = optuna.storages.InMemoryStorage(), make_space(only=["precision", "num_workers"])
