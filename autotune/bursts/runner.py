@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from autotune.bursts.hosts.endings import LONGER, never_started, ran_out_of_memory, result_of
+from autotune.bursts.hosts.endings import LONGER, could_start_no_thread, never_started, ran_out_of_memory, result_of
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan, Request
 from autotune.bursts.turns.contest import Contest
@@ -152,7 +152,10 @@ class ProcessRunner:
         request = self._request.model_copy(update={"job": "check", "parameter_names": tuple(parameter_names)})
         deadline = time.monotonic() + deadline_seconds
         ended = self._isolation.run(request, deadline_seconds)
-        while ran_out_of_memory(ended) and request.halvings < MOST_HALVINGS:
+        while request.halvings < MOST_HALVINGS and (
+            ran_out_of_memory(ended)
+            or (request.halvings > 0 and could_start_no_thread(ended))  # most likely of memory, which ran out before
+        ):
             request = request.model_copy(update={"halvings": request.halvings + 1})
             ended = self._isolation.run(request, max(0.0, deadline - time.monotonic()))
         value = result_of(ended, "checking the workload", remedy)

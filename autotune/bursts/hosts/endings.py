@@ -21,6 +21,10 @@ CAUSE_SECONDS = 0.5
 time."""
 _LOST = re.compile(r"gloo|nccl|processgroup|connection (was )?(closed|reset)|broken pipe", re.IGNORECASE)
 """Matches the first line of torch's error when another rank is gone."""
+NO_THREAD_TEXTS = ("libgomp: Thread creation failed", "OMP: Error #34")
+"""What OpenMP prints when it can start no thread, before it ends the process: GNU's (`gomp_team_start`) by exit(), and
+LLVM's and Intel's (`__kmp_create_worker`) by a signal. pthread_create's EAGAIN, all they know, has two causes."""
+NO_THREAD = " (OpenMP could start no thread: no memory for its stack, or a limit on processes and threads is reached)"
 
 
 class OutOfTimeError(WorkloadError):
@@ -86,6 +90,12 @@ def ran_out_of_memory(ended: Ended) -> bool:
     return bool(reported) or (ended.killed_by_kernel and ended.status == -KILL)
 
 
+def could_start_no_thread(ended: Ended) -> bool:
+    """Whether OpenMP ended the process because it could start no thread: no memory was left, or no room for threads."""
+    is_silent = ended.message is None and not ended.timed_out
+    return is_silent and any(text in ended.stderr_tail for text in NO_THREAD_TEXTS)
+
+
 def never_started(point: Point, error: Exception, seconds: float) -> Burst:
     """A burst whose process could not be started; results of other bursts are kept."""
     outcome = Outcome.TIMEOUT if isinstance(error, OutOfTimeError) else Outcome.CRASHED
@@ -136,16 +146,17 @@ def describe_end(ended: Ended) -> str:
     """An exit status in words."""
     if ended.status is None:
         return "the process could not be ended"
+    cause = NO_THREAD if could_start_no_thread(ended) else ""
     if ended.status < 0:
         try:
             name = signal.Signals(-ended.status).name
         except ValueError:
             name = f"signal {-ended.status}"
         by = " (the kernel's out-of-memory killer)" if ended.killed_by_kernel and ended.status == -KILL else ""
-        return f"the process was killed by {name}{by}"
+        return f"the process was killed by {name}{by}{cause}"
     if ended.status == PIPE_LOST_STATUS:
         return "the process closed file descriptors that were not its own, and with them the pipe for its result"
-    return f"the process ended by itself with exit status {ended.status}"
+    return f"the process ended by itself with exit status {ended.status}{cause}"
 
 
 def classify(error: BaseException, *, compiled: bool = False, device: str = "cpu") -> tuple[Outcome, str]:
