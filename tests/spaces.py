@@ -56,6 +56,14 @@ def space_of(
     return build_space(hardware, facts, effective_batch=effective, **options)
 
 
+def space_where_lengths_vary(**changes: Any) -> Space:
+    """On a card for which torch chooses cuDNN's attention in half precision."""
+    gpu = gpu_machine().gpus[0].model_copy(update={"attention": "cudnn_attention"})
+    hardware = gpu_machine().model_copy(update={"gpus": (gpu,)})
+    options = {name: changes.pop(name) for name in ("pinned", "held") if name in changes}
+    return space_of(hardware, make_facts(**{"fixed_shapes": False, **changes}), **options)
+
+
 def all_loaders(space: Space) -> list[TrainConfig]:
     """Every combination of batch and loader that the search may propose and run."""
     knobs = ("batch_size", "num_workers", "prefetch_factor")

@@ -33,7 +33,7 @@ UNSHARED = (
 )
 NO_ROOM = "there is no memory for all players at once: whole bursts take turns, which is less certain"
 FULL_TURN_SECONDS = 2.0
-"""Length of a turn where each player frees its memory after it: allocating it again takes a step. Not tuned."""
+"""Length of a turn where each player frees its memory after it: allocating it again takes time. Not tuned."""
 MOST_HALVINGS = 12
 """Most halvings of the batch when checking a workload: 4,096 samples become one."""
 MEMORY = ("device_memory_bytes", "host_memory_bytes")

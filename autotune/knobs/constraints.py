@@ -87,6 +87,14 @@ def share_of_rank(effective_batch: int, ranks: int) -> int:
     return effective_batch // ranks
 
 
+def nearest_batch(effective_batch: int, batch_size: int, most_steps: int | None = None) -> int:
+    """The largest divisor of an effective batch that is no larger than a batch; a larger one if no other may be."""
+    allowed = [
+        value for value in divisors(effective_batch) if effective_batch // value <= (most_steps or effective_batch)
+    ]
+    return max((value for value in allowed if value <= batch_size), default=allowed[0])
+
+
 def _batch(
     baseline: TrainConfig,
     effective_batch: int | None,
@@ -117,9 +125,7 @@ def _batch(
                 f"{effective_batch}; pin a divisor of it, or use --effective-batch free"
             )
         return own // int(steps), int(steps)
-    most = limits.get("accumulation_steps", own)
-    allowed = [value for value in divisors(own) if own // value <= most]  # own itself is one
-    nearest = max((value for value in allowed if value <= baseline.batch_size), default=allowed[0])
+    nearest = nearest_batch(own, baseline.batch_size, limits.get("accumulation_steps"))
     return nearest, own // nearest
 
 

@@ -95,7 +95,9 @@ class Knob:
         devices: The devices on which it has an effect.
         devices_of: The devices on which a single value has an effect, where they are not all of these.
         conflict: Why a config cannot run with its value, or None.
-        avoids: Why a config that could run is not worth trying in a workload, or None.
+        instead: The values, best first, of which one takes the place of a config's own in this workload; empty: its own
+            is good.
+        by_leave: Whether only `--allow-numerics` opens its choice.
         dataloader_argument: The keyword argument of ``DataLoader`` that takes its value.
         optimizer_arguments: Keyword arguments of optimizers, of which its value names the one that is true.
         absent: The values that an argument has if it is not given, of torch or of a framework; without an entry, the
@@ -143,7 +145,8 @@ class Knob:
     devices: Set[DeviceKind] = EVERYWHERE
     devices_of: Mapping[Scalar, Set[DeviceKind]] = field(default_factory=dict)
     conflict: Callable[[TrainConfig], str | None] = lambda _: None
-    avoids: Callable[[SearchContext, TrainConfig], str | None] = lambda *_: None
+    instead: Callable[[SearchContext, TrainConfig], tuple[Scalar, ...]] | None = None
+    by_leave: bool = False
     dataloader_argument: str | None = None
     ddp_argument: str | None = None
     optimizer_arguments: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from autotune.torch_settings.wrapping import checkpoint_blocks, checkpointed
 _LATER = {"flash_attention_3": ("flash_attn_interface", (9,)), "flash_attention_4": ("flash_attn.cute", (9, 10))}
 """The package of each later FlashAttention, and the major compute capabilities that torch uses it for."""
 _CUDNN = "cudnn_attention"
+_ANY_LENGTH = ("efficient_attention", "flash_attention")
 _HALF_ONLY = ("flash_attention", _CUDNN, *_LATER)
 
 
@@ -53,28 +54,25 @@ def _kernels(context: SearchContext) -> Choices | str:
     return offer(values, "which kernel of attention is fastest depends on its shapes", own=context.start.sdpa_backend)
 
 
-def _prepares_each_length(context: SearchContext, config: TrainConfig) -> bool:
-    """Whether attention is computed by cuDNN, which prepares a kernel for each new shape.
+def _any_length(context: SearchContext, config: TrainConfig) -> tuple[Scalar, ...]:
+    """The kernels that take any shape at once, where torch would leave attention to cuDNN and shapes vary.
 
-    On an H100, that took 2.6 s each, with torch 2.11 and cuDNN 9.19; the other kernels take any shape at once.
+    CuDNN prepares a kernel for each new shape. On an H100, that took 2.6 s each, with torch 2.11 and cuDNN 9.19: a
+    search would see little else.
     """
+    varies = context.facts.has_attention and not context.facts.fixed_shapes
     chosen = context.attention if config.sdpa_backend == "default" else config.sdpa_backend
-    return chosen == _CUDNN and config.precision in HALF and context.facts.has_attention
+    return _ANY_LENGTH if varies and chosen == _CUDNN and config.precision in HALF else ()
 
 
-def _preferred_kernel(context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
-    """Where shapes vary, in half precision: one that does not prepare for each."""
-    config = context.start.replace(**{"precision": picked["precision"]} if "precision" in picked else {})
-    waits = not context.facts.fixed_shapes and _prepares_each_length(context, config)
-    return ("efficient_attention",) if waits else ()
+def _preferred_kernel(context: SearchContext, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    """Another kernel, where the user's own training prepares one for each length."""
+    return _any_length(context, context.start)
 
 
-def avoid_preparing(context: SearchContext, config: TrainConfig) -> str | None:
-    """A search would see little but cuDNN preparing kernels; what the user or a pin chose may stay."""
-    chosen = "sdpa_backend" in context.fixed or context.start.precision in HALF
-    if chosen or context.facts.fixed_shapes or not _prepares_each_length(context, config):
-        return None
-    return f"cuDNN's attention prepares a kernel for each new shape, and shapes vary; {config.precision} needs another"
+def _instead_of_preparing(context: SearchContext, config: TrainConfig) -> tuple[Scalar, ...]:
+    """What the user trains with, or pins, stays as it is."""
+    return () if context.start.precision in HALF else _any_length(context, config)
 
 
 def _kernel_conflict(config: TrainConfig) -> str | None:
@@ -115,7 +113,7 @@ KNOBS = (
         when="CUDA and ROCm, where scaled dot-product attention runs",
         why="which kernel of attention is fastest depends on its shapes; cuDNN's prepares one for each new shape",
         candidates=_kernels, prefers=_preferred_kernel, priority={"gpu": 70}, guide=120, conflict=_kernel_conflict,
-        avoids=avoid_preparing,
+        instead=_instead_of_preparing,
         affects={"memory", "arithmetic", "compiled code"}, on_process=restrict_attention,
         reads=in_force.attention, shows=Effects.attends_with,
         trials={kernel: {"cuda", "rocm"} for kernel in ("flash_attention", "cudnn_attention", "efficient_attention")},

@@ -8,7 +8,6 @@ from autotune.hardware import Gpu
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
-from autotune.knobs.model import avoid_preparing
 from autotune.recorder.effects import Effects
 from autotune.torch_settings import in_force
 from autotune.torch_settings.precision import HALF, set_tf32
@@ -77,7 +76,7 @@ KNOBS = (
         name="precision", scope="live", when="what the device has instructions for",
         while_training=ByLeave("products are rounded to fewer bits"),
         why="tensor cores and CPU instructions for fewer bits compute faster, and half the bytes need half the memory",
-        candidates=_candidates, prefers=_preferred, priority={"gpu": 10, "cpu": 20}, guide=10, avoids=avoid_preparing,
+        candidates=_candidates, prefers=_preferred, priority={"gpu": 10, "cpu": 20}, guide=10,
         affects={"memory", "arithmetic", "compiled code"}, devices_of={"tf32": {"cuda"}}, on_process=set_tf32,
         trials=dict.fromkeys(("tf32", *HALF), EVERYWHERE),
         outside=autocast_forward,
@@ -93,7 +92,7 @@ KNOBS = (
         },
     ),
     Knob(
-        name="fp16_accumulation", scope="live",
+        name="fp16_accumulation", scope="live", by_leave=True,
         when="GeForce cards, with fp16, only with `--allow-numerics`",
         why="tensor cores of GeForce cards add up in fp16 twice as fast as in fp32 (untested: it needs such a card)",
         candidates=_accumulates, priority={"gpu": 39}, guide=96, devices={"cuda"}, conflict=_accumulation_conflict,
@@ -103,7 +102,7 @@ KNOBS = (
         lacks={"patch": "it is set for the process when training starts"},
     ),
     Knob(
-        name="fp8_linear", scope="process",
+        name="fp8_linear", scope="process", by_leave=True,
         when="from compute capability 8.9 on, compiled and with bf16, with torchao, only with `--allow-numerics`",
         why="large products of FP8 are up to twice as fast as those of bf16 (untested: it needs torchao)",
         candidates=_fp8, priority={"gpu": 38}, guide=95, devices={"cuda"}, conflict=_fp8_conflict,

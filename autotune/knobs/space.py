@@ -15,7 +15,15 @@ from itertools import product
 from autotune.errors import ConfigError
 from autotune.hardware import Cpu, DeviceKind, Hardware
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, make_config
-from autotune.knobs.constraints import accumulation_of, check_constraints, limit_of, searched_knobs, start_config
+from autotune.knobs.constraints import (
+    accumulation_of,
+    check_constraints,
+    limit_of,
+    nearest_batch,
+    searched_knobs,
+    share_of_rank,
+    start_config,
+)
 from autotune.knobs.context import Choices, LoaderRoom, SearchContext, offer
 from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.knob import Rule
@@ -42,7 +50,7 @@ class Space:
         overhead_bound: Whether operator overhead dominates, so that compiling promises most.
         device: The kind of device that it trains on.
         held: Knobs that cannot be changed in this workload.
-        avoids: Why a config is not worth trying in this workload, or None.
+        instead: The values that take the place of a config's own in this workload, by knob.
         searchable: Knobs that the options let the search change, even those that have no choices now.
     """
 
@@ -60,7 +68,7 @@ class Space:
     overhead_bound: bool
     device: DeviceKind
     held: frozenset[str] = frozenset()
-    avoids: Callable[[TrainConfig], str | None] = lambda _: None
+    instead: Callable[[TrainConfig], Mapping[str, Scalar]] = lambda _: {}
     searchable: frozenset[str] = frozenset(KNOB_NAMES)
 
     def config(self, values: Mapping[str, Scalar]) -> TrainConfig:
@@ -73,6 +81,7 @@ class Space:
             ConfigError: When a knob is unknown, or a value out of range or no divisor of the effective batch.
         """
         config = make_config({**vars(self.start), **values, **self.pinned})
+        config = config.replace(**instead) if (instead := self.instead(config)) else config
         if self.effective_batch is None:
             return config
         accumulation = accumulation_of(self.effective_batch, config.batch_size, config.ranks)
@@ -95,7 +104,12 @@ class Space:
         """The same space for a baseline that fits: candidates keep its changes, except in searched knobs."""
         changed = {knob: now for knob, (_, now) in baseline.changes_from(self.baseline).items()}
         choices = {**self.choices, **self.reserve}
-        return replace(self, baseline=baseline, start=self.start.replace(**changed), choices=choices, reserve={})
+        start = self.start.replace(**changed)
+        if self.effective_batch is not None:  # which may differ from the baseline's
+            own = share_of_rank(self.effective_batch, start.ranks)
+            batch = nearest_batch(own, start.batch_size)
+            start = start.replace(batch_size=batch, accumulation_steps=own // batch)
+        return replace(self, baseline=baseline, start=start, choices=choices, reserve={})
 
     def holding(self, knob: str, value: Scalar) -> Space:
         """The same space with a knob fixed to a value instead of searched."""
@@ -110,7 +124,8 @@ class Space:
             if (value := getattr(config, knob)) is not None and value > most:
                 return f"{knob}={value} is more than the {most} that --pin allows"
         conflicts = (KNOBS[knob].conflict(config) for knob in config.changes_from(self.baseline))
-        return next(filter(None, conflicts), None) or self.avoids(config) or self.room.shortage(config)
+        better = (f"in this workload, {knob}={value} takes its place" for knob, value in self.instead(config).items())
+        return next(filter(None, (*conflicts, *better)), None) or self.room.shortage(config)
 
     def allows(self, config: TrainConfig, parameters: Mapping[str, Scalar]) -> bool:
         """Whether the options and limits allow what another run tried; its values need not be on offer."""
@@ -262,8 +277,8 @@ def build_space(
         overhead_bound=context.overhead_bound,
         device=device,
         held=frozenset(held),
-        avoids=partial(_avoided, context),
-        searchable=frozenset(searched),
+        instead=partial(_instead, context, choices),
+        searchable=frozenset(knob for knob in searched if allow_numerics or not KNOBS[knob].by_leave),
     )
     _check_room(space)
     return space
@@ -299,10 +314,11 @@ def _sound(
     )
 
 
-def _avoided(context: SearchContext, config: TrainConfig) -> str | None:
-    """Why what a config changes is not worth trying, or None."""
-    changed = config.changes_from(context.facts.baseline)
-    return next(filter(None, (KNOBS[knob].avoids(context, config) for knob in changed)), None)
+def _instead(context: SearchContext, choices: Mapping[str, Choices], config: TrainConfig) -> dict[str, Scalar]:
+    """The values that take the place of a config's own in this workload, as far as they are on offer."""
+    rules = {knob: rule for knob in choices if (rule := KNOBS[knob].instead) is not None}
+    values = {knob: choices[knob].first(rule(context, config)) for knob, rule in rules.items()}
+    return {knob: value for knob, value in values.items() if value is not None}
 
 
 def _check_room(space: Space) -> None:

@@ -116,7 +116,7 @@ def how_to_train(result: Result, path: Path) -> str:
 def how_to_search_longer(result: Result) -> str:
     """How to continue with twice the budget; no whole command, since a result does not hold all options of its own."""
     budget = math.ceil(2 * result.constraints.budget_seconds)
-    return f"to try more, repeat your command, with all its options, and add --resume --budget {budget}s"
+    return f"to try more, repeat your command with all its options, and add --resume --budget {budget}s (before --)"
 
 
 # Figures.

@@ -65,7 +65,7 @@ def simpler(winner: Point, baseline: Point, trials: Sequence[Trial], design: Des
     beliefs = effects.beside(without, winner)
     most = beliefs.mean + _SIDE * beliefs.deviation
     points += [without[index] for index in (-most).argsort() if most[index] >= math.log(1 - LOSSES[-1])]
-    return [point for point in dict.fromkeys(points) if point not in {winner, baseline}]
+    return [point for point in dict.fromkeys(points) if point != winner]
 
 
 def _pairs(trials: Sequence[Trial]) -> list[tuple[Point, Pair]]:

@@ -217,13 +217,14 @@ class Search:
         if self._bursts.device != "cpu" or choices is None or self.log.measurement(self.baseline) is None:
             return
         held = self.space.preferred.get("allocator", self.baseline.config.allocator)
-        tuned = Point(config=self.space.config({"allocator": held}), parameters=self.baseline.parameters)
+        tuned = self.baseline.changed({"allocator": held})
         compared = next(
             (trial for trial in self.log.trials if trial.stage == ALLOCATOR and trial.burst.point == tuned), None
         )
         pair = compared.pair if compared is not None else None
         seconds = self._bursts.costs.round_seconds([self.baseline, tuned], ALLOCATOR)
-        if compared is None and tuned != self.baseline and seconds <= ALLOCATOR_SHARE * self._budget.seconds:
+        is_alone = tuned != self.baseline and self.space.start == self.baseline.config  # no pin differs as well
+        if compared is None and is_alone and seconds <= ALLOCATOR_SHARE * self._budget.seconds:
             pair = self._bursts.compare_fresh(tuned, ALLOCATOR, "fresh processes show what malloc's settings gain")
             compared = self.log.trials[-1]
         failed = compared is not None and not compared.burst.ok

@@ -59,7 +59,8 @@ def rungs(baseline: Point, space: Space, outcome: Outcome) -> Iterator[Rung]:
         outcome: Which memory ran out.
     """
     changes: dict[str, Scalar] = {}
-    for step, reason in _steps(baseline, space, outcome):
+    for own, reason in _steps(baseline, space, outcome):
+        step = {**own, **space.instead(baseline.config.replace(**{**changes, **own}))}
         changes |= step
         point = baseline.changed(changes)
         pinned = all(space.pinned.get(knob, value) == value for knob, value in step.items())

@@ -14,9 +14,8 @@ from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig
 from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.loader import REPEATED
 from autotune.knobs.registry import idle_knobs
-from autotune.knobs.space import Space
 from tests.hardware.readings import I5_9400F, SAPPHIRE_RAPIDS, HostSpec, hardware_of, rtx_2070
-from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
+from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of, space_where_lengths_vary
 
 
 @functools.cache
@@ -386,20 +385,13 @@ def test_flash_attention_needs_half_precision() -> None:
     assert space.violation(flash.replace(precision="bf16")) is None
 
 
-def space_where_lengths_vary(**changes: Any) -> Space:
-    """On a card for which torch chooses cuDNN's attention in half precision."""
-    gpu = gpu_machine().gpus[0].model_copy(update={"attention": "cudnn_attention"})
-    hardware = gpu_machine().model_copy(update={"gpus": (gpu,)})
-    pinned = changes.pop("pinned", {})
-    return space_of(hardware, make_facts(**{"fixed_shapes": False, **changes}), pinned=pinned)
-
-
 def test_half_precision_names_its_kernel_of_attention_where_cudnn_would_prepare_one_for_each_length() -> None:
     """On an H100, 2.6 s for each length: fp16 trained at a tenth of its speed for as long as any search looks."""
     space = space_where_lengths_vary()
     half = TrainConfig(batch_size=32, precision="bf16")
-    assert "each new shape" in (space.violation(half) or "")
-    assert space.violation(half.replace(sdpa_backend="efficient_attention")) is None
+    other = half.replace(sdpa_backend="efficient_attention")
+    assert "sdpa_backend=efficient_attention takes its place" in (space.violation(half) or "")
+    assert (space.config({"precision": "bf16"}), space.violation(other)) == (other, None)
     assert "cudnn_attention" not in space.choices["sdpa_backend"].values
     assert space.suggested()[0].sdpa_backend == "efficient_attention"
 
@@ -407,8 +399,8 @@ def test_half_precision_names_its_kernel_of_attention_where_cudnn_would_prepare_
 @pytest.mark.parametrize(
     "changes",
     [{"fixed_shapes": True}, {"has_attention": False}, {"precision": "bf16"},
-     {"pinned": {"sdpa_backend": "default", "precision": "bf16"}}],
-    ids=["one length", "no attention", "the user's own", "pinned"],
+     {"pinned": {"sdpa_backend": "default", "precision": "bf16"}}, {"held": {"sdpa_backend": "the script sets it"}}],
+    ids=["one length", "no attention", "the user's own", "pinned", "held"],
 )  # fmt: skip
 def test_half_precision_keeps_cudnns_attention_where_it_costs_nothing_or_was_chosen(changes: dict[str, Any]) -> None:
     """A pin would leave nothing to search."""

@@ -11,6 +11,7 @@ import pytest
 from autotune.errors import Interrupted, IsolationError
 from autotune.knobs import build_space
 from autotune.knobs.config import TrainConfig
+from autotune.measuring.pairs import pair_apart
 from autotune.measuring.progress import Progress
 from autotune.measuring.records import Outcome, Point, Profile
 from autotune.search.proposal import ALLOCATOR, BASELINE, BUNDLE, ELIMINATION, GAIN
@@ -205,6 +206,7 @@ def test_a_resumed_search_repeats_no_burst(tmp_path: Path) -> None:
         ({"only": ["num_workers"]}, {"precision": "bf16"}),
         ({"effective_batch": 128}, {"precision": "bf16"}),
         ({}, {"depth": 2}),
+        ({}, {"precision": "bf16", "compile_mode": "default", "fp8_linear": True}),
     ],
 )
 def test_a_resumed_search_leaves_out_what_its_options_do_not_allow(
@@ -242,25 +244,44 @@ def test_a_resumed_search_keeps_what_its_options_allow(options: dict[str, Any]) 
     assert sum(trial.resumed for trial in resumed.log.trials) == 2
 
 
+def test_a_pair_whose_partner_is_left_out_does_not_count() -> None:
+    """Workers gain 1.2 over the baseline; half precision, beside which they played, is not allowed any more."""
+    storage = optuna.storages.InMemoryStorage()
+    first, _ = make_search(example_rate, storage=storage)
+    log, half, workers = first.log, first.baseline.changed({"precision": "bf16"}), {"num_workers": 2}
+    log.record(make_burst(1000.0, batch_size=64), BASELINE, "")
+    log.record(make_burst(2000.0).model_copy(update={"point": half}), GAIN, "", pair_apart(first.baseline, 2.0))
+    log.record(make_burst(1200.0, batch_size=64, **workers), GAIN, "", pair_apart(half, 0.6))
+    resumed, _ = make_search(example_rate, storage=storage, space=make_space(only=["num_workers"]))
+    resumed.log.leave_out_disallowed(resumed.baseline)
+    best = resumed.log.incumbent()
+    assert best is not None
+    assert best.burst.point == first.baseline.changed(workers)
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"pinned": {"num_workers": 1, "memory_format": "channels_last"}},
         {"pinned": {"num_workers": "<=1"}, "baseline": TrainConfig(batch_size=64, num_workers=2)},
         {"effective_batch": 48},
+        {"effective_batch": 48, "oom_above": 40},
+        {"effective_batch": 48, "oom_above": 20},
     ],
-    ids=["two pins", "a limit", "another effective batch"],
+    ids=["two pins", "a limit", "another effective batch", "of a half that fits", "of a quarter that fits"],
 )
 def test_no_candidate_breaks_what_the_options_ask_for(options: dict[str, Any]) -> None:
     """Neither the points with fewer changes, which are tried last, nor the comparison of allocators."""
-    own = {key: value for key, value in options.items() if key != "baseline"}
+    own = {key: value for key, value in options.items() if key not in {"baseline", "oom_above"}}
     facts = {"baseline": options["baseline"]} if "baseline" in options else {}
     space = make_space(facts=facts, **own)
-    search, _ = make_search(example_rate, space=space, budget_seconds=200)
+    most = options.get("oom_above", 10**6)
+    search, _ = make_search(example_rate, space=space, budget_seconds=200, oom_above=most)
     search.run()
-    points = {trial.burst.point for trial in search.log.trials} - {search.baseline}
-    assert points
-    assert [point.config for point in points if not space.allows(point.config, point.parameters)] == []
+    points = {trial.burst.point for trial in search.log.trials if trial.stage != BASELINE} - {search.baseline}
+    fitting = [point for point in points if point.config.batch_size <= most]
+    assert fitting
+    assert [point.config for point in fitting if not search.space.allows(point.config, point.parameters)] == []
 
 
 def test_a_resumed_search_leaves_out_nothing_of_a_fitted_baseline() -> None:

@@ -15,6 +15,7 @@ from autotune.search.fitting import rungs
 from autotune.search.proposal import BASELINE, FIT, GAIN
 from autotune.sessions.tuning_result import judge
 from tests.search.surface import SurfaceRunner, example_rate, make_search, make_space
+from tests.spaces import space_where_lengths_vary
 
 FITS = 20
 """The largest micro-batch that memory holds, of a baseline of 64."""
@@ -152,3 +153,11 @@ def test_what_cannot_be_changed_in_a_script_makes_nothing_fit() -> None:
     found = [point.config for point, _ in rungs(Point(config=space.baseline), space, Outcome.OOM)]
     assert {config.batch_size for config in found} == {space.baseline.batch_size}
     assert "bf16" in {config.precision for config in found}
+
+
+def test_half_precision_comes_with_a_kernel_of_attention_that_takes_any_length() -> None:
+    """Where torch would leave attention to cuDNN, which prepares a kernel for each."""
+    space = space_where_lengths_vary()
+    found = {step.config.precision: step.config for step, _ in rungs(Point(config=space.baseline), space, Outcome.OOM)}
+    assert found["bf16"].sdpa_backend == "efficient_attention"
+    assert found["fp32"].sdpa_backend == "default"

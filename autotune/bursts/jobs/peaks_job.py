@@ -116,6 +116,12 @@ def _gpus(unread: dict[str, str]) -> list[dict[str, Any]]:
         unread[UNUSABLE] = (
             f"torch {torch.__version__} is not built for {', '.join(lacking)} (it has {', '.join(built)})"
         )
+    kernels: dict[tuple[str, tuple[int, int]], str | None] = {}
+    for gpu in usable if torch.version.hip is None else ():
+        model = gpu["name"], gpu["compute_capability"]
+        if model not in kernels:  # asking opens the GPU
+            kernels[model] = _attention(gpu["index"])
+        gpu["attention"] = kernels[model]
     return usable
 
 
@@ -154,7 +160,7 @@ def _cuda_gpu(index: int) -> dict[str, Any]:
     if torch.version.hip is None:
         capability = (properties.major, properties.minor)
         precisions, reason = gpu_precisions(properties.name, capability)
-        own: dict[str, Any] = {"kind": "cuda", "compute_capability": capability, "attention": _attention(index)}
+        own: dict[str, Any] = {"kind": "cuda", "compute_capability": capability}
     else:
         precisions, reason = _amd_precisions(getattr(properties, "gcnArchName", ""))
         own = {"kind": "rocm", "memory_free_bytes": torch.cuda.mem_get_info(index)[0]}
@@ -264,7 +270,7 @@ class _Meter:
         """The best rate at the largest size that the time allows.
 
         The size grows while the next one fits into the time, if its cost grows in proportion. Loading kernels, as the
-        first call of each size may do, comes on top: where it did not, bf16 read a sixth of its rate on a cold H100.
+        first call of each size may do, comes on top: when it counted, bf16 reached a sixth of its rate on a cold H100.
         """
         self._timed(prepare(sizes[0]), 1)  # opens the device's libraries
         end = time.perf_counter() + seconds

@@ -30,8 +30,8 @@ COMPILING_SECONDS = 120.0
 """Time that compiling may take in a block, for shapes that none of the first batches had, such as that of an epoch's
 smaller last batch. Not tuned."""
 RECLAIMING_SECONDS = 0.5
-"""Longest time in which a player gets freed memory back, which its first micro-batch does but for what an update takes.
-Whole steps led in before, of 6.4 s for a language model on an H100: a round took 130 s. Not tuned."""
+"""A lead of this length is long enough to get freed memory back: the first micro-batch takes most of it, an update the
+rest. When whole steps led in, of 6.4 s for a language model on an H100, a round took 130 s. Not tuned."""
 WARMUP_BLOCKS = 4
 """A player that warms up alone does so in this many blocks: the last one shows how long its blocks should be."""
 
