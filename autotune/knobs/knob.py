@@ -97,7 +97,7 @@ class Knob:
         conflict: Why a config cannot run with its value, or None.
         instead: The values, best first, of which one takes the place of a config's own in this workload; empty: its own
             is good.
-        by_leave: Whether only `--allow-numerics` opens its choice.
+        needs_allow_numerics: Whether it is searched only with `--allow-numerics`.
         dataloader_argument: The keyword argument of ``DataLoader`` that takes its value.
         optimizer_arguments: Keyword arguments of optimizers, of which its value names the one that is true.
         absent: The values that an argument has if it is not given, of torch or of a framework; without an entry, the
@@ -146,7 +146,7 @@ class Knob:
     devices_of: Mapping[Scalar, Set[DeviceKind]] = field(default_factory=dict)
     conflict: Callable[[TrainConfig], str | None] = lambda _: None
     instead: Callable[[SearchContext, TrainConfig], tuple[Scalar, ...]] | None = None
-    by_leave: bool = False
+    needs_allow_numerics: bool = False
     dataloader_argument: str | None = None
     ddp_argument: str | None = None
     optimizer_arguments: tuple[str, ...] = ()

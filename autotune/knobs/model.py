@@ -57,8 +57,8 @@ def _kernels(context: SearchContext) -> Choices | str:
 def _any_length(context: SearchContext, config: TrainConfig) -> tuple[Scalar, ...]:
     """The kernels that take any shape at once, where torch would leave attention to cuDNN and shapes vary.
 
-    CuDNN prepares a kernel for each new shape. On an H100, that took 2.6 s each, with torch 2.11 and cuDNN 9.19: a
-    search would see little else.
+    cuDNN prepares a kernel for each new shape. On an H100, each took 2.6 s, with torch 2.11 and cuDNN 9.19: a search
+    would see little else.
     """
     varies = context.facts.has_attention and not context.facts.fixed_shapes
     chosen = context.attention if config.sdpa_backend == "default" else config.sdpa_backend

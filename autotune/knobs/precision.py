@@ -92,7 +92,7 @@ KNOBS = (
         },
     ),
     Knob(
-        name="fp16_accumulation", scope="live", by_leave=True,
+        name="fp16_accumulation", scope="live", needs_allow_numerics=True,
         when="GeForce cards, with fp16, only with `--allow-numerics`",
         why="tensor cores of GeForce cards add up in fp16 twice as fast as in fp32 (untested: it needs such a card)",
         candidates=_accumulates, priority={"gpu": 39}, guide=96, devices={"cuda"}, conflict=_accumulation_conflict,
@@ -102,7 +102,7 @@ KNOBS = (
         lacks={"patch": "it is set for the process when training starts"},
     ),
     Knob(
-        name="fp8_linear", scope="process", by_leave=True,
+        name="fp8_linear", scope="process", needs_allow_numerics=True,
         when="from compute capability 8.9 on, compiled and with bf16, with torchao, only with `--allow-numerics`",
         why="large products of FP8 are up to twice as fast as those of bf16 (untested: it needs torchao)",
         candidates=_fp8, priority={"gpu": 38}, guide=95, devices={"cuda"}, conflict=_fp8_conflict,

@@ -247,7 +247,7 @@ KNOBS = (
         affects={"memory"}, lacks=_NOT_SEEN, without_word="a method of the framework's own FSDP model",
     ),
     Knob(
-        name="exchange_dtype", scope="process", by_leave=True,
+        name="exchange_dtype", scope="process", needs_allow_numerics=True,
         when="several ranks that exchange a lot, only with `--allow-numerics`",
         why="gradients that are cast to bf16 before they are exchanged are half as many bytes",
         candidates=_exchanges, goes_with="ranks", priority={"gpu": 113, "cpu": 83}, guide=145,

@@ -277,8 +277,8 @@ def build_space(
         overhead_bound=context.overhead_bound,
         device=device,
         held=frozenset(held),
-        instead=partial(_instead, context, choices),
-        searchable=frozenset(knob for knob in searched if allow_numerics or not KNOBS[knob].by_leave),
+        instead=partial(_instead, context, {knob: one for knob, one in choices.items() if KNOBS[knob].instead}),
+        searchable=frozenset(knob for knob in searched if allow_numerics or not KNOBS[knob].needs_allow_numerics),
     )
     _check_room(space)
     return space
@@ -315,9 +315,18 @@ def _sound(
 
 
 def _instead(context: SearchContext, choices: Mapping[str, Choices], config: TrainConfig) -> dict[str, Scalar]:
-    """The values that take the place of a config's own in this workload, as far as they are on offer."""
-    rules = {knob: rule for knob in choices if (rule := KNOBS[knob].instead) is not None}
-    values = {knob: choices[knob].first(rule(context, config)) for knob, rule in rules.items()}
+    """The values that take the place of a config's own in this workload, as far as they are on offer.
+
+    Args:
+        context: What the knobs' rules read.
+        choices: Those of the knobs that have such a rule.
+        config: The config.
+    """
+    values = {
+        knob: choice.first(rule(context, config))
+        for knob, choice in choices.items()
+        if (rule := KNOBS[knob].instead) is not None
+    }
     return {knob: value for knob, value in values.items() if value is not None}
 
 

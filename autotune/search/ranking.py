@@ -53,19 +53,10 @@ def standings(trials: Iterable[Trial], design: Design) -> list[Standing]:
 
 
 def pairs_of(trials: Sequence[Trial]) -> list[tuple[Point, Pair]]:
-    """All pairs of the search. A burst without a partner is compared with the first burst, with less certainty.
-
-    So is one whose partner a resumed run has left out.
-    """
+    """All pairs of the search. A burst without a partner is compared with the first burst, with less certainty."""
     played = [trial for trial in trials if _counts(trial)]
-    points = {trial.burst.point for trial in played}
     return [
-        (
-            trial.burst.point,
-            trial.pair
-            if trial.pair is not None and trial.pair.partner in points
-            else pair_apart(played[0].burst.point, trial.score / played[0].score),
-        )
+        (trial.burst.point, trial.pair or pair_apart(played[0].burst.point, trial.score / played[0].score))
         for trial in played
         if trial.score and played[0].score and trial is not played[0]
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import optuna
@@ -26,6 +26,7 @@ from autotune.measuring import (
     Pair,
     Point,
     compiler_text,
+    pair_apart,
     pool,
 )
 from autotune.search.distributions import PARAMETER_PREFIX, differing, holds, make_distributions, nearest, takes
@@ -165,7 +166,10 @@ class TrialLog:
         self._agree()
 
     def leave_out_disallowed(self, baseline: Point) -> None:
-        """Leaves out what an earlier run tried under other options; the baseline and all failures stay."""
+        """Leaves out what an earlier run tried under other options; the baseline and all failures stay.
+
+        A point whose partner is left out is compared with the baseline, with less certainty.
+        """
 
         def stays(trial: Trial) -> bool:
             point = trial.burst.point
@@ -175,9 +179,18 @@ class TrialLog:
         kept = [trial for trial in self.trials if stays(trial)]
         if self._others is not None or len(kept) == len(self.trials):
             return
+        points = {trial.burst.point for trial in kept}
+        own = next((trial.score for trial in kept if trial.burst.point == baseline), None)
+
+        def beside_another(trial: Trial) -> Trial:
+            is_alone = trial.pair is not None and trial.pair.partner not in points and not trial.pair.too_few
+            if own is None or trial.score is None or not is_alone:
+                return trial
+            return replace(trial, pair=pair_apart(baseline, trial.score / own))
+
         left = len(self.trials) - len(kept)
         self._note(f"{left} of the earlier run's bursts are left out: this run's options or limits do not allow them")
-        self.trials[:], self._ranking = kept, (0, ([], None))
+        self.trials[:], self._ranking = map(beside_another, kept), (0, ([], None))
 
     def record(
         self, burst: Burst, stage: str, reason: str, pair: Pair | None = None, *, round_number: int | None = None

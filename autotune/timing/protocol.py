@@ -26,8 +26,8 @@ class Command:
         start: Go to this position in the stream of samples first.
         until: Train to this position in the stream of samples.
         leads_in: The block is warm-up, and belongs to no measurement.
-        lead: Untimed micro-batches that lead a block in, where another player has used the process or its memory since;
-            a step at most.
+        lead: Untimed micro-batches before a block, where another player has used the process or its memory since; a
+            step at most.
         frees: Free the device memory that the player does not use, for the next one.
     """
 
