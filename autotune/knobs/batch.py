@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from autotune.hardware import Gpu
 from autotune.knobs.config import Scalar
 from autotune.knobs.context import Choices, SearchContext, offer
+from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.knob import Knob
 from autotune.torch_settings.precision import HALF
 
@@ -44,7 +45,7 @@ def batch_sizes(context: SearchContext) -> tuple[int, ...]:
         return (own,)
     if context.rank_batch is not None:
         fits = [value for value in divisors(context.rank_batch) if value == own or _in_data_set(value, context)]
-        if _is_whole(context) and not context.requested & {"batch_size", "accumulation_steps"}:
+        if (_is_whole(context) or _is_coupled(context)) and own in fits and not _is_requested(context):
             return (own,)
         floor = min(own, context.rank_batch) / _SMALLEST_SHARE
         return spread([value for value in fits if value >= floor], _MOST_SIZES, own)
@@ -61,12 +62,30 @@ def _candidates(context: SearchContext) -> Choices | str:
     else:
         reason = f"divisors of the effective batch of {context.effective_batch}, which stays as it is"
         nothing = f"the effective batch of {context.effective_batch} has no other divisor that is worth trying"
-        if _is_whole(context):
+        if _is_coupled(context):
+            nothing = f"{coupled(context.facts)}; --only batch_size tries them"
+        elif _is_whole(context):
             nothing = (
                 f"the effective batch of {context.effective_batch} is trained at once already, and smaller "
                 "micro-batches only launch more kernels; --effective-batch free would try larger ones"
             )
     return offer(batch_sizes(context), reason, nothing)
+
+
+def coupled(facts: WorkloadFacts) -> str:
+    """Why other micro-batches would train something else, though the effective batch stays."""
+    return (
+        f"the loss of a batch is no average over its samples (it differs by {facts.coupling:.0%} from those of its "
+        "halves), so that micro-batches of another size would train something else"
+    )
+
+
+def _is_requested(context: SearchContext) -> bool:
+    return bool(context.requested & {"batch_size", "accumulation_steps"})
+
+
+def _is_coupled(context: SearchContext) -> bool:
+    return context.facts.coupling > 0
 
 
 def _is_whole(context: SearchContext) -> bool:

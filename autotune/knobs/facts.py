@@ -68,6 +68,11 @@ class WorkloadFacts(BaseModel):
     outside_fraction: float = Field(
         default=0.0, ge=0, le=1, description="share of the loss's forward time outside the model's own call"
     )
+    coupling: float = Field(
+        default=0.0,
+        ge=0,
+        description="by how much the loss of a batch lies beyond those of its halves, relative to it; 0: an average",
+    )
     step_seconds: float | None = Field(
         default=None, gt=0, description="seconds of a micro-step on a GPU, with its batch ready"
     )

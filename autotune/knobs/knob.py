@@ -62,8 +62,7 @@ class ByLeave:
 
 WhileTraining = Literal["neutral"] | ByLeave | None
 """What another value does to a running training. Neutral: same samples in the same order, same mathematics but for
-rounding. `ByLeave`: it learns something else. None: a running training cannot take another value. For example,
-`memory_format`: what convolutions return then has other strides, for which the script's own ``view`` raises."""
+rounding. `ByLeave`: it learns something else. None: a running training cannot take another value."""
 Rule = Callable[[SearchContext], Choices | str]
 Preference = Callable[[SearchContext, Mapping[str, Scalar]], tuple[Scalar, ...]]
 
@@ -111,6 +110,7 @@ class Knob:
         without_word: How it takes effect under a framework that has no argument for it.
         on_process: Sets the value for the whole process, whatever was set before; returns an undo.
         on_model: Changes a model that is on its device. It receives the whole config, since other knobs may matter.
+        on_running_model: Changes the model of a running training, where that must leave more alone than `on_model`.
         looks_at: Those other knobs.
         on_optimizer: Changes an optimizer.
         reads: Returns the value in force for a model and its optimizer; None if it cannot be read. A word that is not a
@@ -157,6 +157,7 @@ class Knob:
     without_word: str = ""
     on_process: Callable[[Any, torch.device], Undo] | None = None
     on_model: Callable[[nn.Module, TrainConfig], Undo] | None = None
+    on_running_model: Callable[[nn.Module, TrainConfig], Undo] | None = None
     looks_at: tuple[str, ...] = ()
     on_optimizer: Callable[[Optimizer, Any], Undo] | None = None
     reads: Callable[[nn.Module | None, Optimizer | None, torch.device], Scalar | None] | None = None

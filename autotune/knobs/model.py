@@ -9,7 +9,7 @@ from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, Knob
 from autotune.recorder.effects import Effects
 from autotune.torch_settings import in_force
-from autotune.torch_settings.layout import lay_out, layout_of
+from autotune.torch_settings.layout import convolve_channels_last, lay_out, layout_of
 from autotune.torch_settings.precision import HALF
 from autotune.torch_settings.process_settings import restrict_attention
 from autotune.torch_settings.wrapping import checkpoint_blocks, checkpointed
@@ -98,12 +98,12 @@ def _when_short(context: SearchContext) -> Choices | str:
 
 KNOBS = (
     Knob(
-        name="memory_format", scope="live",
+        name="memory_format", scope="live", while_training="neutral",
         when="4-D tensors occur", why="convolutions on images are often faster in channels_last",
         candidates=_layouts, meets=("precision",), prefers=_preferred_layout,
         priority={"gpu": 50, "cpu": 40}, guide=100,
         affects={"memory", "arithmetic", "compiled code"}, on_model=lay_out,
-        reads=layout_of,
+        on_running_model=convolve_channels_last, reads=layout_of,
         trials={"channels_last": EVERYWHERE},
         lacks={"patch": "weights are laid out after the model is made, and batches when they are drawn"},
         without_word="weights and batches are laid out when training starts",

@@ -45,6 +45,7 @@ class LiveFacts(Stored):
     wait_share: Share = Field(description="share of a step in which it waits for data")
     batch_bytes: Whole = 0
     cudnn_benchmark: bool = False
+    convolves: bool = Field(default=False, description="the model convolves images")
     attention: bool = Field(default=False, description="torch's attention is called")
     fixed_shapes: bool = Field(default=False, description="all batches have one shape")
     allowed: tuple[str, ...] = Field(default=(), description="knobs that may change what is learned")
@@ -70,8 +71,8 @@ class LiveFacts(Stored):
         """The same facts in the form that the knobs' rules read."""
         own, baseline = self.loader or {}, self.baseline
         return WorkloadFacts(
-            target="", name="", fingerprint="", parameters=0, has_images=False, fork_safe=False, baseline=baseline,
-            model=ModelFacts(name="", tensors=0, weights=0, shapes="", optimizer=None), optimizer_impls=self.forms,
+            target="", name="", fingerprint="", parameters=0, fork_safe=False, baseline=baseline,
+            has_images=self.convolves, model=ModelFacts(name="", tensors=0, weights=0, shapes="", optimizer=None), optimizer_impls=self.forms,
             samples=own.get("samples"), batch_bytes=self.batch_bytes,
             sample_seconds=self.read_seconds / baseline.batch_size, has_attention=self.attention,
             step_seconds=self.step_seconds * (1 - self.wait_share) or None, fixed_shapes=self.fixed_shapes,

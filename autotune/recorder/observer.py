@@ -62,7 +62,6 @@ from ..timing.loop import (
     has_sparse_gradients,
     holders_of,
     is_compiled,
-    is_in_backward,
     merged,
     outermost,
     reading,
@@ -77,6 +76,7 @@ from ..torch_settings.compiled import compiled_graphs
 from ..torch_settings.in_force import read
 from ..torch_settings.naming import count_of, loader_key, model_key, tensors_in
 from ..torch_settings.undo import in_reverse, nothing
+from ..torch_settings.wrapping import is_in_backward
 from . import hooks
 from .attributes import Growth
 from .functions import Functions

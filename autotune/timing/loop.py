@@ -264,12 +264,6 @@ def autocast_dtype(device: str) -> str | None:
     return str(dtype).removeprefix("torch.") if on else None
 
 
-def is_in_backward() -> bool:
-    """Whether this thread computes gradients."""
-    task = getattr(torch._C, "_current_graph_task_id", None)  # private to torch, so it may disappear
-    return task is not None and task() != -1
-
-
 def is_compiled(model: nn.Module) -> bool:
     """Whether the script has compiled a model, or a part of it."""
     return any(

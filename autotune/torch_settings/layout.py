@@ -11,7 +11,8 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from .undo import Undo, nothing
+from .undo import Undo, in_reverse, nothing
+from .wrapping import each_tensor, is_in_backward, while_training, wrap_forward
 
 if TYPE_CHECKING:
     import torch
@@ -52,6 +53,56 @@ def lay_out(model: nn.Module, config: TrainConfig) -> Undo:
         _lay_out_states()
 
     return undo
+
+
+def convolve_channels_last(model: nn.Module, config: TrainConfig) -> Undo:
+    """Makes a model's convolutions of images compute channels-last while it trains; its weights stay as they are.
+
+    So do gradients, moments and checkpoints. What the model returns is contiguous, since the script may view it.
+    """
+    if config.memory_format != "channels_last":
+        return nothing
+    depth = 0
+
+    def calling(forward: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal depth
+        depth += 1
+        try:
+            return each_tensor(forward(*args, **kwargs), _contiguous)
+        finally:
+            depth -= 1
+
+    def convolving(forward: Any, *args: Any, **kwargs: Any) -> Any:
+        if depth or is_in_backward():  # checkpointing calls it again
+            args, kwargs = each_tensor(args, _channels_last), each_tensor(kwargs, _channels_last)
+        return forward(*args, **kwargs)
+
+    undos = [wrap_forward(part, convolving) for part in convolutions(model)]
+    return in_reverse([*undos, wrap_forward(model, calling, while_training(model))])
+
+
+def convolutions(model: nn.Module) -> list[nn.Module]:
+    """A model's convolutions of images."""
+    from torch import nn
+
+    return [part for part in model.modules() if isinstance(part, (nn.Conv2d, nn.ConvTranspose2d))]
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return tensor.contiguous() if tensor.layout is torch.strided else tensor
+
+
+def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    if tensor.dim() != 4 or not tensor.is_floating_point() or tensor.layout is not torch.strided:
+        return tensor
+    _, channels, height, width = tensor.shape
+    if channels == 1 and tensor.is_contiguous():  # both at once: torch would take it for contiguous
+        return tensor.as_strided(tensor.shape, (height * width, 1, width, 1))
+    return tensor.contiguous(memory_format=torch.channels_last)
 
 
 def layout_of(model: nn.Module | None, *_: object) -> str | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..sandbox.system import libc
 from .compiled import compile_calls
-from .layout import follow_weights, lay_out
+from .layout import convolve_channels_last, follow_weights, lay_out
 from .precision import set_tf32
 from .undo import Undo, in_reverse, never, nothing, put, unless_changed
 from .wrapping import autocast_forward, checkpoint_blocks
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from ..knobs.config import TrainConfig
 
 __all__ = [
-    "accumulate_in_fp16", "autocast_forward", "checkpoint_blocks", "compile_calls", "lay_out", "let_cudnn_search",
-    "multiply_in_fp8", "restrict_attention", "set_allocator", "set_tf32", "set_threads", "switch_optimizer",
-    "try_nvgemm",
+    "accumulate_in_fp16", "autocast_forward", "checkpoint_blocks", "compile_calls", "convolve_channels_last",
+    "lay_out", "let_cudnn_search", "multiply_in_fp8", "restrict_attention", "set_allocator", "set_tf32",
+    "set_threads", "switch_optimizer", "try_nvgemm",
 ]  # fmt: skip
 """Scripts' processes, which lack the knobs' declarations, call these functions by name."""
 _attention = contextlib.ExitStack()

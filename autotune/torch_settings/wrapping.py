@@ -12,6 +12,7 @@ from .repeated_blocks import no_cache_in_training, recomputed, repeated_blocks, 
 from .undo import Undo, in_reverse, nothing, put
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from ..knobs.config import TrainConfig
@@ -68,39 +69,60 @@ def checkpointed(model: nn.Module | None, *_: object) -> str | None:
 def autocast_forward(model: nn.Module, config: TrainConfig) -> Undo:
     """Trains a model in half precision by autocast around its forward; its loss is computed in full precision.
 
-    It evaluates in its own precision: without gradients, or in evaluation mode. A model that is in evaluation mode now
-    may train in it.
+    It evaluates in its own precision.
     """
     if config.precision not in HALF:
         return nothing
     import torch
 
     device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
-    by_mode = model.training
-
-    def trains(called: nn.Module) -> bool:
-        return torch.is_grad_enabled() and (called.training or not by_mode)
 
     def in_half(forward: Any, *args: Any, **kwargs: Any) -> Any:
         with autocast(config.precision, device):
             out = forward(*args, **kwargs)
-        return _in_fp32(out)
+        return each_tensor(out, _in_fp32)
 
-    return wrap_forward(model, in_half, trains)
+    return wrap_forward(model, in_half, while_training(model))
 
 
-def _in_fp32(out: Any) -> Any:
-    """A model's result, with tensors of half precision cast to fp32."""
+def while_training(model: nn.Module) -> Callable[[nn.Module], bool]:
+    """Whether the call of a model, or of its copy, is one of training: with gradients, and not in evaluation mode.
+
+    A model that is in evaluation mode now may train in it.
+    """
+    import torch
+
+    by_mode = model.training
+    return lambda called: torch.is_grad_enabled() and (called.training or not by_mode)
+
+
+def is_in_backward() -> bool:
+    """Whether this thread computes gradients, which may call parts of the model again."""
+    import torch
+
+    task = getattr(torch._C, "_current_graph_task_id", None)  # private to torch, so it may disappear
+    return task is not None and task() != -1
+
+
+def _in_fp32(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of half precision, cast to fp32."""
+    import torch
+
+    return tensor.float() if tensor.dtype in {torch.bfloat16, torch.float16} else tensor
+
+
+def each_tensor(out: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """What a model returns or receives, with each tensor changed."""
     import torch
 
     if isinstance(out, torch.Tensor):
-        return out.float() if out.dtype in {torch.bfloat16, torch.float16} else out
+        return change(out)
     if isinstance(out, tuple) and hasattr(out, "_fields"):
-        return type(out)(*map(_in_fp32, out))
+        return type(out)(*(each_tensor(part, change) for part in out))
     if isinstance(out, (list, tuple)):
-        return type(out)(map(_in_fp32, out))
+        return type(out)(each_tensor(part, change) for part in out)
     if isinstance(out, dict):  # also transformers' outputs, whose classes keep attributes and items in sync
         for name, part in list(out.items()):
-            if isinstance(changed := _in_fp32(part), torch.Tensor):
+            if (changed := each_tensor(part, change)) is not part:
                 out[name] = changed
     return out

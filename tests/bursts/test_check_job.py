@@ -240,6 +240,44 @@ def test_padded_batches_have_no_fixed_shapes(batch_size: int) -> None:
     assert not facts.fixed_shapes
 
 
+def contrast(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Tells each sample from the others of its batch."""
+    scores = model(batch[0])
+    return functional.cross_entropy(functional.normalize(scores) @ functional.normalize(scores).T, batch[1] * 0)
+
+
+def noisy(model: nn.Module, batch: Any) -> torch.Tensor:
+    """The mean over samples, of which each gets some noise, as a diffusion model's does."""
+    return ((model(batch[0]) - 3 * torch.randn(len(batch[1]), 2)) ** 2).mean()
+
+
+def over_tokens(model: nn.Module, batch: Any) -> torch.Tensor:
+    """The mean over tokens; some samples have many."""
+    counts = batch[0].abs().sum(1)
+    return (counts * functional.cross_entropy(model(batch[0]), batch[1], reduction="none")).sum() / counts.sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_coupled"),
+    [
+        (mistakes.loss, False),
+        (over_tokens, False),
+        (noisy, False),
+        (contrast, True),
+        (lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1], reduction="sum"), True),
+    ],
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_loss_that_is_no_average_over_samples_is_known(loss: Any, is_coupled: bool, seed: int) -> None:
+    """Micro-batches of another size would train something else, which no comparison of equal batches shows."""
+    torch.manual_seed(seed)
+    samples = [(torch.randn(4) * 3, index % 2) for index in range(64)]
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+    facts = facts_of(dataset=mistakes.Mapped(lambda index: samples[index]), model=model, loss=loss)
+    assert (facts.coupling > 0.01) == is_coupled
+    assert all(part.training for part in model.modules())
+
+
 def test_a_slow_batch_is_tried_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check takes seconds, however large the batch; the bytes are those of a whole one all the same."""
     monkeypatch.setattr(check, "FETCH_SECONDS", 0.02)

@@ -40,6 +40,14 @@ def test_divisors_of_the_effective_batch(effective: int, batch: int, expected: t
     assert "accumulation_steps" in space.skipped
 
 
+@pytest.mark.parametrize("options", [{}, {"only": ("batch_size",)}, {"effective_batch": None}])
+def test_where_the_loss_is_no_average_micro_batches_keep_their_size(options: dict[str, Any]) -> None:
+    """Unless you ask for others."""
+    space = space_of(cpu_machine(), make_facts(batch_size=32, accumulation_steps=2, coupling=0.28), **options)
+    assert ("batch_size" in space.choices) == bool(options)
+    assert options or "(it differs by 28% from those of its halves)" in space.skipped["batch_size"]
+
+
 def test_many_divisors_are_thinned_out() -> None:
     """At most ten, well spread, and the baseline's own among them."""
     space = space_of(gpu_machine(), make_facts(batch_size=36), effective_batch=5040)

@@ -6,11 +6,12 @@ Every mistake ends in one sentence with the remedy, within seconds, before the s
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import Any, cast
 
@@ -45,6 +46,11 @@ PADDING_BATCHES, PADDING_SECONDS = 8, 1.0
 """Most batches whose padding is counted, and most seconds to read them. Not tuned."""
 AGAIN_SECONDS = 2.0
 """A loss that takes longer is not computed a second time, to time its operators warm."""
+PARTED, PARTINGS, LEAST_COUPLING = 8, 5, 0.01
+"""The most samples that are halved, to see whether the loss is an average over them; how often; and the least share of
+the loss that speaks against it. Twenty workloads whose loss is an average, some over tokens, showed at most 0.0003; a
+contrastive one showed 0.28. A loss with random numbers of its own lies beyond both halves by chance every third time,
+but seldom five times on the same side."""
 
 
 def check_workload(workload: Workload, target: str, device: str, halvings: int = 0) -> WorkloadFacts:
@@ -100,6 +106,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     )
     paddings, tensors = _paddings(workload, batch, looked_at, drawn, target), list(tensors_in(batch))
     placeable_bytes, unplaceable_reason = _placeable(workload, sample_seconds)
+    coupling = _coupling(workload, tuned, batch_samples[:PARTED], target)
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
     return WorkloadFacts(
         **training_facts([workload.model], [optimizer], paddings, tensors, is_sparse=is_sparse),
@@ -119,6 +126,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
         small_operators_fraction=small_operators_fraction,
         outside_fraction=outside_fraction,
+        coupling=coupling,
         **pace,
         unused_parameters=unused,
         fixed_shapes=fixed_shapes,
@@ -256,6 +264,44 @@ def _loss(workload: Workload, tuned: Tuned, batch: Any, target: str) -> tuple[to
     inside = sum(clock.seconds(*call) for call in calls) if calls is not None else whole
     outside = min(1.0, max(0.0, 1 - inside / max(whole, 1e-9)))
     return cast("torch.Tensor", loss), list(profile.function_events or ()), outside
+
+
+def _coupling(workload: Workload, tuned: Tuned, samples: Sequence[Any], target: str) -> float:
+    """By how much the loss of a batch lies beyond those of its halves, relative to it; 0 for an average.
+
+    An average over samples, or over their tokens, lies between those of the halves. A loss that compares the samples of
+    a batch with each other, or adds them up, lies beyond. 0 also if the loss cannot be computed for halves.
+    """
+    half = len(samples) // 2
+    if not half or is_compiled(workload.model):
+        return 0.0
+    parts = [samples[: 2 * half], samples[:half], samples[half : 2 * half]]
+    seen: list[float] = []
+    try:
+        batches = [tuned.to_device(_collate(workload, list(part), target)) for part in parts]
+        with _without_chance(workload.model), torch.no_grad(), tuned.autocast():
+            while len(seen) < PARTINGS:
+                whole, *halves = (float(workload.loss(workload.model, copy.deepcopy(batch))) for batch in batches)
+                beyond = (whole - min(max(whole, min(halves)), max(halves))) / abs(whole)
+                if not abs(beyond) > LEAST_COUPLING or (seen and beyond * seen[0] < 0):
+                    return 0.0
+                seen.append(beyond)
+    except Exception:  # noqa: BLE001 - a loss may need gradients, or more samples than a half holds
+        return 0.0
+    return min(map(abs, seen))
+
+
+@contextlib.contextmanager
+def _without_chance(model: torch.nn.Module) -> Iterator[None]:
+    """While open, dropout drops nothing, and BatchNorm takes its running averages."""
+    nn = torch.nn
+    chance = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm, nn.RNNBase, nn.MultiheadAttention)
+    for part in model.modules():
+        part.training = not isinstance(part, chance)
+    try:
+        yield
+    finally:
+        model.train()
 
 
 def _mistake(loss: object) -> str | None:

@@ -1,4 +1,4 @@
-"""The models that a training calls and steps, whose precision may change while they train, if the user allows it."""
+"""The models that a training calls and steps: what may change about them while they train."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...timing.loop import autocast_dtype, is_compiled, is_in_backward, outermost
+from ...timing.loop import autocast_dtype, is_compiled, outermost
 from ...torch_settings.compiled import compiled_graphs
+from ...torch_settings.layout import convolutions, layout_of
 from ...torch_settings.naming import weights_of
-from ...torch_settings.undo import Undo, nothing
-from ...torch_settings.wrapping import wrap_forward
+from ...torch_settings.undo import Undo
+from ...torch_settings.wrapping import is_in_backward, wrap_forward
 from .. import hooks
 from ..hooks import harmless
+from .forwards import Forwards
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -24,17 +26,15 @@ if TYPE_CHECKING:
 class Models:
     """Notes the models that the script calls in training, from its first steps until the search begins.
 
-    Args:
-        watches: Whether to look at all; each call of a module takes some microseconds longer.
+    Meanwhile, each call of a module takes some microseconds longer.
     """
 
-    def __init__(self, *, watches: bool) -> None:
+    def __init__(self) -> None:
         self._called: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._device_type, self._casts = "cpu", False
+        self._forwards = Forwards()
         self._fault: str | None = None
-        self.end: Undo = nothing
-        if watches:
-            self.end = hooks.on_outermost_forward(self._on_forward, self._on_inner_forward)
+        self.end = hooks.on_outermost_forward(self._on_forward, self._on_inner_forward, self._on_return)
 
     @harmless
     def _on_forward(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:
@@ -43,12 +43,18 @@ class Models:
         if (weight := next(iter(model.parameters()), None)) is not None:
             self._called.add(model)
             self._device_type = weight.device.type
+            self._forwards.begin(model)
             self._on_inner_forward(arguments)
 
     @harmless
-    def _on_inner_forward(self, _: tuple[Any, ...]) -> None:
+    def _on_inner_forward(self, arguments: tuple[Any, ...]) -> None:
         """Frameworks enter autocast within the model."""
         self._casts |= torch.is_grad_enabled() and autocast_dtype(self._device_type) is not None
+        self._forwards.enter(arguments)
+
+    @harmless
+    def _on_return(self, returned: Any) -> None:
+        self._forwards.leave(returned)
 
     def give_up(self, why: str) -> None:
         """Stops looking after a fault: then no model changes."""
@@ -61,8 +67,22 @@ class Models:
         models = [model for model in self._called if any(id(weight) in stepped for weight in model.parameters())]
         return outermost(models)
 
-    def why_not(self, models: list[nn.Module]) -> str | None:
-        """Why models keep the script's own precision; None where nothing speaks against another one."""
+    def why_not(self, models: list[nn.Module]) -> dict[str, str]:
+        """The knobs of models that keep the script's own value, each with why."""
+        if (why := self._why_none(models)) is not None:
+            return {"precision": why, "memory_format": why}
+        left: dict[str, str] = {}
+        weights = [weight for model in models for weight in model.parameters()]
+        if self._casts or any(weight.is_floating_point() and weight.dtype != torch.float32 for weight in weights):
+            left["precision"] = "the script chooses its precision itself"
+        if any(layout_of(model) == "channels_last" for model in models):
+            left["memory_format"] = "the script lays its model out itself"
+        elif self._forwards.reason is not None and any(map(convolutions, models)):
+            left["memory_format"] = self._forwards.reason
+        return left
+
+    def _why_none(self, models: list[nn.Module]) -> str | None:
+        """Why models are left as they are."""
         if self._fault is not None:
             return self._fault
         if not models:
@@ -73,9 +93,6 @@ class Models:
         is_in_group = torch.distributed.is_available() and torch.distributed.is_initialized()
         if is_in_group or any(isinstance(part, nn.DataParallel) for part in parts):
             return "the model is copied to several devices"
-        weights = [weight for model in models for weight in model.parameters()]
-        if self._casts or any(weight.is_floating_point() and weight.dtype != torch.float32 for weight in weights):
-            return "the script chooses its precision itself"
         return None
 
 

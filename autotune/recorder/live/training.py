@@ -32,6 +32,7 @@ from ...timing.clock import clock_of
 from ...timing.loop import described, has_sparse_gradients, implementations
 from ...timing.usage import available_bytes, resident_bytes
 from ...torch_settings.compiled import compiled_graphs
+from ...torch_settings.layout import convolutions
 from ...torch_settings.naming import has_own_iterator, length_of, loader_key, start_method, tensors_in, weights_of
 from ...torch_settings.process_settings import form_of
 from ...torch_settings.undo import Undo
@@ -208,8 +209,9 @@ class LiveTraining:
         self._draw_thread = 0
         self._unfit: dict[str, str] = {}  # by loader, why it is left as it is
         self._reading = OwnReading()
-        self._called = Models(watches=bool(allowed))
+        self._called = Models()
         self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._convolves = False
         self._guards: list[Undo] = []
         self._known_optimizer: weakref.ref[Optimizer] | None = None
         self._unfused: str | None = None
@@ -428,8 +430,7 @@ class LiveTraining:
             return
         self._due, self._step_draws = perf_counter(), max(1.0, self._draws / self._steps)
         self._choose_loader()
-        if self._allowed:
-            self._choose_models()
+        self._choose_models()
         self._phase = "asks"
         self._adviser.ask(self._facts())
         self._await_answer()
@@ -459,17 +460,17 @@ class LiveTraining:
                 self.left.setdefault(name, self.left["num_workers"])
 
     def _choose_models(self) -> None:
-        """The models that the optimizer steps, where their precision may change."""
+        """The models that the optimizer steps, where they may change."""
         self._called.end()
         assert self._optimizer is not None  # noqa: S101 - it has stepped
         models: list[nn.Module] = []
         try:
             models = self._called.stepped_by(self._optimizer)
-            reason = self._called.why_not(models)
+            left = self._called.why_not(models)
+            self._convolves = any(map(convolutions, models))
         except Exception as error:  # noqa: BLE001 - a script's own strange models
-            reason = f"{type(error).__name__}: {error}"
-        if reason is not None:
-            self.left["precision"] = reason
+            left = dict.fromkeys(("precision", "memory_format"), f"{type(error).__name__}: {error}")
+        self.left |= {name: why for name, why in left.items() if name in {"memory_format", *self._allowed}}
         self._models = weakref.WeakSet(models)
 
     def _facts(self) -> dict[str, Any]:
@@ -488,6 +489,7 @@ class LiveTraining:
             "batch_bytes": self._batch_bytes,
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "fixed_shapes": len(self._shapes) == 1,
+            "convolves": self._convolves,
             "allowed": self._allowed,
             "left": self.left,
         }
@@ -757,13 +759,13 @@ class LiveTraining:
             passing.go_on_with(self._pool_for(setting, passing.loader, passing.pools))
 
     def _on_forward_failed(self, error: Exception) -> None:
-        """A model has raised in another precision. Its own is restored; an error of the script's own comes again."""
+        """A model has raised in a setting of ours. Its own is restored; an error of the script's own comes again."""
         reason, race = f"{type(error).__name__}: {error}", self._race
         if race is not None and self._in_force is race.candidate:
             race.failure = reason
             self._enter(self._incumbent)
         else:
-            self.give_up(f"the model fails in another precision: {reason}")
+            self.give_up(f"the model fails with {self._in_force.name}: {reason}")
 
     def _end_guards(self) -> None:
         while self._guards:

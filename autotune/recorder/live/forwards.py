@@ -1,0 +1,110 @@
+"""Whether convolutions may compute in another layout: what the first forward passes of a training show.
+
+Another layout changes the strides of what convolutions return. Torch's own operators take any strides. Code of the
+script may not, so it must not see them: neither outside the model, nor in a backward pass of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...torch_settings.naming import tensors_in
+
+MOST_CALLS, MOST_NODES = 4, 100_000
+"""Calls of models that are looked at, and nodes of an autograd graph. Not tuned."""
+
+
+class Forwards:
+    """Looks at calls of models in training, and of their parts.
+
+    Attributes:
+        reason: Why convolutions keep their layout; None where nothing speaks against another one.
+    """
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._calls = self._depth = 0
+        self._model: nn.Module | None = None
+        self._states: list[bytes] = []
+        self._entered: tuple[Any, ...] | None = None  # by the part that was entered last, as long as it calls no other
+
+    def begin(self, model: nn.Module) -> None:
+        """A model is about to be called by no other one."""
+        if self.reason is None and self._calls < MOST_CALLS:
+            self._model, self._depth, self._entered, self._states = model, 0, None, _random_states()
+
+    def enter(self, arguments: tuple[Any, ...]) -> None:
+        """The model, or a part of it, is about to be called."""
+        if self._model is not None:
+            self._depth += 1
+            self._look_for_draws(None)
+            self._entered = arguments
+
+    def leave(self, returned: Any) -> None:
+        """It was called."""
+        if self._model is None:
+            return
+        self._look_for_draws(None if self._entered is None else (*self._entered, returned))
+        self._depth, self._entered = self._depth - 1, None
+        if not self._depth:
+            model, self._model = self._model, None
+            self._calls += 1
+            self.reason = self.reason or _why_not(model, returned)
+
+    def _look_for_draws(self, values: tuple[Any, ...] | None) -> None:
+        """Looks whether random numbers were drawn: by a part that calls no other and has these values, or elsewhere."""
+        states, former = _random_states(), self._states
+        self._states = states
+        if states != former and (values is None or any(tensor.dim() == 4 for tensor in tensors_in(values))):
+            self.reason = (
+                "the model draws random numbers for images, as dropout does, and their order follows the layout"
+            )
+
+
+def _random_states() -> list[bytes]:
+    states = [torch.get_rng_state()]
+    if torch.cuda._initialized:  # else asking would start CUDA
+        states.append(torch.cuda.get_rng_state())
+    return [state.numpy().tobytes() for state in states]
+
+
+def _why_not(model: nn.Module, returned: Any) -> str | None:
+    """Why a model that has just been called keeps its layout."""
+    if not _is_known(returned):
+        return f"the model returns a {type(returned).__qualname__}, whose tensors cannot be laid out again"
+    for part in model.modules():
+        if part._forward_hooks or part._forward_pre_hooks:
+            return "hooks of the script see what the model computes"
+        if any(isinstance(value, torch.Tensor) and value.grad_fn is not None for value in vars(part).values()):
+            return "the model keeps what it computes, for the script to see"
+    if _has_own_backward(tensors_in(returned)):
+        return "a part of the model has a backward pass of its own"
+    return None
+
+
+def _is_known(returned: Any) -> bool:
+    """Whether it holds tensors only where `each_tensor` changes them."""
+    if isinstance(returned, dict):
+        return all(map(_is_known, returned.values()))
+    if isinstance(returned, (list, tuple)):
+        return all(map(_is_known, returned))
+    return returned is None or isinstance(returned, (torch.Tensor, bool, int, float, str))
+
+
+def _has_own_backward(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether Python or an extension computes some gradients, as far as the graph can be seen."""
+    waiting: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    seen: set[Any] = set()
+    while waiting and len(seen) < MOST_NODES:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction) or "CppNode" in node.name():
+            return True
+        waiting += [following for following, _ in node.next_functions if following is not None]
+    return bool(waiting)
