@@ -71,8 +71,9 @@ class LiveFacts(Stored):
         """The same facts in the form that the knobs' rules read."""
         own, baseline = self.loader or {}, self.baseline
         return WorkloadFacts(
-            target="", name="", fingerprint="", parameters=0, fork_safe=False, baseline=baseline,
-            has_images=self.convolves, model=ModelFacts(name="", tensors=0, weights=0, shapes="", optimizer=None), optimizer_impls=self.forms,
+            target="", name="", fingerprint="", parameters=0, has_images=self.convolves,
+            fork_safe=False, baseline=baseline, optimizer_impls=self.forms,
+            model=ModelFacts(name="", tensors=0, weights=0, shapes="", optimizer=None),
             samples=own.get("samples"), batch_bytes=self.batch_bytes,
             sample_seconds=self.read_seconds / baseline.batch_size, has_attention=self.attention,
             step_seconds=self.step_seconds * (1 - self.wait_share) or None, fixed_shapes=self.fixed_shapes,
