@@ -26,7 +26,7 @@ def test_what_each_knob_does_to_a_training_that_runs() -> None:
     """Stated on the knob; by leave with a sentence, and what is not named no such training can take."""
     assert {name for name, knob in KNOBS.items() if knob.while_training == "neutral"} == {
         "num_workers", "prefetch_factor", "pin_memory", "non_blocking", "num_threads", "optimizer_impl",
-        "cudnn_benchmark", "sdpa_backend",
+        "cudnn_benchmark", "sdpa_backend", "memory_format",
     }  # fmt: skip
     by_leave = {name: knob.while_training for name, knob in KNOBS.items() if isinstance(knob.while_training, ByLeave)}
     assert by_leave.keys() == {"precision", "compile_mode", "dataloader_in_order"}
@@ -56,6 +56,10 @@ def test_what_each_knob_does_to_a_training_that_runs() -> None:
             ["num_threads=1", "num_workers=1", "num_workers=0 prefetch_factor=None"], id="idle workers",
         ),
         pytest.param(cpu_machine(), {"threads": 1, "loader": None, "forms": []}, ["num_threads=2"], id="one thread"),
+        pytest.param(
+            cpu_machine(), {"threads": 2, "cpus": 2, "loader": None, "forms": [], "convolves": True},
+            ["memory_format=channels_last", "num_threads=1"], id="images",
+        ),
         pytest.param(
             cpu_machine(), {"form": "fused", "loader": None, "threads": 1, "cpus": 1}, ["optimizer_impl=foreach"],
             id="fused already",

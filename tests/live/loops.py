@@ -89,6 +89,9 @@ class Alternating(training.Evidence):
         return "won" if Alternating.decided % 2 else "lost"
 
 
+ON_MODELS = {"precision": "autocast_forward", "memory_format": "convolve_channels_last"}
+
+
 def candidate(**knobs):
     """As the parent describes one."""
     loader = {name: knobs[name] for name in ("num_workers", "prefetch_factor") if name in knobs}
@@ -99,7 +102,7 @@ def candidate(**knobs):
         "loader": loader,
         "process": {} if threads is None else {"set_threads": threads},
         "optimizer": {} if form is None else {"switch_optimizer": form},
-        "model": {"autocast_forward": "precision"} if "precision" in knobs else {},
+        "model": {function: knob for knob, function in ON_MODELS.items() if knob in knobs},
     }
 
 
@@ -111,6 +114,7 @@ OF_LOADER = [
 OTHERS = [*(candidate(optimizer_impl=form) for form in FORMS), candidate(num_threads=1)]
 
 
+LAYOUTS = [candidate(memory_format="channels_last"), candidate(memory_format="channels_last", optimizer_impl="fused")]
 PRECISIONS = [candidate(precision="bf16"), candidate(precision="fp32"), candidate(precision="bf16")]
 
 
@@ -158,6 +162,18 @@ class Chunks:
             yield from chunk
 
 
+class Viewing(nn.Module):
+    """A model that views what a convolution returns, for which this must be contiguous."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8))
+        self.last = nn.Linear(32, 4)
+
+    def forward(self, values):
+        return self.last(self.layers(values).view(len(values), -1))
+
+
 class Summing(nn.Module):
     """A model that raises in another precision, after it has drawn random numbers and counted in a buffer."""
 
@@ -184,6 +200,8 @@ def make_model(loop):
     if loop == "convolutions":
         folded = nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten()
         return nn.Sequential(*folded, nn.Linear(16, 4))
+    if loop == "views":
+        return Viewing()
     if loop == "needs fp32":
         return Summing()
     return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
@@ -390,6 +408,8 @@ def main(kinds):
         for loop in LOOPS:
             compare(loop, OF_LOADER, partial(train, {"shuffle": True}, loop))
         compare("optimizers", OTHERS, partial(train, {"shuffle": True}))
+        compare("layouts", LAYOUTS, partial(train, {"shuffle": True}, "convolutions"))
+        compare("views", LAYOUTS, partial(train, {"shuffle": True}, "views"))
         for loop in ("convolutions", "needs fp32"):
             compare(loop, PRECISIONS, partial(train, {"shuffle": True}, loop))
     if "frameworks" in kinds:

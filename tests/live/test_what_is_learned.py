@@ -76,7 +76,7 @@ def test_frameworks_learn_the_same(of_frameworks: Cases, name: str) -> None:
     assert case["tuned"] == case["plain"]
 
 
-@pytest.mark.parametrize(("name", "error"), [("optimizers", 1e-4), ("convolutions", 0.05)])
+@pytest.mark.parametrize(("name", "error"), [("optimizers", 1e-4), ("layouts", 1e-4), ("convolutions", 0.05)])
 def test_other_settings_change_rounding_alone(of_loops: Cases, name: str, error: float) -> None:
     """Checkpoints hold the script's own flags, and what schedulers hold stays the same object.
 
@@ -90,9 +90,10 @@ def test_other_settings_change_rounding_alone(of_loops: Cases, name: str, error:
     assert tuned == plain
 
 
-def test_a_model_that_fails_in_another_precision_trains_on_in_its_own(of_loops: Cases) -> None:
+@pytest.mark.parametrize("name", ["needs fp32", "views"])
+def test_a_model_that_fails_in_another_setting_trains_on_in_its_own(of_loops: Cases, name: str) -> None:
     """The call is repeated with the same random numbers, and running averages count each batch once."""
-    case = of_loops["needs fp32"]
+    case = of_loops[name]
     assert [verdict for verdict, _ in case["decided"]].count("failed") == 2
     assert case["tuned"] == case["plain"]
 

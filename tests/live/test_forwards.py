@@ -1,0 +1,116 @@
+"""What the first forward passes show about another layout of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from autotune.recorder.live.forwards import MOST_CALLS
+from autotune.recorder.live.models import Models
+
+
+class Net(nn.Module):
+    """A convolution, and a layer on what is made of its result."""
+
+    def __init__(self, between: Callable[[torch.Tensor], torch.Tensor] = torch.relu, *parts: nn.Module) -> None:
+        super().__init__()
+        self.first, self.last, self.parts = nn.Conv2d(1, 8, 3), nn.LazyLinear(4), nn.Sequential(*parts)
+        self.between = between
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """``(batch, 4)``."""
+        return self.last(self.parts(self.between(self.first(images))).flatten(1))
+
+
+class Doubled(torch.autograd.Function):
+    """With a backward pass that views."""
+
+    @staticmethod
+    def forward(_: Any, values: torch.Tensor) -> torch.Tensor:
+        return values * 2
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.view(-1).mul(2).view(gradient.shape)
+
+
+@dataclass
+class Output:
+    """What some models return."""
+
+    scores: torch.Tensor
+
+
+class Keeping(Net):
+    """Keeps its features."""
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """The same."""
+        self.features = self.first(images)
+        return self.last(self.features.flatten(1))
+
+
+class Returning(Net):
+    """Returns an object."""
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """The same, in an object."""
+        return {"output": Output(super().forward(images))}
+
+
+def hooked() -> nn.Module:
+    """Whose features a hook sees."""
+    net = Net()
+    net.first.register_forward_hook(lambda *_: None)
+    return net
+
+
+def flat_dropout(images: torch.Tensor) -> torch.Tensor:
+    """Of a tensor that is no image."""
+    return images * functional.dropout(images.flatten(1)).sum()
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (Net, None),
+        (lambda: Net(torch.relu, nn.BatchNorm2d(8), nn.Flatten(), nn.Dropout(0.5)), None),
+        (lambda: Net(torch.relu, nn.Dropout2d(0.5)), "draws random numbers"),
+        (lambda: Net(functional.dropout), "draws random numbers"),
+        (lambda: Net(flat_dropout), "draws random numbers"),  # for all that is seen
+        (lambda: Net(Doubled.apply), "a backward pass of its own"),
+        (Keeping, "keeps what it computes"),
+        (Returning, "returns a dict"),
+        (hooked, "hooks of the script"),
+    ],
+)
+def test_what_speaks_against_another_layout(make: Callable[[], nn.Module], reason: str | None) -> None:
+    """Code that is not torch's must not see other strides, and random numbers must keep their places."""
+    net = make()
+    models = Models()
+    try:
+        for _ in range(MOST_CALLS):
+            net.eval()
+            net(torch.randn(4, 1, 8, 8))  # evaluation shows nothing
+            net.train()
+            returned = net(torch.randn(4, 1, 8, 8))
+        assert returned is not None
+    finally:
+        models.end()
+    why = models.why_not([net]).get("memory_format")
+    assert why is None if reason is None else reason in (why or "")
+
+
+def test_a_layout_of_the_scripts_own_stays() -> None:
+    """There is no other one to try."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3)).to(memory_format=torch.channels_last)
+    models = Models()
+    net(torch.randn(4, 3, 8, 8))
+    models.end()
+    assert "lays its model out itself" in models.why_not([net])["memory_format"]
