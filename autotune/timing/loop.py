@@ -80,6 +80,7 @@ def training_facts(
         "repeated_blocks": sum(count_blocks(model) for model in models),
         "recomputable_blocks": sum(count_blocks(model, recomputable=True) for model in models),
         "optimizer_impls": [form for form in implementations(first) if form != "fused" or not unfused],
+        "deterministic": torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
     }
 
 

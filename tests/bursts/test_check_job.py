@@ -377,6 +377,13 @@ def test_fused_is_not_offered_where_a_step_leaves_a_weight_without_momentum() ->
     assert facts_of(optimizer=with_momentum).optimizer_impls == ("foreach",)
 
 
+def test_that_results_are_to_be_deterministic_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the user's module tells torch; cuDNN is then not asked to search."""
+    assert not facts_of().deterministic
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    assert facts_of().deterministic
+
+
 class Replacing(nn.Linear):
     """Assigns new parameters in its forward pass, as normalised weights are wrongly made."""
 

@@ -204,6 +204,15 @@ def test_fused_is_not_offered_where_momentum_begins_later_for_some_weights(tmp_p
     assert seen_in(written(tmp_path, UNFREEZING)).facts["optimizer_impls"] == ["foreach"]
 
 
+@pytest.mark.parametrize(
+    "line", ["", "torch.backends.cudnn.deterministic = True", "torch.use_deterministic_algorithms(True)"]
+)
+def test_that_results_are_to_be_deterministic_is_seen(line: str, tmp_path: Path, seen_in: SeenIn) -> None:
+    """However the script says it; cuDNN is then not asked to search."""
+    script = written(tmp_path, f"{line}\n{CHOOSING}")
+    assert facts_of(seen_in(script), script).deterministic is bool(line)
+
+
 def test_what_the_script_has_told_torch_is_its_baseline(tmp_path: Path, seen_in: SeenIn) -> None:
     """It is not offered as a change; on a CPU, what only a GPU knows stays out of it."""
     script = written(tmp_path, CHOOSING)
