@@ -48,6 +48,7 @@ class LiveFacts(Stored):
     convolves: bool = Field(default=False, description="the model convolves images")
     attention: bool = Field(default=False, description="torch's attention is called")
     fixed_shapes: bool = Field(default=False, description="all batches have one shape")
+    deterministic: bool = Field(default=False, description="torch was told to compute deterministically")
     allowed: tuple[str, ...] = Field(default=(), description="knobs that may change what is learned")
     left: dict[str, str] = Field(default_factory=dict, description="why a knob keeps the user's own value, by knob")
 
@@ -77,6 +78,7 @@ class LiveFacts(Stored):
             samples=own.get("samples"), batch_bytes=self.batch_bytes,
             sample_seconds=self.read_seconds / baseline.batch_size, has_attention=self.attention,
             step_seconds=self.step_seconds * (1 - self.wait_share) or None, fixed_shapes=self.fixed_shapes,
+            deterministic=self.deterministic,
         )  # fmt: skip
 
 

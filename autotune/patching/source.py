@@ -12,6 +12,7 @@ import tokenize
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from autotune.recorder.repeating import repeated
 from autotune.results.result import Site
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -90,10 +91,8 @@ class Source:
         return calls[0]
 
     def is_repeated(self, call: ast.Call) -> bool:
-        """Whether a call stands in a loop. What a ``for`` goes through is computed once."""
-        loops = [node for node in ast.walk(self.tree) if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
-        parts = [part for loop in loops for part in (*loop.body, *([loop.test] if isinstance(loop, ast.While) else []))]
-        return any(node is call for part in parts for node in ast.walk(part))
+        """Whether a call stands in a loop, or in a function of the file that is called again and again."""
+        return any(node is call for node in repeated(self.tree))
 
     def meanings(self, node: ast.expr) -> set[str]:
         """What a name or an attribute may stand for by the file's imports, such as ``lightning.Trainer``.

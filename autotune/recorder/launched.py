@@ -247,6 +247,8 @@ class Launched:
             missing.append("the data set was changed between epochs, so that workers could not persist")
         if self._changes.wants_models:
             missing.append("the model that was tuned was not seen")
+        if self._changes.refused_form is not None:
+            missing.append(f"the optimizer kept its own form ({self._changes.refused_form})")
         threads = self._changes.changed.get("num_threads")
         if threads is not None and torch.get_num_threads() != threads:
             missing.append(f"the script keeps setting {torch.get_num_threads()} threads")

@@ -74,6 +74,18 @@ def _disabled(original: Any) -> Any:
     return init
 
 
+def _called_once(original: Any) -> Any:
+    """Makes a sweep's agent call its function here, once, instead of for each run that it takes from a server."""
+
+    @functools.wraps(original)
+    def agent(*args: Any, **kwargs: Any) -> None:
+        function = args[1] if len(args) > 1 else kwargs.get("function")
+        if function is not None:
+            function()
+
+    return agent
+
+
 class _NoRun:
     """A run of a tracker that has no offline mode: it discards everything."""
 
@@ -238,6 +250,8 @@ TABLE: tuple[tuple[str, str, Action], ...] = (
     ("tensorboardX.event_file_writer", "EventFileWriter.add_event", _nothing),
     ("wandb", "init", _disabled),
     ("wandb", "login", lambda _: lambda *_, **__: True),  # it starts a process and a thread, disabled or not
+    ("wandb", "sweep", lambda _: lambda *_, **__: "autotune"),  # its id; the server would make one, disabled or not
+    ("wandb", "agent", _called_once),
     ("swanlab", "init", _disabled),
     ("swanlab", "login", lambda _: lambda *_, **__: True),
     *_rows("trackio", "", "log log_system log_gpu log_cpu log_artifact alert save freeze sync finish"),

@@ -29,6 +29,7 @@ from ..torch_settings.naming import loader_key
 from ..torch_settings.undo import Undo, in_reverse
 from .attributes import held_by
 from .hooks import replace
+from .repeating import repeated
 from .surroundings import here
 
 _TAKES_ANY_KEYWORD = 0x08
@@ -264,33 +265,12 @@ def _set_in_loops(file: str) -> Iterator[str]:
     tree = ast.Module([], [])
     with contextlib.suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         tree = ast.parse(Path(file).read_bytes())
-    for node in _repeated(tree):
+    for node in repeated(tree):
         if isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
             yield from _path(node)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
             for changed in (node.func.value, *node.args):
                 yield from _path(changed)
-
-
-def _repeated(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yields nodes in loops, in functions of the file that loops call, and in those that frameworks call."""
-    functions: dict[str, list[ast.AST]] = {}
-    waiting: list[ast.AST] = []
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            functions.setdefault(node.name, []).append(node)
-        elif isinstance(node, (ast.For, ast.While)):
-            waiting.append(node)
-    waiting += [each for name in functions if name.startswith("on_") for each in functions[name]]
-    seen: set[ast.AST] = set()
-    for top in waiting:  # grows as it goes
-        for node in ast.walk(top):
-            if node not in seen:
-                seen.add(node)
-                yield node
-            if isinstance(node, ast.Call):
-                called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-                waiting += functions.pop(called, ())
 
 
 def _path(node: ast.AST) -> Iterator[str]:

@@ -27,6 +27,7 @@ from ..torch_settings.naming import (
     weights_of,
 )
 from ..torch_settings.packages import installed
+from ..torch_settings.process_settings import has_late_weights
 from ..torch_settings.repeated_blocks import count_blocks
 from .padding import Padding, padded_fractions
 
@@ -49,6 +50,7 @@ def training_facts(
     batch: Iterable[torch.Tensor] = (),
     *,
     is_sparse: bool,
+    has_late: bool = False,
 ) -> dict[str, Any]:
     """What a look at a build() and one at a script both learn, by the names of `knobs.WorkloadFacts`.
 
@@ -58,11 +60,14 @@ def training_facts(
         paddings: The padding of some batches.
         batch: The tensors of a batch, where their dimensions count.
         is_sparse: Whether some gradients are sparse.
+        has_late: Whether `has_late_weights` was true before a first step; without it, weights count as late only if
+            they still have no state.
     """
     weights = [weight for model in models for weight in model.parameters()]
     traffic = traffic_of(models, optimizers)
     padding_fraction, sorted_padding_fraction = padded_fractions(paddings)
     first = optimizers[0] if optimizers else None
+    unfused = is_sparse or has_late or (first is not None and has_late_weights(first))
     return {
         "model": model_facts(models, first),
         "parameters": sum(weight.numel() for weight in weights),
@@ -74,7 +79,8 @@ def training_facts(
         "packages": installed(),
         "repeated_blocks": sum(count_blocks(model) for model in models),
         "recomputable_blocks": sum(count_blocks(model, recomputable=True) for model in models),
-        "optimizer_impls": [form for form in implementations(first) if form != "fused" or not is_sparse],
+        "optimizer_impls": [form for form in implementations(first) if form != "fused" or not unfused],
+        "deterministic": torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
     }
 
 

@@ -178,13 +178,15 @@ def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
     Checkpoints keep the script's own form: another run, with or without autotune, can resume from them.
 
     Raises:
-        ValueError: The optimizer has no such form.
+        ValueError: The optimizer has no such form, or it would fail later.
     """
     undos: list[Undo] = [lambda: _recast(optimizer)]
     chosen: dict[str, bool] = {}
     if implementation != "default":
         if implementation not in optimizer.defaults:
             raise ValueError(f"{type(optimizer).__name__} has no such form")
+        if implementation == "fused" and has_late_weights(optimizer):
+            raise ValueError("some weights have no gradient yet, which fused SGD with momentum asks for")
         forms = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
         chosen = {name: on for name, on in forms.items() if name in optimizer.defaults}
         own = [{name: group.get(name) for name in chosen} for group in (optimizer.defaults, *optimizer.param_groups)]
@@ -224,6 +226,19 @@ def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
         in_reverse(undos[1:])()
         raise
     return in_reverse(undos) if chosen else nothing
+
+
+def has_late_weights(optimizer: Optimizer) -> bool:
+    """Whether momentum begins later for some weights than for others, as in layers that are frozen for some epochs.
+
+    Torch's fused SGD fails at the step that begins it. After a step, momentum shows which weights have begun; before
+    the first one, gradients do. Without any, nothing is known.
+    """
+    groups = [group for group in optimizer.param_groups if "fused" in group and group.get("momentum")]
+    weights = [weight for group in groups for weight in group["params"]]
+    begun = [weight for weight in weights if optimizer.state.get(weight, {}).get("momentum_buffer") is not None]
+    begun = begun or [weight for weight in weights if weight.grad is not None]
+    return 0 < len(begun) < len(weights)
 
 
 def _counts_on_device(group: dict[str, Any]) -> bool:

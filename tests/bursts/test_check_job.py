@@ -368,6 +368,22 @@ def test_a_model_and_its_optimizer_are_described() -> None:
     assert (model.optimizer, model.weights) == ("SGD", facts_of().parameters)
 
 
+def test_fused_is_not_offered_where_a_step_leaves_a_weight_without_momentum() -> None:
+    """Torch's fused SGD fails when the weight gets its first gradient, as a frozen layer does later."""
+
+    def with_momentum(params: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD([*params, nn.Parameter(torch.ones(2))], 0.1, momentum=0.9)
+
+    assert facts_of(optimizer=with_momentum).optimizer_impls == ("foreach",)
+
+
+def test_that_results_are_to_be_deterministic_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the user's module tells torch; cuDNN is then not asked to search."""
+    assert not facts_of().deterministic
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    assert facts_of().deterministic
+
+
 class Replacing(nn.Linear):
     """Assigns new parameters in its forward pass, as normalised weights are wrongly made."""
 

@@ -123,6 +123,7 @@ def test_every_knob_is_accounted_for(
         ("memory_format", make_facts(has_images=False)),
         ("sdpa_backend", make_facts(has_attention=False)),
         ("cudnn_benchmark", make_facts(fixed_shapes=False)),
+        ("cudnn_benchmark", make_facts(deterministic=True)),
         ("optimizer_impl", make_facts(optimizer_impls=("default",))),
         ("num_workers", make_facts(copied_reason=REPEATED)),
     ],

@@ -103,6 +103,14 @@ def test_a_training_that_waits_tries_several_numbers_of_workers_up_to_the_cpus()
     assert workers == [2, 4, 1, 6]
 
 
+def test_cudnn_does_not_search_where_results_are_to_be_deterministic() -> None:
+    """Each start may find another algorithm the fastest."""
+    facts = {**FACTS, "device": "cuda", "cpus": 6, "fixed_shapes": True, "deterministic": True}
+    found = live_candidates(LiveFacts(**facts), gpu_machine())
+    assert not any(config.cudnn_benchmark for config in found.configs)
+    assert found.left["cudnn_benchmark"] == "the script asks for deterministic results"
+
+
 def test_what_is_left_alone_has_a_reason() -> None:
     """The training's own, or that of the knob's rule."""
     left = live_candidates(LiveFacts(**{**FACTS, "cpus": 1, "left": {"num_workers": "iterable"}}), cpu_machine()).left

@@ -284,6 +284,30 @@ def test_workers_see_what_the_script_changes_in_its_data_set_between_epochs(
     assert is_told is (change != "pass")
 
 
+UNFREEZES = """
+import json
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+for step in range(6):
+    model[0].requires_grad_(step >= 3)
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+print(json.dumps(optimizer.param_groups[0]["fused"]))
+"""
+
+
+def test_weights_that_are_unfrozen_later_train_on(launched: Launch) -> None:
+    """Torch's fused SGD would fail there, hours into the training: the optimizer keeps its own form, and it is told."""
+    loop = {"loaders": [], "models": [], "device": "cpu"}
+    fused, told = launched({"optimizer": {"switch_optimizer": "fused"}}, loop, text=UNFREEZES)
+    assert fused is None
+    assert "the optimizer kept its own form (some weights have no gradient yet" in told
+
+
 def test_what_never_came_into_effect_is_told_in_the_end(launched: Launch) -> None:
     """A loader that draws in another way than the one that was tuned, and a model that is in no class of the script."""
     changes = {"loader": {"num_workers": 1}, **LAID_OUT}

@@ -100,6 +100,13 @@ for x, y in DataLoader(rows, batch_size=32):
     cross_entropy(embedding(x), y).backward()
     optimizer.step()
 """
+UNFREEZING = """
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+for number, (x, y) in enumerate(DataLoader(data(8192), batch_size=32)):
+    model[0].requires_grad_(number > 1)
+    step(model, optimizer, x, y)
+"""
 BY_ITSELF = """
 class Stateful(DataLoader):
     def __iter__(self):
@@ -190,6 +197,20 @@ def test_samples_are_those_of_what_is_trained_on(tmp_path: Path, seen_in: SeenIn
 def test_fused_is_not_offered_for_sparse_gradients(tmp_path: Path, seen_in: SeenIn) -> None:
     """Torch's fused forms refuse them."""
     assert seen_in(written(tmp_path, SPARSE)).facts["optimizer_impls"] == ["foreach"]
+
+
+def test_fused_is_not_offered_where_momentum_begins_later_for_some_weights(tmp_path: Path, seen_in: SeenIn) -> None:
+    """Torch's fused SGD fails there; also if they have their gradient by the end of the look."""
+    assert seen_in(written(tmp_path, UNFREEZING)).facts["optimizer_impls"] == ["foreach"]
+
+
+@pytest.mark.parametrize(
+    "line", ["", "torch.backends.cudnn.deterministic = True", "torch.use_deterministic_algorithms(True)"]
+)
+def test_that_results_are_to_be_deterministic_is_seen(line: str, tmp_path: Path, seen_in: SeenIn) -> None:
+    """However the script says it; cuDNN is then not asked to search."""
+    script = written(tmp_path, f"{line}\n{CHOOSING}")
+    assert facts_of(seen_in(script), script).deterministic is bool(line)
 
 
 def test_what_the_script_has_told_torch_is_its_baseline(tmp_path: Path, seen_in: SeenIn) -> None:

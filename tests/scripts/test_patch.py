@@ -323,12 +323,18 @@ def test_a_line_that_is_not_known_to_its_end_is_found_by_what_it_makes() -> None
     assert "num_workers=2" in changes(patch_of(result, RESULT))[1]
 
 
+MADE_BY_FUNCTION = b"def make():\n    return DataLoader(1, num_workers=0)\n"
+
+
 @pytest.mark.parametrize(
     ("content", "in_place"),
     [
         (b"for epoch in range(3):\n    x = DataLoader(1, num_workers=0)\n", False),
         (b"while True:\n    for batch in DataLoader(1, num_workers=0):\n        pass\n", False),
+        (MADE_BY_FUNCTION + b"for epoch in range(3):\n    for batch in make():\n        pass\n", False),
+        (MADE_BY_FUNCTION + b"def epoch():\n    make()\nwhile True:\n    epoch()\n", False),
         (b"for batch in DataLoader(1, num_workers=0):\n    pass\n", True),
+        (MADE_BY_FUNCTION + b"for batch in make():\n    pass\n", True),
     ],
 )
 def test_workers_that_persist_have_no_place_in_a_loader_that_is_made_again(content: bytes, in_place: bool) -> None:

@@ -73,6 +73,29 @@ def test_wandb_is_not_logged_in_to(tmp_path: Path) -> None:
     assert printed("import wandb\nprint(hasattr(wandb, 'login'))", tmp_path) == ["False"]
 
 
+SWEEP = """
+def sweep(config, entity=None, project=None): print("made on the server"); return "own"
+def agent(sweep_id, function=None, entity=None, project=None, count=None): print("takes runs of", sweep_id)
+"""
+SWEEPS = """
+import wandb
+def train():
+    wandb.init("mine")
+sweep = wandb.sweep({"method": "grid"}, project="mine")
+print(sweep)
+wandb.agent(sweep, train, count=5)
+wandb.agent(sweep_id=sweep, function=train)
+wandb.agent(sweep)
+"""
+
+
+def test_wandb_makes_no_sweep_and_takes_no_run_of_one(tmp_path: Path) -> None:
+    """Both ask the server in any mode; the function that trains is called once. A launched script takes its runs."""
+    (tmp_path / "wandb.py").write_text(WANDB + SWEEP)
+    assert printed(SWEEPS, tmp_path) == ["autotune", "mine disabled", "mine disabled"]
+    assert printed(SWEEPS, tmp_path, "launch") == ["made on the server", "own", *["takes runs of own"] * 3]
+
+
 def test_swanlab_and_trackio_send_nothing(tmp_path: Path) -> None:
     """As transformers uses them, too: a run is begun, told of a configuration, logged to, and finished."""
     (tmp_path / "swanlab.py").write_text(WANDB)

@@ -13,6 +13,7 @@ from torch import nn
 
 from autotune.errors import ConfigError
 from autotune.knobs import TrainConfig
+from autotune.torch_settings.process_settings import switch_optimizer
 from autotune.training.switching import InForce
 from autotune.training.tuned import Tuned
 from tests.settings import settings_of
@@ -157,6 +158,36 @@ def test_a_form_that_the_user_has_chosen_comes_back() -> None:
         found.append((optimizer.param_groups[0]["fused"], optimizer.param_groups[0]["foreach"]))
     assert found[0] == found[2] == (True, None)
     assert found[1] == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("trained", "momentum", "steps", "is_fused"),
+    [
+        ((), 0.9, False, True),
+        ((0, 1), 0.9, False, True),
+        ((0,), 0.9, False, False),
+        ((0,), 0.9, True, False),
+        ((0,), 0.0, True, True),
+    ],
+    ids=["before any gradient", "all", "some", "some have stepped", "no momentum"],
+)
+def test_fused_is_refused_where_momentum_would_begin_later(
+    trained: tuple[int, ...], momentum: float, steps: bool, is_fused: bool
+) -> None:
+    """Torch's fused SGD fails there. Before the first gradient, nothing is known; after a step, momentum shows it."""
+    weights = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizer = torch.optim.SGD(weights, 0.1, momentum=momentum)
+    for place in trained:
+        weights[place].grad = torch.ones(2)
+    if steps:
+        optimizer.step()
+        optimizer.zero_grad()
+    if is_fused:
+        switch_optimizer(optimizer, "fused")
+    else:
+        with pytest.raises(ValueError, match="some weights have no gradient yet"):
+            switch_optimizer(optimizer, "fused")
+    assert bool(optimizer.param_groups[0]["fused"]) is is_fused
 
 
 def test_gradients_of_another_config_are_dropped() -> None:

@@ -489,6 +489,7 @@ class LiveTraining:
             "batch_bytes": self._batch_bytes,
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "fixed_shapes": len(self._shapes) == 1,
+            "deterministic": torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
             "convolves": self._convolves,
             "allowed": self._allowed,
             "left": self.left,
