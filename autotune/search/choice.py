@@ -162,7 +162,7 @@ class Chooser:
             if gain < (AGAIN if point in tried else LEAST_GAIN):
                 continue
             if measured is not None:
-                gain = min(gain, most_gain(point.changes_from(best), measured))
+                gain = min(gain, most_gain(point.changes_from(best), measured, self._bursts.device))
             ranked.append((gain, self._costs.challenge_seconds(point, best), index))
         self.ended = "exhausted" if ranked else "plateau"
         for gain, seconds, index in sorted(ranked, key=lambda row: row[0] / row[1], reverse=True):
