@@ -61,15 +61,14 @@ def rungs(baseline: Point, space: Space, outcome: Outcome) -> Iterator[Rung]:
     changes: dict[str, Scalar] = {}
     for own, reason in _steps(baseline, space, outcome):
         step = {**own, **space.instead(baseline.config.replace(**{**changes, **own}))}
-        changes |= step
-        point = baseline.changed(changes)
+        attempt = {**changes, **step}
+        point = baseline.changed(attempt)
         pinned = all(space.pinned.get(knob, value) == value for knob, value in step.items())
         # The user chose what the baseline itself breaks; a change must break nothing more.
         allowed = space.violation(point.config) in {None, space.violation(baseline.config)}
         if pinned and space.held.isdisjoint(step) and allowed:
             yield point, reason
-        else:
-            changes = {knob: value for knob, value in changes.items() if knob not in step}
+            changes = attempt
 
 
 def _steps(baseline: Point, space: Space, outcome: Outcome) -> Iterator[tuple[dict[str, Scalar], str]]:

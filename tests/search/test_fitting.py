@@ -127,6 +127,13 @@ BLOCKS: dict[str, Any] = {
 def test_checkpointing_comes_after_precision() -> None:
     """Where blocks repeat, though it is not searched while memory is enough; a pin holds."""
     found = changes(Outcome.OOM, TrainConfig(batch_size=1), **BLOCKS)
+def test_what_was_reached_stays_where_the_next_halving_is_not_allowed() -> None:
+    """Later changes keep the smallest micro-batch that a limit leaves."""
+    found = changes(Outcome.OOM, TrainConfig(batch_size=64), pinned={"accumulation_steps": "<=4"})
+    assert [step["batch_size"] for step in found] == [32, *[16] * (len(found) - 1)]
+    assert found[2] == {"batch_size": 16, "accumulation_steps": 4, "precision": "bf16"}
+
+
     assert found[:2] == [{"precision": "bf16"}, {"precision": "bf16", "checkpointing": "blocks"}]
     pinned = changes(Outcome.OOM, TrainConfig(batch_size=1), **BLOCKS, pinned={"checkpointing": "none"})
     assert all("checkpointing" not in step for step in pinned)
