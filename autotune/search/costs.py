@@ -164,18 +164,30 @@ class Costs:
     def numerics_steps(self, config: TrainConfig, budget: Budget, kept_seconds: float) -> int:
         """Steps that a numerics check of a config can take in its share of the budget; 0 if there is no time for it.
 
-        Each step trains one micro-batch three times, twice about as fast as the baseline. A check takes more than its
-        share only if that leaves the `kept_seconds` that the confirmation's rounds need.
+        A check takes more than its share only if that leaves the `kept_seconds` that the confirmation's rounds need.
         """
-        rates = [rate for trial in self._trials if (rate := trial.burst.rate)]
-        if not rates:
+        step_seconds = self._numerics_step_seconds(config)
+        if not step_seconds:
             return 0
-        step_seconds = 3 * config.micro_batch / min(rates[0], statistics.median(rates))
         share = min(NUMERICS_MAX_SECONDS, NUMERICS_SHARE * budget.seconds)
         compiling = self(config).compile_seconds if self.is_compiled(config) else 0.0
         if FEWEST_STEPS * step_seconds + compiling > max(share, budget.confirming_seconds - kept_seconds):
             return 0
         return min(MOST_STEPS, max(FEWEST_STEPS, int(share / step_seconds)))
+
+    def numerics_deadline(self, config: TrainConfig, steps: int, available: float) -> float:
+        """Seconds after which a numerics check of so many steps is killed; at most those available."""
+        cost = self(config)
+        planned = cost.start_seconds + cost.compile_seconds + steps * self._numerics_step_seconds(config)
+        return self._deadline([config], planned, available)
+
+    def _numerics_step_seconds(self, config: TrainConfig) -> float:
+        """Seconds of a step of a numerics check; 0 if no rate is known.
+
+        Each step trains one micro-batch three times, twice about as fast as the baseline.
+        """
+        rates = [rate for trial in self._trials if (rate := trial.burst.rate)]
+        return 3 * config.micro_batch / min(rates[0], statistics.median(rates)) if rates else 0.0
 
     def _deadline(self, configs: Collection[TrainConfig], expected: float, available: float) -> float:
         nothing_ran = not self._seen().sample_seconds
