@@ -11,6 +11,7 @@ from autotune.bursts.hosts.protocol import BurstPlan, Part
 from autotune.bursts.runner import Runner
 from autotune.bursts.turns.duet import LEAST_TURNS, ROUND_WARMUP_SHARE
 from autotune.hardware import DeviceKind
+from autotune.knobs import WorkloadFacts
 from autotune.measuring import Burst, Headroom, Measurement, Pair, Point, Progress, Rounds, pair_apart, pair_of
 from autotune.search.costs import Costs
 from autotune.search.proposal import ALLOCATOR, CONFIRM, HEADROOM, UNINTERRUPTED, Proposal
@@ -57,6 +58,7 @@ class Bursts:
         progress: Receives progress events.
         device: The kind of device.
         memory_limit_bytes: The memory target; None if there is none.
+        facts: The facts from one look at the workload; None if there was none.
 
     Attributes:
         baseline: What candidates are compared with.
@@ -73,6 +75,7 @@ class Bursts:
         progress: Progress,
         device: DeviceKind = "cpu",
         memory_limit_bytes: int | None = None,
+        facts: WorkloadFacts | None = None,
     ) -> None:
         self.log = log
         self.device = device
@@ -83,7 +86,9 @@ class Bursts:
         self._usual_round_plans = {CONFIRM: confirming, ALLOCATOR: round_plan(self.plan, 0.0)}
         self._round_plans = dict(self._usual_round_plans)
         self.baseline = baseline
-        self.costs = Costs(log.trials, self.plan, device, self._round_plans, memory_limit_bytes)
+        self.facts = facts
+        reading = (facts.samples or 0) * facts.sample_seconds if facts is not None else 0.0
+        self.costs = Costs(log.trials, self.plan, device, self._round_plans, memory_limit_bytes, reading)
         self.cut_off: set[tuple[str, int]] = set()
         self._runner = runner
         self._stage_shown = ""

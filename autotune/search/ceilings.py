@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 from autotune.bursts.hosts.protocol import Part
+from autotune.hardware import DeviceKind
 from autotune.knobs import KNOBS
 from autotune.measuring import Measurement, Point
 
@@ -53,19 +55,32 @@ def _key(point: Point, part: Part) -> tuple[Point, Part]:
     return (point if part == "loader" else point.changed({"num_workers": 0})), part
 
 
-def most_gain(changed: Iterable[str], measured: Measurement) -> float:
+def most_gain(changed: Iterable[str], measured: Measurement, device: DeviceKind = "cpu") -> float:
     """The most that changing some knobs can gain, as a logarithm: all the time of the part that they make faster.
 
     Args:
         changed: Names of knobs and arguments of `build()`.
         measured: The measurement of the config to change.
+        device: The kind of device.
     """
-    parts = {KNOBS[name].part if name in KNOBS else "compute" for name in changed}  # arguments change what is computed
+    parts = {_part(name, device) for name in changed}
     if len(parts) != 1 or parts == {"both"}:
         return math.inf
     waits = measured.data_wait_fraction
     spared = waits + boundary_fraction(measured) if parts == {"loader"} else 1 - waits
     return -math.log(max(1 - spared, LEAST_SHARE))
+
+
+def _part(name: str, device: DeviceKind) -> Literal["compute", "loader", "both"]:
+    """The part of training that a knob or an argument makes faster.
+
+    A loader's knob that has no effect on a CPU makes copies to the device faster, and no wait for data contains these.
+    """
+    knob = KNOBS.get(name)
+    if knob is None:
+        return "compute"  # arguments change what is computed
+    copies = knob.part == "loader" and "cpu" not in knob.devices
+    return "both" if copies and device != "cpu" else knob.part
 
 
 def boundary_fraction(measured: Measurement) -> float:

@@ -162,7 +162,7 @@ class Chooser:
             if gain < (AGAIN if point in tried else LEAST_GAIN):
                 continue
             if measured is not None:
-                gain = min(gain, most_gain(point.changes_from(best), measured))
+                gain = min(gain, most_gain(point.changes_from(best), measured, self._bursts.device))
             ranked.append((gain, self._costs.challenge_seconds(point, best), index))
         self.ended = "exhausted" if ranked else "plateau"
         for gain, seconds, index in sorted(ranked, key=lambda row: row[0] / row[1], reverse=True):
@@ -214,8 +214,10 @@ class Chooser:
         return changed[name, value]
 
     def _made(self, point: Point, name: str, value: Scalar) -> Point:
+        # The baseline itself may not be what the options ask for.
+        config = self._space.start if point.config == self._baseline.config else point.config
         if name in self._space.parameters:
-            return Point(config=point.config, parameters={**point.parameters, name: value})
+            return Point(config=config, parameters={**point.parameters, name: value})
         values: dict[str, Scalar] = {name: value}
         if (
             name == "num_workers"
@@ -224,8 +226,6 @@ class Chooser:
             and "persistent_workers" in self._space.choices
         ):
             values["persistent_workers"] = True  # workers that restart every epoch give a poor first impression
-        # The baseline itself may not be what the options ask for.
-        config = self._space.start if point.config == self._baseline.config else point.config
         return Point(config=self._space.changed(config, values), parameters=point.parameters)
 
 

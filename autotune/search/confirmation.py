@@ -335,10 +335,10 @@ class Confirmation:
             return True
         if (verdict := self._numerics.known(point)) is None:
             costs, budget = self._bursts.costs, self._bursts.budget
-            deadline = costs.deadline(point.config, self._bursts.plan, budget.remaining)
             began = budget.now()
             rounds = costs.round_seconds([self._baseline, point] * MIN_DECIDED_ROUNDS)
             steps = costs.numerics_steps(point.config, budget, rounds)
+            deadline = costs.numerics_deadline(point.config, steps, budget.remaining)
             verdict = self._numerics.check(point, steps, deadline)
             self._checking_seconds += budget.now() - began
         return verdict.outcome != "disagrees"

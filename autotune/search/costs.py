@@ -72,6 +72,7 @@ class Costs:
         device: The kind of device.
         round_plans: The plan of the rounds, for each stage that plays rounds.
         memory_limit_bytes: The memory target; None if there is none.
+        reading_seconds: Seconds that reading the whole data set takes.
     """
 
     def __init__(
@@ -81,12 +82,14 @@ class Costs:
         device: DeviceKind = "cpu",
         round_plans: Mapping[str, BurstPlan] = {},
         memory_limit_bytes: int | None = None,
+        reading_seconds: float = 0.0,
     ) -> None:
         self._trials = trials
         self._plan = plan
         self._device = device
         self._round_plans = round_plans
         self._memory_limit_bytes = memory_limit_bytes
+        self._reading_seconds = reading_seconds
         self._cached: tuple[int, _Seen] | None = None
 
     def __call__(self, config: TrainConfig) -> Cost:
@@ -94,7 +97,8 @@ class Costs:
         seen = self._seen()
         compiling = (1 - CACHE_SAVES if self.is_compiled(config) else 1.0) * self._first_compile_seconds(config)
         start = START_SECONDS if seen.start_seconds is None else seen.start_seconds
-        return Cost(start, compiling, seen.sample_seconds.get(config, seen.usual_sample_seconds))
+        pace = seen.sample_seconds.get(config, seen.usual_sample_seconds)
+        return Cost(start + self._placing_seconds(config), compiling, pace)
 
     @property
     def memory(self) -> MemoryModel | None:
@@ -122,7 +126,10 @@ class Costs:
         return not config.is_compiled or _code(config) in self._seen().codes
 
     def challenge_seconds(self, point: Point, partner: Point | None) -> float:
-        """Seconds that a challenge of a partner costs a candidate: first steps, blocks, and a start if needed."""
+        """Seconds that a challenge of a partner costs a candidate: first steps, blocks, and a start if needed.
+
+        A candidate that joins a host still reads the data set that it places, unless its partner has placed it alike.
+        """
         cost = self(point.config)
         joins = partner is not None and self.shares_host(point, partner)
         step = point.config.effective_batch * cost.sample_seconds
@@ -131,7 +138,8 @@ class Costs:
         there = joins and self.is_compiled(point.config)
         if partner is not None and self.runs_alone_first(point):
             usual += self.fresh_seconds(point.config, self._plan)
-        return usual + (0.0 if there else cost.compile_seconds) + (0.0 if joins else cost.start_seconds)
+        starting = self._placing_seconds(point.config, partner) if joins else cost.start_seconds
+        return usual + (0.0 if there else cost.compile_seconds) + starting
 
     def start_seconds(self, burst: Burst, stage: str = CONFIRM) -> float:
         """Seconds that a side of a round took before its warm-up, and at its end.
@@ -164,18 +172,36 @@ class Costs:
     def numerics_steps(self, config: TrainConfig, budget: Budget, kept_seconds: float) -> int:
         """Steps that a numerics check of a config can take in its share of the budget; 0 if there is no time for it.
 
-        Each step trains one micro-batch three times, twice about as fast as the baseline. A check takes more than its
-        share only if that leaves the `kept_seconds` that the confirmation's rounds need.
+        A check takes more than its share only if that leaves the `kept_seconds` that the confirmation's rounds need.
         """
-        rates = [rate for trial in self._trials if (rate := trial.burst.rate)]
-        if not rates:
+        step_seconds = self._numerics_step_seconds(config)
+        if not step_seconds:
             return 0
-        step_seconds = 3 * config.micro_batch / min(rates[0], statistics.median(rates))
         share = min(NUMERICS_MAX_SECONDS, NUMERICS_SHARE * budget.seconds)
         compiling = self(config).compile_seconds if self.is_compiled(config) else 0.0
         if FEWEST_STEPS * step_seconds + compiling > max(share, budget.confirming_seconds - kept_seconds):
             return 0
         return min(MOST_STEPS, max(FEWEST_STEPS, int(share / step_seconds)))
+
+    def numerics_deadline(self, config: TrainConfig, steps: int, available: float) -> float:
+        """Seconds after which a numerics check of so many steps is killed; at most those available."""
+        cost = self(config)
+        planned = cost.start_seconds + cost.compile_seconds + steps * self._numerics_step_seconds(config)
+        return self._deadline([config], planned, available)
+
+    def _numerics_step_seconds(self, config: TrainConfig) -> float:
+        """Seconds of a step of a numerics check; 0 if no rate is known.
+
+        Each step trains one micro-batch three times, twice about as fast as the baseline.
+        """
+        rates = [rate for trial in self._trials if (rate := trial.burst.rate)]
+        return 3 * config.micro_batch / min(rates[0], statistics.median(rates)) if rates else 0.0
+
+    def _placing_seconds(self, config: TrainConfig, partner: Point | None = None) -> float:
+        """Seconds in which a config reads the data set that it places; none beside a partner that places it alike."""
+        placed = config.data_placement
+        is_there = placed == "loader" or (partner is not None and placed == partner.config.data_placement)
+        return 0.0 if is_there else self._reading_seconds
 
     def _deadline(self, configs: Collection[TrainConfig], expected: float, available: float) -> float:
         nothing_ran = not self._seen().sample_seconds
@@ -222,6 +248,7 @@ class Costs:
         limit = self._memory_limit_bytes
         for trial in self._trials:
             config, measured = trial.burst.point.config, trial.burst.measurement
+            partner = trial.pair.partner if trial.pair is not None else None
             if not trial.burst.ok or measured is None:
                 continue
             compiling = measured.compile_seconds or 0.0
@@ -231,7 +258,7 @@ class Costs:
                 slowness.append(compiling / compile_seconds(config))
             if not self._has_joined(trial):
                 fresh.append(measured.start_seconds + measured.build_seconds + measured.warmup_seconds - compiling)
-            elif not config.is_compiled:
+            elif not config.is_compiled and not self._placing_seconds(config, partner):
                 joined.append(trial.burst.seconds)
         return _Seen(
             start_seconds=max(0.0, statistics.median(fresh)) if fresh else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from autotune.knobs import HALF, KNOBS, Scalar, Space, divisors, going_with
+from autotune.knobs.batch import coupled
 from autotune.knobs.loader import LEAST_QUEUE
 from autotune.measuring import Burst, Outcome, Point
 from autotune.search.bursts import Bursts
@@ -38,9 +39,11 @@ def fit(
         burst = earlier or bursts.search(Proposal(point, FIT, reason))
         outcomes.append(f"{point.changes_text(baseline)}: {_outcome_text(burst)}")
         if burst.ok and agrees(point):
+            facts, keeps_batch = bursts.facts, point.config.batch_size == baseline.config.batch_size
+            but = "" if keeps_batch or facts is None or not facts.coupling else f"; but {coupled(facts)}"
             return point, (
                 f"what you train with today runs out of memory; with {point.changes_text(baseline)} it trains: tuning "
-                f"starts from there, and the answer is compared with it ({'; '.join(outcomes)})"
+                f"starts from there, and the answer is compared with it ({'; '.join(outcomes)}){but}"
             )
     return None, f"what you train with today runs out of memory, and no change was enough ({'; '.join(outcomes)})"
 
@@ -49,9 +52,9 @@ def rungs(baseline: Point, space: Space, outcome: Outcome) -> Iterator[Rung]:
     """Changes to a baseline, each on top of those before it.
 
     If the host's memory or its shared memory ran out, a shorter queue in the loader comes first. Next come smaller
-    micro-batches: they keep the optimizer's step, and so what is learned, except for statistics of BatchNorm. Last come
-    changes to the computation: fewer bits, a model split among its ranks, blocks that are computed again in backward, a
-    fused optimizer, an allocator that wastes less.
+    micro-batches: they keep the optimizer's step, and so what is learned, except for statistics of BatchNorm and a loss
+    that is no average over samples. Last come changes to the computation: fewer bits, a model split among its ranks,
+    blocks that are computed again in backward, a fused optimizer, an allocator that wastes less.
 
     Args:
         baseline: The point that ran out of memory.
@@ -61,15 +64,14 @@ def rungs(baseline: Point, space: Space, outcome: Outcome) -> Iterator[Rung]:
     changes: dict[str, Scalar] = {}
     for own, reason in _steps(baseline, space, outcome):
         step = {**own, **space.instead(baseline.config.replace(**{**changes, **own}))}
-        changes |= step
-        point = baseline.changed(changes)
+        attempt = {**changes, **step}
+        point = baseline.changed(attempt)
         pinned = all(space.pinned.get(knob, value) == value for knob, value in step.items())
         # The user chose what the baseline itself breaks; a change must break nothing more.
         allowed = space.violation(point.config) in {None, space.violation(baseline.config)}
         if pinned and space.held.isdisjoint(step) and allowed:
+            changes = attempt
             yield point, reason
-        else:
-            changes = {knob: value for knob, value in changes.items() if knob not in step}
 
 
 def _steps(baseline: Point, space: Space, outcome: Outcome) -> Iterator[tuple[dict[str, Scalar], str]]:

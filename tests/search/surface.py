@@ -197,6 +197,7 @@ def make_search(
     memory_limit_bytes: int | None = None, numerics: NumericsGuard | None = None, first: Sequence[Proposal] = (),
     objective: Objective = SAMPLES_PER_SECOND,
     note: Callable[[str], None] | None = None, headroom: bool = False, device: DeviceKind = "cpu",
+    facts: WorkloadFacts | None = None,
     **runner: object,
 ) -> tuple[Search, SurfaceRunner]:  # fmt: skip
     """A search on a made-up surface, and its runner."""
@@ -210,7 +211,7 @@ def make_search(
     budget = Budget(budget_seconds, clock=clock)
     baseline, log = Point(config=space.baseline), TrialLog(study, space, objective=objective)
     search = Search(
-        space, Bursts(baseline, surface, log, budget, Progress(), device, memory_limit_bytes),
+        space, Bursts(baseline, surface, log, budget, Progress(), device, memory_limit_bytes, facts),
         utilization_target=utilization_target, at_least=at_least, seed=seed, numerics=numerics, first=first, note=note,
         headroom=headroom, by_sampler=sampler != "bayes",
     )  # fmt: skip

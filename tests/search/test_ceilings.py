@@ -77,6 +77,14 @@ def test_no_part_gains_more_than_its_time(knob: str, wait: float, boundary_secon
     assert most_gain([knob], measured(wait, boundary_seconds)) == pytest.approx(most, abs=0.01)
 
 
+@pytest.mark.parametrize("knob", ["pin_memory", "non_blocking", "device_prefetch"])
+def test_a_faster_copy_to_the_device_can_gain_without_waits(knob: str) -> None:
+    """Waiting for the loader does not contain the copy; a loader gains no more than the wait, on a GPU too."""
+    assert most_gain([knob], measured(0.0), "cuda") == math.inf
+    assert most_gain([knob, "num_workers"], measured(0.0), "cuda") == math.inf
+    assert most_gain(["num_workers", "prefetch_factor"], measured(0.01), "cuda") == pytest.approx(0.01, abs=0.01)
+
+
 def test_a_part_that_found_no_memory_beside_the_incumbent_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lives beside it is ended, and its memory is free; only then is nothing known."""
     search, surface = make_search(example_rate)

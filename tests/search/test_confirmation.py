@@ -225,6 +225,28 @@ def test_a_finalist_with_wrong_numerics_is_replaced_by_the_next() -> None:
     assert verdict.outcome in {"agrees", "unchanged"}
 
 
+def test_a_numerics_check_is_given_the_time_that_it_plans() -> None:
+    """Micro-steps of half a second, three of them in each step of the check."""
+    asked: list[tuple[int, float]] = []
+    right = Trace(losses=(1.0, 0.5), gradient_norm=1.0)
+
+    def measure(_: Point, steps: int, deadline: float) -> Agreement:
+        asked.append((steps, deadline))
+        return Agreement(reference=right, control=right, candidate=right, has_batch_norm=False)
+
+    space = make_space(only=("precision",))
+    search, _ = make_search(
+        lambda config: 160.0 if config.precision == "bf16" else 128.0,
+        budget_seconds=600,
+        space=space,
+        numerics=NumericsGuard(measure, Point(config=space.baseline)),
+    )
+    search.run()
+    ((steps, deadline),) = asked
+    assert steps > 10
+    assert deadline >= steps * 3 * 0.5
+
+
 @pytest.mark.parametrize("raced", [True, False])
 def test_without_time_only_what_has_raced_is_judged(monkeypatch: pytest.MonkeyPatch, raced: bool) -> None:
     """A resumed run may have confirmed it before; what can never be confirmed is worth no check."""

@@ -14,6 +14,7 @@ from autotune.search.costs import Costs
 from autotune.search.proposal import CONFIRM
 from autotune.search.trials import Trial
 from tests.factories import make_measurement
+from tests.search.surface import example_rate, make_facts, make_search
 
 BASELINE = Point(config=TrainConfig(batch_size=64))
 
@@ -84,3 +85,34 @@ def test_a_first_compile_is_given_all_that_there_is(mode: str | None, whole: boo
     point = compiled(mode) if mode is not None else BASELINE
     deadline = Costs([trial(BASELINE, 4.0)], BurstPlan()).challenge_deadline([point], BASELINE, 2000.0)
     assert (deadline == 2000.0) is whole
+
+
+READING = 40.0
+COLLATED = BASELINE.changed({"data_placement": "collated"})
+
+
+def test_a_deadline_leaves_time_to_read_the_data_set() -> None:
+    """A config that collates it first reads it, in a host that others started and in a process of its own."""
+    costs = Costs([trial(BASELINE, 4.0)], BurstPlan(), reading_seconds=READING)
+    assert costs.challenge_deadline([COLLATED], BASELINE, 2000.0) >= READING
+    assert costs.deadline(COLLATED.config, BurstPlan(), 2000.0) >= READING
+    assert costs.round_seconds([COLLATED]) - costs.round_seconds([BASELINE]) == READING
+    assert costs.challenge_seconds(COLLATED, BASELINE) - costs.challenge_seconds(BASELINE, BASELINE) == READING
+
+
+def test_a_host_reads_the_data_set_once() -> None:
+    """Beside a partner that collates it too, a candidate selects its batches from the same copy."""
+    played = [trial(BASELINE, 4.0), trial(COLLATED, READING + 0.5, partner=BASELINE)]
+    costs = Costs([*played, trial(COLLATED, 0.5, partner=COLLATED)], BurstPlan(), reading_seconds=READING)
+    faster = COLLATED.changed({"precision": "bf16"})
+    assert costs.challenge_seconds(faster, COLLATED) == 0.5
+    assert costs.challenge_seconds(faster, BASELINE) == 0.5 + READING
+    placed_on_device = COLLATED.changed({"data_placement": "device"})
+    assert costs.challenge_seconds(placed_on_device, COLLATED) == 0.5 + READING
+
+
+def test_a_search_knows_how_long_reading_takes() -> None:
+    """From the facts of its workload: as many samples, each of which takes as long."""
+    search, _ = make_search(example_rate, facts=make_facts(samples=10_000, sample_seconds=0.004))
+    costs = search._bursts.costs
+    assert costs(COLLATED.config).start_seconds - costs(BASELINE.config).start_seconds == READING

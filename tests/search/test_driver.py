@@ -167,6 +167,19 @@ def test_explored_parameters_are_searched() -> None:
     assert {16, 32} <= {point.parameters.get("width") for point in surface.ran}
 
 
+def test_explored_parameters_keep_to_the_pins() -> None:
+    """Also while the baseline, which has another precision, is the fastest."""
+    space = make_space(explored={"width": (16, 32)}, pinned={"precision": "bf16"}, only=["memory_format"])
+    search, surface = make_search(
+        lambda config: 950.0 if config.precision == "bf16" else 1000.0, budget_seconds=120, noise=0.0, space=space
+    )
+    search.run()
+    candidates = [point for point in surface.ran if point != search.baseline]
+    assert {16, 32} <= {point.parameters.get("width") for point in candidates}
+    assert {point.config.precision for point in candidates} == {"bf16"}
+    assert search.log.standings()[0].point == search.baseline
+
+
 def test_a_seed_makes_the_search_repeatable() -> None:
     """The same seed proposes the same points in the same order."""
     search, surface = make_search(example_rate, budget_seconds=120)

@@ -14,7 +14,7 @@ from autotune.search.driver import Search
 from autotune.search.fitting import rungs
 from autotune.search.proposal import BASELINE, FIT, GAIN
 from autotune.sessions.tuning_result import judge
-from tests.search.surface import SurfaceRunner, example_rate, make_search, make_space
+from tests.search.surface import SurfaceRunner, example_rate, make_facts, make_search, make_space
 from tests.spaces import space_where_lengths_vary
 
 FITS = 20
@@ -41,6 +41,23 @@ def test_smaller_micro_batches_come_first_and_the_step_stays() -> None:
     (told,) = notes
     assert "with batch_size=16 accumulation_steps=4 it trains" in told
     assert "batch_size=32 accumulation_steps=2: oom" in told
+
+
+@pytest.mark.parametrize(("coupling", "told"), [(0.05, True), (0.0, False)])
+def test_a_loss_that_is_no_average_is_told(coupling: float, told: bool) -> None:
+    """Then smaller micro-batches train something else, though the effective batch stays."""
+    _, _, (note,) = fitted(facts=make_facts(coupling=coupling))
+    assert ("the loss of a batch is no average over its samples (it differs by 5%" in note) == told
+
+
+def test_where_the_micro_batch_stays_coupling_is_not_told() -> None:
+    """Fewer bits were enough: the same samples share a loss."""
+    _, _, (note,) = fitted(
+        facts=make_facts(coupling=0.05), space=make_space(pinned={"batch_size": 64}), oom_above=10**9,
+        fits=lambda config: config.precision == "bf16",
+    )  # fmt: skip
+    assert "precision=bf16 it trains" in note
+    assert "no average" not in note
 
 
 def test_it_is_tuned_from_there() -> None:
@@ -108,6 +125,13 @@ def test_pins_hold() -> None:
     found = changes(Outcome.OOM, TrainConfig(batch_size=64), pinned={"batch_size": 64})
     assert found[0] == {"precision": "bf16"}
     assert all("batch_size" not in step for step in found)
+
+
+def test_what_was_reached_stays_where_the_next_halving_is_not_allowed() -> None:
+    """Later changes keep the smallest micro-batch that a limit leaves."""
+    found = changes(Outcome.OOM, TrainConfig(batch_size=64), pinned={"accumulation_steps": "<=4"})
+    assert [step["batch_size"] for step in found] == [32, *[16] * (len(found) - 1)]
+    assert found[2] == {"batch_size": 16, "accumulation_steps": 4, "precision": "bf16"}
 
 
 @pytest.mark.parametrize("batch", [1, 7])
