@@ -96,7 +96,7 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
         telemetry = UsageWatch(limit, exceeded, top=top, helpers=helpers, counters=counters, gpu=gpu, peaks=True)
     with telemetry or contextlib.nullcontext():
         tuned.apply_process_settings()
-        if request.steady_malloc:
+        if request.steady_malloc and tuned.device.type == "cpu":
             tune_allocator(tuned.device)
         workload = load_workload(request.importable, point.parameters)
         if not rank.alone:
