@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from autotune.bursts.hosts.protocol import PipeReporter, Request
-from autotune.bursts.jobs.feed import Feed
+from autotune.bursts.jobs.feed import Feed, copied
 from autotune.bursts.jobs.prepared import cap_memory, end_over_limit
 from autotune.knobs import TrainConfig
 from autotune.measuring import Agreement, Point, Trace
@@ -157,7 +157,7 @@ def _backward(
     losses = []
     for batch in step:
         with tuned.autocast():
-            loss = loss_of(model, tuned.to_device(copy.deepcopy(batch)))
+            loss = loss_of(model, tuned.to_device(copied(batch)))
         scaler.scale(loss / len(step)).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach().clone())  # a CUDA graph's next replay overwrites it
     return losses
