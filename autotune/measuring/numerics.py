@@ -43,12 +43,14 @@ class Trace(BaseModel):
         gradient_norm: Norm of the first step's gradient, before clipping.
         skipped_steps: Steps that the GradScaler skipped after it had found its scale.
         cosine: Cosine between the first step's gradient and that of the reference.
+        half: Whether weights or losses are half precision.
     """
 
     losses: tuple[float, ...]
     gradient_norm: float
     skipped_steps: int = 0
     cosine: float = 1.0
+    half: bool = False
 
 
 class Agreement(BaseModel):
@@ -106,7 +108,7 @@ def judge_agreement(measured: Agreement, config: TrainConfig, baseline: TrainCon
 
     Args:
         measured: The figures.
-        config: Its precision decides how close they must be.
+        config: Its precision decides how close they must be, unless the model itself is half precision.
         baseline: If its micro-batch has another size, BatchNorm sees other statistics.
     """
     if not all(run.losses for run in (measured.reference, measured.control, measured.candidate)):
@@ -114,7 +116,7 @@ def judge_agreement(measured: Agreement, config: TrainConfig, baseline: TrainCon
     natural = (measured.reference, measured.control)
     if not all(map(math.isfinite, (v for run in natural for v in (*run.losses, run.gradient_norm)))):
         return Numerics(outcome="unchecked", reason="eager fp32 itself yields losses or gradients that are not finite")
-    half = config.precision in HALF
+    half = config.precision in HALF or measured.reference.half
     reference, control, candidate = measured.reference, measured.control, measured.candidate
     tolerance = HALF_LOSS_TOLERANCE if half else TF32_LOSS_TOLERANCE if config.precision == "tf32" else LOSS_TOLERANCE
     loss_limit = max(tolerance, SPREAD * _apart(control, reference, first=True))

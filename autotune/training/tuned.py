@@ -71,7 +71,7 @@ class Tuned:
         self.source = source
         self._compared = False
         self._side_stream: SideStream | None = None
-        self._placed: list[tuple[Any, Any, PlacedDataset]] = []
+        self._placed: list[tuple[Any, Any, torch.device, PlacedDataset]] = []
         self._exchange = Exchange()
         self.strict = strict
         self.realised = realised
@@ -147,12 +147,13 @@ class Tuned:
         """The placed data set: one for all loaders of the same data set."""
         if type(dataset) is PlacedDataset:  # isinstance() would ask the user's own class
             return dataset
-        for placed_from, its_collate, placed in self._placed:
-            if placed_from is dataset and its_collate == collate:  # a bound method is a new object each time
-                return placed
         device = self.device if self.config.data_placement == "device" else torch.device("cpu")
+        for placed_from, its_collate, its_device, placed in self._placed:
+            # A bound method is a new object each time.
+            if placed_from is dataset and its_collate == collate and its_device == device:
+                return placed
         placed = PlacedDataset(dataset, collate or default_collate, device)
-        self._placed.append((dataset, collate, placed))
+        self._placed.append((dataset, collate, device, placed))
         return placed
 
     def prepare(self, model: Model, optimizer: Optimizer | None = None) -> tuple[Model, Optimizer | None]:
@@ -274,6 +275,13 @@ class Tuned:
     def apply_process_settings(self) -> None:
         """Sets the process-wide settings: threads, allocator, TF32, cuDNN, attention. You may call it again."""
         InForce(None, None, self.device).switch(self.config)
+
+
+def beside(tuned: Tuned, config: TrainConfig) -> Tuned:
+    """Another config on the same device. Each data set that one of the two places is placed for both."""
+    other = Tuned(config, device=tuned.device)
+    other._placed = tuned._placed
+    return other
 
 
 def comparable(model: torch.nn.Module, result: Result) -> bool:

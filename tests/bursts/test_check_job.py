@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +18,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from autotune import TrainConfig
 from autotune.bursts.jobs import look_job as check
+from autotune.bursts.jobs.feed import copied
 from autotune.bursts.jobs.look_job import check_workload
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs.facts import WorkloadFacts
 from autotune.search.diagnosis import SCORE_CHUNK, saved_by_chunks
 from autotune.workload.target import load_workload
-from tests.knobs.models import stack
+from tests.knobs.models import Residual, stack
 from tests.spaces import cpu_machine, space_of
 from tests.workloads import mistakes
 
@@ -132,6 +134,33 @@ def test_blocks_that_repeat_are_counted() -> None:
     facts = facts_of(model=nn.Sequential(*stack(3, 4), nn.Linear(4, 2)))
     assert (facts.repeated_blocks, facts.recomputable_blocks) == (3, 3)
     assert facts_of().repeated_blocks == 0
+
+
+class Remembering(Residual):
+    """A block with a buffer that its forward pass changes, replaces, only reads, or makes longer."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(4)
+        self.kind = kind
+        self.register_buffer("kept", torch.zeros(3), persistent=False)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """The residual block's own."""
+        kept: torch.Tensor = self.kept
+        if self.kind == "changes":
+            kept.data.add_(1)
+        elif self.kind == "replaces":
+            self.kept = kept + 1
+        elif self.kind == "grows" and len(kept) < 9:
+            self.kept = torch.arange(9.0)
+        return super().forward(features) + kept.mean() * 0
+
+
+@pytest.mark.parametrize(("kind", "recomputable"), [("changes", 0), ("replaces", 0), ("reads", 3), ("grows", 3)])
+def test_blocks_that_change_their_buffers_are_not_computed_twice(kind: str, recomputable: int) -> None:
+    """Spectral norms and codebooks would; masks stay, and tables of rotary positions grow as they are needed."""
+    facts = facts_of(model=nn.Sequential(*(Remembering(kind) for _ in range(3)), nn.Linear(4, 2)))
+    assert (facts.repeated_blocks, facts.recomputable_blocks) == (3, recomputable)
 
 
 def test_the_operations_of_a_step_are_counted() -> None:
@@ -276,6 +305,56 @@ def test_a_loss_that_is_no_average_over_samples_is_known(loss: Any, is_coupled: 
     facts = facts_of(dataset=mistakes.Mapped(lambda index: samples[index]), model=model, loss=loss)
     assert (facts.coupling > 0.01) == is_coupled
     assert all(part.training for part in model.modules())
+
+
+def labelled(index: int) -> dict[str, Any]:
+    """A sample by the names of its parts."""
+    return {"features": torch.full((4,), float(index)), "labels": index % 2}
+
+
+def test_a_collation_may_change_the_samples() -> None:
+    """It takes the labels out, as many a collation of transformers does."""
+
+    def collate(samples: list[dict[str, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
+        labels = torch.tensor([sample.pop("labels") for sample in samples])
+        return torch.stack([sample["features"] for sample in samples]), labels
+
+    assert facts_of(dataset=mistakes.Mapped(labelled), collate_fn=collate).batch_bytes == 8 * (4 * 4 + 8)
+
+
+def popping(model: nn.Module, batch: mistakes.Encoding) -> torch.Tensor:
+    """Takes the labels out of the batch, and gives the features another shape, in place."""
+    return functional.cross_entropy(model(batch["features"].unsqueeze_(1)).squeeze(1), batch.pop("labels"))
+
+
+def test_a_loss_may_change_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of the check gets a batch of its own, also those that are timed."""
+    steps = []
+
+    def paced(step: Callable[[Any], object], _: torch.device, make: Callable[[], Any]) -> dict[str, Any]:
+        steps.extend(step(make()) for _ in range(3))
+        return {}
+
+    monkeypatch.setattr(check, "pace_of", paced)
+    facts = facts_of(dataset=mistakes.Mapped(labelled), collate_fn=mistakes.encode, loss=popping)
+    assert len(steps) == 3
+    assert facts.flops_per_sample is not None
+    assert facts.batch_bytes == 8 * (4 * 4 + 8)
+
+
+def test_only_the_first_loss_is_that_of_the_first_batch() -> None:
+    """A step may take too far; it is for bursts to tell, by the loss that they train with."""
+    assert facts_of(optimizer=lambda weights: torch.optim.SGD(weights, lr=math.inf)).parameters == 10
+
+
+def test_what_is_copied_is_no_more_than_the_batch() -> None:
+    """A row of all data is copied without them; an open file is passed on as it is."""
+    everything = torch.zeros(1000, 4)
+    row = copied({"features": everything[0]})["features"]
+    assert row.untyped_storage().nbytes() == 4 * 4
+    with open(__file__) as file:
+        sample = {"file": file}
+        assert copied(sample) is sample
 
 
 def test_a_slow_batch_is_tried_in_part(monkeypatch: pytest.MonkeyPatch) -> None:

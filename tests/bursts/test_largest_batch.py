@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
+from torch import nn
+from torch.nn import functional
 from torch.utils.data import SubsetRandomSampler
 
 from autotune.bursts.hosts.protocol import BurstPlan
+from autotune.bursts.jobs.feed import Feed
 from autotune.bursts.jobs.longest_samples import find_largest, worst_batch
+from autotune.bursts.jobs.trainer import Trainer
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
+from autotune.training.tuned import Tuned
 from tests.conftest import RunnerOf
-from tests.workloads import lengths
+from tests.workloads import lengths, mistakes
 
 PLAN = BurstPlan(measure_seconds=0.3)
 
@@ -44,6 +50,30 @@ def test_the_worst_batch_is_full() -> None:
     """A few large samples are repeated to a full batch."""
     batch, _ = worst_batch(lengths.build(), (lengths.LONGEST,), 8)
     assert batch.shape == (8, lengths.LONGEST_LENGTH, lengths.WIDTH)
+
+
+def test_repeated_samples_are_samples_of_their_own() -> None:
+    """A collation may take out of each sample what it has read, as those of transformers do."""
+
+    def collate(samples: list[dict[str, int]]) -> list[int]:
+        return [sample.pop("label") for sample in samples]
+
+    labels = mistakes.Mapped(lambda index: {"label": index})
+    assert worst_batch(mistakes.workload(dataset=labels, collate_fn=collate), (7, 3), 4) == [7, 3, 7, 3]
+
+
+def test_both_steps_on_the_worst_batch_see_all_of_it() -> None:
+    """A loss may take out of its batch what it has read."""
+
+    def loss(model: nn.Module, batch: mistakes.Encoding) -> torch.Tensor:
+        return functional.cross_entropy(model(batch["features"]), batch.pop("labels"))
+
+    samples = mistakes.Mapped(lambda index: {"features": torch.ones(4), "labels": index % 2})
+    workload = mistakes.workload(dataset=samples, collate_fn=mistakes.encode, loss=loss)
+    tuned = Tuned(workload.baseline_config)
+    trainer = Trainer(workload, tuned, Feed(workload, tuned))
+    trainer.train_on_worst((7, 3))
+    assert trainer.loss is not None
 
 
 def test_a_config_that_fails_on_its_worst_batch_is_oom(runner_of: RunnerOf) -> None:

@@ -36,7 +36,7 @@ def test_a_long_sleep_is_several_kernels(monkeypatch: pytest.MonkeyPatch) -> Non
         slept.append(cycles / look_job.CYCLES_PER_SECOND)
         device.launch(slept[-1])
 
-    def step() -> None:
+    def step(_: None) -> None:
         device.host(0.3)
         device.launch(0.6)
 
@@ -44,7 +44,7 @@ def test_a_long_sleep_is_several_kernels(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.cuda, "synchronize", device.synchronize)
     monkeypatch.setattr(torch.cuda, "Event", lambda **_: Queued(device))
     monkeypatch.setattr(look_job, "perf_counter", lambda: device.now)
-    pace = look_job.pace_of(step, torch.device("cuda"))
+    pace = look_job.pace_of(step, torch.device("cuda"), lambda: device.host(0.4))
     assert pace["step_seconds"] == pytest.approx(0.6, rel=0.2)
     assert pace["device_busy_fraction"] == 1.0
     assert max(slept) <= 0.1

@@ -141,6 +141,14 @@ def test_batch_norm_is_seen(measured: Callable[..., Agreement]) -> None:
     assert not measured("sound").has_batch_norm
 
 
+@pytest.mark.parametrize(("workload", "half"), [("in_bf16", True), ("loss_in_bf16", True), ("sound", False)])
+def test_half_precision_of_the_models_own_is_seen(
+    workload: str, half: bool, measured: Callable[..., Agreement]
+) -> None:
+    """Whatever the config, its losses are rounded."""
+    assert measured(workload).reference.half is half
+
+
 def test_a_check_that_takes_too_long_says_so(runner_of: RunnerOf) -> None:
     """It is ended like any burst."""
     runner = runner_of("tests.workloads.precision:slow")

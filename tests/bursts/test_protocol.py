@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from autotune.bursts.hosts.protocol import Request
+import io
+import json
+
+import pytest
+
+from autotune.bursts.hosts.protocol import PipeReporter, Request
+from autotune.hardware import DeviceKind
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point
 
@@ -16,3 +22,11 @@ def test_a_path_that_is_no_unicode_arrives_as_it_is() -> None:
     assert line.isascii()
     assert Request.from_line(line) == request
     assert Request.from_line(line.encode()) == request
+
+
+@pytest.mark.parametrize(("device", "outcome"), [("cpu", "oom"), (None, "oom"), ("cuda", "host_oom")])
+def test_host_memory_that_runs_out_beside_a_gpu_is_not_the_gpus(device: DeviceKind | None, outcome: str) -> None:
+    """The line that says so is made before, when there is memory for it."""
+    request, written = Request(job="host", device=device), io.BytesIO()
+    PipeReporter(written, request.number, request.out_of_memory).out_of_memory()
+    assert json.loads(written.getvalue())["outcome"] == outcome

@@ -26,7 +26,7 @@ def trace(first: float = 2.0, mean: float = 1.5, norm: float = 1.0, steps: int =
 def agreement(candidate: Trace, *, control: Trace | None = None, **changes: Any) -> Agreement:
     """Beside a reference that begins at 2 and has a mean of 1.5, and a control that differs little."""
     control = control or trace(mean=1.501, cosine=0.9999)
-    return Agreement(reference=trace(), control=control, candidate=candidate, **{"has_batch_norm": False, **changes})
+    return Agreement(control=control, candidate=candidate, **{"reference": trace(), "has_batch_norm": False, **changes})
 
 
 def test_small_differences_agree() -> None:
@@ -67,6 +67,14 @@ def test_full_precision_is_held_to_a_closer_limit() -> None:
     measured = agreement(trace(first=2.02, cosine=0.97))
     assert judge_agreement(measured, BF16, BASELINE).outcome == "agrees"
     assert judge_agreement(measured, BASELINE.replace(compile_mode="default"), BASELINE).outcome == "disagrees"
+
+
+@pytest.mark.parametrize(("half", "outcome"), [(True, "agrees"), (False, "disagrees")])
+def test_a_model_in_half_precision_is_held_to_its_own_rounding(half: bool, outcome: str) -> None:
+    """Two neighbours among the losses that bf16 can hold."""
+    reference, other = (trace(first=first, mean=6.5, half=half) for first in (6.9375, 6.96875))
+    measured = agreement(other, reference=reference, control=reference)
+    assert judge_agreement(measured, BASELINE.replace(memory_format="channels_last"), BASELINE).outcome == outcome
 
 
 def test_what_varies_by_nature_may_vary() -> None:

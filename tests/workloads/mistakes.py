@@ -1,5 +1,7 @@
 """Workloads with one mistake each: the first group is seen when they are built, the second when a step is taken."""
 
+from collections import UserDict
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -63,6 +65,18 @@ class Mapped(Dataset):
 
     def __len__(self):
         return 64
+
+
+class Encoding(UserDict):
+    """A batch that moves itself, in place, as those of transformers do."""
+
+    def to(self, device):
+        self.data = {name: value.to(device) for name, value in self.data.items()}
+        return self
+
+
+def encode(samples):
+    return Encoding(default_collate(samples))
 
 
 # Seen when it is built.

@@ -31,6 +31,22 @@ def with_dropout():
     return sound(dropout=0.5)
 
 
+def in_bf16(model=True):
+    """Its weights and its loss are bf16, or its loss alone."""
+    workload = sound()
+
+    def loss(model, batch):
+        features = batch[0].to(next(model.parameters()).dtype)
+        return functional.cross_entropy(model(features), batch[1]).bfloat16()
+
+    trained = workload.model.bfloat16() if model else workload.model
+    return dataclasses.replace(workload, model=trained, loss=loss)
+
+
+def loss_in_bf16():
+    return in_bf16(model=False)
+
+
 def large_in_fp32():
     """Only half precision has memory for more than eight samples; the libraries raise no type of torch's for that."""
 

@@ -113,6 +113,11 @@ class Request(BaseModel):
         return self.point.config.ranks if self.job in {"host", "communication", "numerics"} else 1
 
     @property
+    def out_of_memory(self) -> Outcome:
+        """The outcome where host memory runs out: beside a GPU, it is not the GPU's memory that is short."""
+        return Outcome.OOM if self.device in {None, "cpu"} else Outcome.HOST_OOM
+
+    @property
     def importable(self) -> str:
         """The target as it is found from any working directory."""
         return self.import_as or self.target
@@ -123,9 +128,15 @@ class PipeLostError(Exception):
 
 
 class PipeReporter(Reporter):
-    """The child's end of the pipe."""
+    """The child's end of the pipe.
 
-    def __init__(self, stream: BinaryIO, number: int = 0) -> None:
+    Args:
+        stream: The pipe.
+        number: Number of the job.
+        out_of_memory: The outcome where host memory runs out.
+    """
+
+    def __init__(self, stream: BinaryIO, number: int = 0, out_of_memory: Outcome = Outcome.OOM) -> None:
         def write(line: bytes) -> None:
             try:
                 stream.write(line)
@@ -135,10 +146,10 @@ class PipeReporter(Reporter):
 
         super().__init__(write, number)
         # Made in advance: when memory has run out, none may be left to make it.
-        self._out_of_memory = self._line("failure", outcome=Outcome.OOM.value, reason="MemoryError: nothing was left")
+        self._out_of_memory = self._line("failure", outcome=out_of_memory.value, reason="MemoryError: nothing was left")
 
     def out_of_memory(self) -> None:
-        """Reports that memory has run out, without taking any."""
+        """Reports that host memory has run out, without taking any."""
         self.pass_on(self._out_of_memory)
 
     def error(self, error: AutotuneError, *, out_of_memory: bool = False) -> None:

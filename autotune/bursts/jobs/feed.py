@@ -1,8 +1,12 @@
-"""The loader of a `build()` workload as an endless stream of batches, and the signal that ended a worker."""
+"""The loader of a `build()` workload as an endless stream of batches, and the signal that ended a worker.
+
+Also copies of batches, for jobs that use one more often than training does.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
@@ -13,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default
 from autotune.recorder.order import Seeded
 from autotune.timing.clock import Clock, clock_of
 from autotune.timing.endless import Counted, Endless
-from autotune.torch_settings.naming import length_of
+from autotune.torch_settings.naming import length_of, tensors_in
 from autotune.training.placement import PlacedDataset, place
 from autotune.training.ranks import SharedSampler, place_in_data, this_rank
 from autotune.training.tuned import Tuned
@@ -116,6 +120,16 @@ class DeviceFeed(Feed):
         here = Tuned(tuned.config.replace(num_workers=0, data_placement="loader"), device=tuned.device)
         super().__init__(workload, here, seed, start, clock=clock_of(tuned.device))
         self._cache = [tuned.to_device(item) for item in self._first_batches()]
+
+
+def copied(batch: Any) -> Any:
+    """A copy of a batch or of samples, which the user's code may change; what cannot be copied is returned itself."""
+    try:
+        # deepcopy() alone would copy all of the storage of which a tensor may be a small part, such as a row.
+        tensors: dict[int, Any] = {id(tensor): tensor.clone() for tensor in tensors_in(batch)}
+        return copy.deepcopy(batch, tensors)
+    except Exception:  # noqa: BLE001 - an object of the user's may hold a file, or raise anything
+        return batch
 
 
 def _status_of(worker: Any) -> int | None:

@@ -120,7 +120,8 @@ def _run_job(message: dict[str, Any], requests: BinaryIO, events: BinaryIO, comm
         # A search must not leave core dumps of gigabytes.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         request = Request.model_validate(message)
-        status = worker.run(request, PipeReporter(events, request.number), commands if request.job == "host" else None)
+        reporter = PipeReporter(events, request.number, request.out_of_memory)
+        status = worker.run(request, reporter, commands if request.job == "host" else None)
     finally:
         worker.finish(status)
 

@@ -28,7 +28,7 @@ from autotune.timing.protocol import FIRST, Command, Lap
 from autotune.timing.usage import Looks
 from autotune.training.placement import placement_seconds
 from autotune.training.ranks import this_rank
-from autotune.training.tuned import Tuned
+from autotune.training.tuned import Tuned, beside
 from autotune.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class HostGate(Gate[HostPlayer]):
     def _seated(self, command: Command) -> HostPlayer:
         request, setup = Request.model_validate(command.seat), self._setup
         part = request.plan.part
-        tuned = Tuned(request.point.config, device=self._request.device or "cpu") if self.is_shared else setup.tuned
+        tuned = beside(setup.tuned, request.point.config) if self.is_shared else setup.tuned
         if self._learner is None and part != "loader":
             self._learner = Learner(setup.workload, tuned)
         if self._learner is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, default_collate
 
+from autotune.bursts.jobs.feed import copied
 from autotune.torch_settings.naming import tensors_in
 from autotune.workload.workload import Workload
 
@@ -51,5 +52,6 @@ def worst_batch(workload: Workload, largest: Sequence[int], batch_size: int) -> 
     """A full batch of the largest samples, repeated if there are fewer; each is read once."""
     dataset: Any = workload.dataset
     loaded = [dataset[index] for index in largest[:batch_size]]
-    samples = list(itertools.islice(itertools.cycle(loaded), batch_size))
+    repeats = itertools.islice(itertools.cycle(loaded), batch_size - len(loaded))
+    samples = [*loaded, *map(copied, repeats)]  # a collate_fn may change each sample that it is given
     return (workload.collate_fn or default_collate)(samples)

@@ -6,12 +6,11 @@ Every mistake ends in one sentence with the remedy, within seconds, before the s
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
-from autotune.bursts.jobs.feed import Feed
+from autotune.bursts.jobs.feed import Feed, copied
 from autotune.bursts.jobs.longest_samples import find_largest
 from autotune.bursts.jobs.trainer import evaluated
 from autotune.errors import ConfigError, WorkloadError
@@ -32,6 +31,7 @@ from autotune.timing.clock import Clock, clock_of
 from autotune.timing.loop import has_sparse_gradients, is_compiled, small_fraction, training_facts
 from autotune.timing.padding import Padding, padding_of
 from autotune.torch_settings.naming import length_of, tensors_in, weights_of
+from autotune.torch_settings.repeated_blocks import repeated_blocks
 from autotune.training.placement import look_at
 from autotune.training.tuned import Tuned, torch_device
 from autotune.workload.fingerprint import fingerprint
@@ -83,17 +83,22 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     optimizer = _make_optimizer(workload, target)
     held = _held(workload, optimizer)
     tuned.prepare(workload.model, optimizer)
+    buffers = _buffers(workload.model)
     began = time.perf_counter()
     functions = Functions()
     end = functions.watch()
     loss, events, outside = _loss(workload, tuned, batch, target)
     end()
     quick = time.perf_counter() - began <= AGAIN_SECONDS
+    if mistake := _mistake(loss):
+        raise WorkloadError(f"{target}: {mistake}")
+    is_recomputable = not _changes_buffers_of_blocks(workload.model, buffers)
     _update(workload, optimizer, loss, target)
     is_sparse = has_sparse_gradients(optimizer)
     unused = sum(weight.requires_grad and weight.grad is None for weight in workload.model.parameters())
-    at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all pending work of the device
-    pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand, target), tuned.device)
+    # A copy from ordinary memory would wait for all pending work of the device.
+    at_hand = tuned.to_device(copied(batch))
+    pace = pace_of(lambda own: _step(workload, tuned, optimizer, own, target), tuned.device, lambda: copied(at_hand))
     flops = _flops(workload, tuned, optimizer, at_hand) if quick else None
     length = length_of(workload.dataset)
     fixed_shapes = _fixed_shapes(workload, samples, target)
@@ -108,8 +113,11 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     placeable_bytes, unplaceable_reason = _placeable(workload, sample_seconds)
     coupling = _coupling(workload, tuned, batch_samples[:PARTED], target)
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
+    facts = training_facts([workload.model], [optimizer], paddings, tensors, is_sparse=is_sparse)
+    if not is_recomputable:
+        facts["recomputable_blocks"] = 0
     return WorkloadFacts(
-        **training_facts([workload.model], [optimizer], paddings, tensors, is_sparse=is_sparse),
+        **facts,
         target=target,
         name=workload.name or target,
         fingerprint=fingerprint(workload, optimizer, samples[0]),
@@ -188,9 +196,11 @@ def _bytes_read() -> int:
 
 
 def _collate(workload: Workload, samples: list[Any], target: str) -> Any:
+    """A batch of copies of the samples: a collate_fn may change what it is given, and they are collated again."""
     if workload.collate_fn is not None:
+        own = copied(samples)
         with _blaming(f"{target}: collate_fn raised"):
-            return workload.collate_fn(samples)
+            return workload.collate_fn(own)
     try:
         return default_collate(samples)
     except Exception as error:
@@ -251,7 +261,7 @@ def _lost(held: set[str], workload: Workload, optimizer: torch.optim.Optimizer) 
 def _loss(workload: Workload, tuned: Tuned, batch: Any, target: str) -> tuple[torch.Tensor, list[Any], float]:
     """The loss of one batch, the operators that ran, as profiler events, and the share of time outside the model."""
     workload.model.train()
-    on_device = tuned.to_device(batch)
+    on_device = tuned.to_device(copied(batch))
     profile, clock = torch.autograd.profiler.profile(), clock_of(tuned.device)
     calling = _marked_calls(workload.model, clock)
     with _blaming(f"{target}: loss(model, batch) raised", _remedy), profile, tuned.autocast(), calling as calls:
@@ -259,11 +269,29 @@ def _loss(workload: Workload, tuned: Tuned, batch: Any, target: str) -> tuple[to
         began = clock.mark()
         loss: object = workload.loss(workload.model, on_device)
         whole = clock.seconds(began, clock.finish())
-    if mistake := _mistake(loss):
-        raise WorkloadError(f"{target}: {mistake}")
     inside = sum(clock.seconds(*call) for call in calls) if calls is not None else whole
     outside = min(1.0, max(0.0, 1 - inside / max(whole, 1e-9)))
     return cast("torch.Tensor", loss), list(profile.function_events or ()), outside
+
+
+def _buffers(model: torch.nn.Module) -> dict[tuple[int, str], torch.Tensor]:
+    """The bytes of a model's buffers, by the part that holds each and by their names."""
+    return {
+        (id(part), name): buffer.detach().to("cpu", copy=True).reshape(-1).view(torch.uint8)
+        for part in model.modules()
+        for name, buffer in part.named_buffers(recurse=False)
+        if type(buffer) is torch.Tensor and buffer.layout is torch.strided
+    }
+
+
+def _changes_buffers_of_blocks(model: torch.nn.Module, before: Mapping[tuple[int, str], torch.Tensor]) -> bool:
+    """Whether a forward pass has changed buffers of repeated blocks, as spectral norms, codebooks and counters do.
+
+    Computing such a block twice changes them twice. A table that has grown, as of rotary positions, is no such buffer.
+    """
+    blocks = [block for group in repeated_blocks(model, recomputable=True) for block in group]
+    held = [(before.get(key), now) for block in blocks for key, now in _buffers(block).items()]
+    return any(was is not None and was.shape == now.shape and not torch.equal(was, now) for was, now in held)
 
 
 def _coupling(workload: Workload, tuned: Tuned, samples: Sequence[Any], target: str) -> float:
@@ -281,7 +309,7 @@ def _coupling(workload: Workload, tuned: Tuned, samples: Sequence[Any], target: 
         batches = [tuned.to_device(_collate(workload, list(part), target)) for part in parts]
         with _without_chance(workload.model), torch.no_grad(), tuned.autocast():
             while len(seen) < PARTINGS:
-                whole, *halves = (float(workload.loss(workload.model, copy.deepcopy(batch))) for batch in batches)
+                whole, *halves = (float(workload.loss(workload.model, copied(batch))) for batch in batches)
                 beyond = (whole - min(max(whole, min(halves)), max(halves))) / abs(whole)
                 if not abs(beyond) > LEAST_COUPLING or (seen and beyond * seen[0] < 0):
                     return 0.0
@@ -414,7 +442,7 @@ CYCLES_PER_SECOND = 2e9
 """Approximate clock rate of a GPU; how long it really sleeps is measured."""
 
 
-def pace_of(step: Callable[[], object], device: torch.device) -> dict[str, Any]:
+def pace_of(step: Callable[[Any], object], device: torch.device, make: Callable[[], Any]) -> dict[str, Any]:
     """Times a step that has run before, on host and device without each other, to find out whether a GPU waits.
 
     Nothing is timed on a device that cannot be put to sleep. It sleeps first, so that all kernels of a step wait in its
@@ -422,8 +450,9 @@ def pace_of(step: Callable[[], object], device: torch.device) -> dict[str, Any]:
     the two decides what may help: CUDA graphs for the host, fewer bits for the device.
 
     Args:
-        step: Launches one step; time that it waits itself counts as launching.
+        step: Launches one step on a batch; time that it waits itself counts as launching.
         device: The device that runs it.
+        make: Makes the batch of a step, untimed.
 
     Returns:
         By the names of `WorkloadFacts`: seconds of a step on host and device together, and the share of the longer one
@@ -431,26 +460,28 @@ def pace_of(step: Callable[[], object], device: torch.device) -> dict[str, Any]:
     """
     if device.type != "cuda" or not hasattr(torch.cuda, "_sleep"):
         return {}
-    seconds = _together(step)
+    seconds = _together(step, make)
     sleep = min(MOST_SLEEP_SECONDS, max(LEAST_SLEEP_SECONDS, SLEEP_FACTOR * seconds))
-    launched, computed = zip(*(_apart(step, sleep) for _ in range(REPEATS)), strict=True)
+    launched, computed = zip(*(_apart(step, make, sleep) for _ in range(REPEATS)), strict=True)
     device_seconds = statistics.median(computed)
     longest = max(device_seconds, statistics.median(launched))
     return {"step_seconds": seconds, "device_busy_fraction": min(1.0, device_seconds / max(longest, 1e-9))}
 
 
-def _together(step: Callable[[], object]) -> float:
+def _together(step: Callable[[Any], object], make: Callable[[], Any]) -> float:
     """Seconds of a step as in training, queued behind others."""
+    batches = [make() for _ in range(REPEATS)]
     torch.cuda.synchronize()
     began = perf_counter()
-    for _ in range(REPEATS):
-        step()
+    for batch in batches:
+        step(batch)
     torch.cuda.synchronize()
     return (perf_counter() - began) / REPEATS
 
 
-def _apart(step: Callable[[], object], sleep_seconds: float) -> tuple[float, float]:
+def _apart(step: Callable[[Any], object], make: Callable[[], Any], sleep_seconds: float) -> tuple[float, float]:
     """Seconds that the host takes to launch, and the device to compute."""
+    batch = make()
     asleep, first, last = (torch.cuda.Event(enable_timing=True) for _ in range(3))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     asleep.record()
@@ -459,7 +490,7 @@ def _apart(step: Callable[[], object], sleep_seconds: float) -> tuple[float, flo
         torch.cuda._sleep(int(seconds * CYCLES_PER_SECOND))  # type: ignore[no-untyped-call]
     first.record()
     began = perf_counter()
-    step()
+    step(batch)
     launched = perf_counter() - began
     last.record()
     last.synchronize()

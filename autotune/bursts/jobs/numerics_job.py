@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from autotune.bursts.hosts.protocol import PipeReporter, Request
-from autotune.bursts.jobs.feed import Feed
+from autotune.bursts.jobs.feed import Feed, copied
 from autotune.bursts.jobs.prepared import cap_memory, end_over_limit
 from autotune.knobs import TrainConfig
 from autotune.measuring import Agreement, Point, Trace
@@ -34,6 +34,7 @@ from autotune.workload.workload import Workload
 
 SMALLEST_SCALE = 1.0
 """A GradScaler below this scale will not find one that makes gradients finite."""
+HALF_TYPES = {torch.bfloat16, torch.float16}
 MOST_PARTS = 2
 """Micro-batches of a step: a second one is where accumulation can go wrong."""
 
@@ -118,11 +119,15 @@ def _train(
     model.train()
     loss_of = tuned.compiled_loss(workload.loss)
     scaler = tuned.scaler()
-    losses, skipped, norm = [], 0, math.inf
+    half = any(weight.dtype in HALF_TYPES for weight in model.parameters())
+    losses: list[float] = []
+    skipped, norm = 0, math.inf
     gradient = torch.empty(0)  # the first that is finite
     for first in range(0, len(batches), parts):
         step = batches[first : first + parts]
-        losses += _backward(loss_of, model, tuned, scaler, step)
+        found = _backward(loss_of, model, tuned, scaler, step)
+        losses += map(float, found)  # after all of them, so that no micro-batch waits for the previous one
+        half |= any(loss.dtype in HALF_TYPES for loss in found)
         scaler.unscale_(optimizer)
         while not math.isfinite(norm):
             gradient, norm = gradient_of(model.parameters(), whole)
@@ -137,7 +142,8 @@ def _train(
             nn.utils.clip_grad_norm_(model.parameters(), workload.clip_grad_norm)
         skipped += _step(scaler, optimizer)
     likeness = 1.0 if reference is None else cosine(gradient, reference)
-    return Trace(losses=tuple(losses), gradient_norm=norm, skipped_steps=skipped, cosine=likeness), gradient
+    trace = Trace(losses=tuple(losses), gradient_norm=norm, skipped_steps=skipped, cosine=likeness, half=half)
+    return trace, gradient
 
 
 def _backward(
@@ -146,15 +152,15 @@ def _backward(
     tuned: Tuned,
     scaler: torch.amp.GradScaler,
     step: Sequence[Any],
-) -> list[float]:
+) -> list[torch.Tensor]:
     """The losses of a step's micro-batches; their gradients add up."""
     losses = []
     for batch in step:
         with tuned.autocast():
-            loss = loss_of(model, tuned.to_device(copy.deepcopy(batch)))
+            loss = loss_of(model, tuned.to_device(copied(batch)))
         scaler.scale(loss / len(step)).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach().clone())  # a CUDA graph's next replay overwrites it
-    return [float(loss) for loss in losses]  # last, so that no micro-batch waits for the previous one
+    return losses
 
 
 def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:

@@ -17,7 +17,6 @@ import torch
 from autotune.bursts.gpu_telemetry import GpuWatch, processes_of_run
 from autotune.bursts.hosts.protocol import PipeReporter, Request
 from autotune.hardware import CpuEnergy
-from autotune.measuring import Outcome
 from autotune.timing.usage import UsageWatch, allocator_retries
 from autotune.torch_settings.process_settings import tune_allocator
 from autotune.training.ranks import this_rank
@@ -96,7 +95,7 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
         telemetry = UsageWatch(limit, exceeded, top=top, helpers=helpers, counters=counters, gpu=gpu, peaks=True)
     with telemetry or contextlib.nullcontext():
         tuned.apply_process_settings()
-        if request.steady_malloc:
+        if request.steady_malloc and tuned.device.type == "cpu":
             tune_allocator(tuned.device)
         workload = load_workload(request.importable, point.parameters)
         if not rank.alone:
@@ -125,10 +124,10 @@ def end_over_limit(request: Request, reporter: PipeReporter) -> Callable[[int], 
     """What to do when the process tree takes more host memory than it may."""
 
     def end(seen_bytes: int) -> None:
-        outcome = Outcome.OOM if request.device in {None, "cpu"} else Outcome.HOST_OOM
         limit = request.memory_limit_bytes
         reporter.failure(
-            outcome, f"the process tree took {seen_bytes} bytes of host memory, more than the target of {limit}"
+            request.out_of_memory,
+            f"the process tree took {seen_bytes} bytes of host memory, more than the target of {limit}",
         )
         os._exit(0)
 

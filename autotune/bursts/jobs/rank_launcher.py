@@ -105,7 +105,7 @@ def _fork(
                 os.close(descriptor)
         if commands is not None:
             commands.close()
-        own = PipeReporter(os.fdopen(events_out, "wb"), request.number)
+        own = PipeReporter(os.fdopen(events_out, "wb"), request.number, request.out_of_memory)
         rank_commands = os.fdopen(commands_in, "rb") if commands_in is not None else None
         status = run_rank(request, own, rank_commands, lambda: _join(number, request, listener))
     finally:  # at once, like the process of any job

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autotune.bursts.jobs.feed import Feed
+from autotune.bursts.jobs.feed import Feed, copied
 from autotune.bursts.jobs.longest_samples import WORST_STEPS, worst_batch
 from autotune.bursts.jobs.ranks import Ranks
 from autotune.timing.failing import PlayerError
@@ -133,7 +133,7 @@ class Trainer(Drain):
         if largest_samples:
             batch = worst_batch(self.workload, largest_samples, self.tuned.batch_size)
             for _ in range(WORST_STEPS):
-                self._backward(self.tuned.to_device(batch), 1, first=True)
+                self._backward(self.tuned.to_device(copied(batch)), 1, first=True)
                 self._update()
             self.feed.clock.synchronize()
 

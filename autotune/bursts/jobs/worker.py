@@ -117,7 +117,7 @@ def main() -> None:
     commands, passed_on = os.pipe()
     threading.Thread(target=_end_with_parent, args=(requests, passed_on), name="autotune-parent", daemon=True).start()
     lines = os.fdopen(commands, "rb") if request.job == "host" else None
-    finish(run(request, PipeReporter(events, request.number), lines))
+    finish(run(request, PipeReporter(events, request.number, request.out_of_memory), lines))
 
 
 def finish(status: int = 0) -> NoReturn:

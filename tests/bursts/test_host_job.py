@@ -1,0 +1,50 @@
+"""What the players of a host share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from autotune.bursts.hosts.protocol import Request
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Point
+from autotune.timing.protocol import FIRST, Command
+from tests.bursts import solo
+from tests.workloads import mistakes
+
+
+def test_a_data_set_that_is_collated_once_is_read_once_in_a_host() -> None:
+    """Players that join, together or one after the other, train on the same copy."""
+    reads: list[int] = []
+
+    def read(index: int) -> tuple[torch.Tensor, int]:
+        reads.append(index)
+        return torch.full((4,), float(index)), index % 2
+
+    workload = mistakes.workload(dataset=mistakes.Mapped(read))
+    requests = [
+        Request(job="host", point=Point(config=TrainConfig(batch_size=batch_size, data_placement=placement)))
+        for batch_size, placement in ((8, "loader"), (8, "collated"), (16, "collated"), (4, "collated"))
+    ]
+    first, *others = requests
+    isolation = solo.SoloIsolation(workload)
+    live = isolation.open(first, 0.0)
+
+    def said() -> list[Any]:
+        events = [isolation.wait(live) for _ in range(len(live.inbox))]
+        return [event and event["event"] for event in events]
+
+    assert said() == ["ready"]
+    counts = []
+    for number, request in enumerate(others, FIRST + 1):
+        isolation.command(live, Command("join", number, request))
+        assert said() == ["ready"]
+        counts.append(len(reads))
+        if number == FIRST + 2:
+            isolation.command(live, Command("leave", FIRST + 1))
+            isolation.command(live, Command("leave", number))
+            assert said() == ["report", "report"]
+    assert len(reads) > 64
+    assert counts == counts[:1] * 3
+    isolation.discard(live)

@@ -1,0 +1,36 @@
+"""What a job sets up before it trains."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+
+from autotune.bursts.hosts.protocol import PipeReporter, Request
+from autotune.bursts.jobs import prepared as preparing
+from autotune.bursts.jobs.prepared import prepared
+from autotune.training.tuned import Tuned
+
+
+class Pretended(Tuned):
+    """A config on a device that this machine lacks."""
+
+    def __init__(self, *args: Any, device: str) -> None:
+        super().__init__(*args)
+        self.device = torch.device(device)
+
+    def apply_process_settings(self) -> None:
+        """Changes nothing."""
+
+
+@pytest.mark.parametrize(("device", "tunes"), [("cpu", True), ("cuda", False)])
+def test_only_a_cpus_players_need_a_steady_malloc(device: Any, tunes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, the allocator is a knob, which a host must not turn for all that it plays."""
+    tuned: list[torch.device] = []
+    monkeypatch.setattr(preparing, "Tuned", Pretended)
+    monkeypatch.setattr(preparing, "tune_allocator", tuned.append)
+    request = Request(job="host", import_as="tests.workloads.tiny:build", device=device, steady_malloc=True)
+    with prepared(request, PipeReporter(io.BytesIO())):
+        assert bool(tuned) is tunes
