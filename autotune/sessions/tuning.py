@@ -123,7 +123,7 @@ class Tuning:
         budget, limit = self.budget.shortened(kept), setting.memory_limit_bytes
         return Search(
             space,
-            Bursts(baseline, runner, log, budget, self.progress, setting.device, limit),
+            Bursts(baseline, runner, log, budget, self.progress, setting.device, limit, setting.facts),
             first=[candidate.proposal for candidate in tried if candidate.proposal is not None],
             utilization_target=options.utilization_target,
             at_least=options.at_least,
