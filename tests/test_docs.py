@@ -6,12 +6,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from autotune.cli import app
+from autotune.sessions.options import Options
+from autotune.stored import DeviceKind
 from tests.pages import PAGES, README, ROOT, block, blocks, name_of, text_of
 
 EXTENDING = "docs/architecture/extending.md"
@@ -66,6 +69,14 @@ def test_the_picture_and_the_table_show_every_room() -> None:
 def test_paragraphs_are_short(page: Path) -> None:
     """Nobody reads more than 80 words in a row."""
     assert [part for part in paragraphs(page) if len(part.split()) > MOST_WORDS] == []
+
+
+def test_the_guide_of_scripts_names_the_file_that_run_writes() -> None:
+    """By the script and the device."""
+    name = Options(target="", script=("python", "train.py")).name
+    named = set(re.findall(r"results/[\w-]+/([\w.-]+\.json)", text_of("docs/guides/scripts.md")))
+    assert named
+    assert named <= {f"{name}-{device}.json" for device in get_args(DeviceKind)}
 
 
 def test_the_benchmarks_are_short() -> None:

@@ -86,23 +86,25 @@ def cross(
     quiet: Quiet = False,
 ) -> None:
     """Measures another machine's config here. Exit status: 0 it was measured, 3 it cannot train here."""
-    from autotune.results.cross_file import default_cross_path
+    from autotune.results.cross_file import RESULTS, default_cross_path
     from autotune.results.files import to_json, write_document
     from autotune.results.result import read_result
     from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget
     from autotune.sessions.crossing import cross_result
-    from autotune.sessions.outputs import CROSS, require_replaceable
+    from autotune.sessions.outputs import CROSS, require_replaceable, require_writable
     from autotune.sessions.trust import allowing, trained_by
     from autotune.terminal.comparison import cross_lines
     from autotune.terminal.console import make_console
     from autotune.terminal.progress import make_progress
+    from autotune.wording import labelled
 
     source = read_result(file)
     named = trained_by(source.workload, file, model=model, command=command or (), trust=trust)
     target = allowing(named, writable or (), any_network=network)
     own = (str(against), read_result(against)) if against is not None else None
     kind = read(DeviceKind, "device", device)
+    require_writable(out or RESULTS / "…" / "cross.json")
     if out is not None:
         require_replaceable("--out", out, CROSS)
     clock = Budget(parse_duration(budget), started=STARTED)
@@ -113,6 +115,8 @@ def cross(
     if json:
         say(to_json(record))
     if not quiet:
-        console.print(cross_lines(record, place))
-    write_document(record, place)  # last: a full disk must not hide the record
+        console.print(cross_lines(record))
+    write_document(record, place)  # after the record is shown: a full disk must not hide it
+    if not quiet:
+        console.print(labelled("cross file", f"{place}, which autotune compare shows", "", "bold"))
     raise typer.Exit(0 if record.failure is None else NothingFeasibleError.exit_status)

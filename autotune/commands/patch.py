@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -53,6 +54,8 @@ def patch(
     if dry_run:
         _print_diff(changes.files)
     elif changes.files:
+        for lines in set_aside(file):
+            console.print(lines)
         write_diff(changes, file)  # --reverse needs it
         write_files(changes.files)
     console.print(patch_lines(changes, file, changed=not dry_run))
@@ -65,25 +68,56 @@ def after_run(result: Result, place: Path, *, patching: bool) -> tuple[Renderabl
         The output to show, and the failure if the script was to be changed. Without `patching` a diff that cannot be
         made is no failure: the result exists, and `launch` trains with it.
     """
+    from rich.console import Group
+
     from autotune.patching.patch import Patch, patch_of
     from autotune.terminal.patch import no_diff_lines, patch_lines
 
     if result.workload.script is None:
         return None, None
-    if place.suffix != ".diff":
-        place.with_suffix(".diff").unlink(missing_ok=True)  # the diff of the result that this one replaces
+    kept: list[RenderableType] = []
     try:
+        kept = set_aside(place)
         patch = patch_of(result, place) if result.changed_knobs else Patch()
         if patch.files:
             write_diff(patch, place)
         if patching:
             write_files(patch.files)
+        lines, failure = patch_lines(patch, place, changed=patching), None
     except AutotuneError as error:
-        return no_diff_lines(str(error)), error if patching else None
+        lines, failure = no_diff_lines(str(error)), error
     except Exception as error:  # noqa: BLE001 - the result is written; without its diff it is still complete
         why = f"it could not be made: {type(error).__name__}: {error}"
-        return no_diff_lines(why), UsageError(f"the script is as it was: {why}") if patching else None
-    return patch_lines(patch, place, changed=patching), None
+        lines, failure = no_diff_lines(why), UsageError(f"the script is as it was: {why}")
+    return Group(*kept, lines), failure if patching else None
+
+
+def set_aside(place: Path) -> list[RenderableType]:
+    """Removes the diff of the result that another one replaces; renames it if it is still applied to the script.
+
+    Returns:
+        The output about a renamed diff.
+
+    Raises:
+        UsageError: It cannot be removed or renamed.
+    """
+    from autotune.patching.patch import in_effect
+    from autotune.terminal.patch import kept_lines
+
+    path = place.with_suffix(".diff")
+    if path == place or not path.exists():
+        return []
+    try:
+        if not (names := in_effect(path.read_bytes())):
+            path.unlink()
+            return []
+        free = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(1))
+        kept = path.rename(next(place for place in free if not place.exists()))
+    except OSError as error:
+        raise UsageError(
+            f"{path} holds the diff of the result before, and cannot be moved: {error.strerror or error}"
+        ) from error
+    return [kept_lines(kept, names)]
 
 
 def write_diff(patch: Patch, place: Path) -> None:

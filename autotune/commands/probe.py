@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.commands.common import Device, Json, reported, say
 from autotune.sessions.options import read
 from autotune.stored import DeviceKind
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from autotune.hardware import Hardware
     from autotune.search.interrupts import Stop
 
@@ -21,17 +23,27 @@ def probe(device: Device = "", json: Json = False) -> None:
     """Shows this machine's hardware and its limits."""
     from json import dumps as to_json
 
+    from autotune.terminal.console import make_console
+
+    data, shown = probe_answer(device)
+    if json:
+        say(to_json(data, indent=2))
+    else:
+        make_console(stderr=False).print(*shown)
+
+
+def probe_answer(device: str, stop: Stop | None = None) -> tuple[dict[str, Any], list[RenderableType]]:
+    """This machine's hardware, and how your files are protected while a script is tuned: as data, and as output.
+
+    Takes the arguments of `probed`, and raises its errors.
+    """
     from autotune.sandbox.protection import find_offer
-    from autotune.terminal.console import hardware_table, make_console
+    from autotune.terminal.console import hardware_table
     from autotune.wording import labelled
 
-    hardware = probed(device)
-    offer = find_offer()
-    if json:
-        files = {"row": offer.row, "reasons": offer.reasons}
-        say(to_json({**hardware.model_dump(mode="json"), "files_of_scripts": files}, indent=2))
-    else:
-        make_console(stderr=False).print(hardware_table(hardware), labelled("your files", offer.sentence))
+    hardware, offer = probed(device, stop), find_offer()
+    data = {**hardware.model_dump(mode="json"), "files_of_scripts": {"row": offer.row, "reasons": list(offer.reasons)}}
+    return data, [hardware_table(hardware), labelled("your files", offer.sentence)]
 
 
 def probed(device: str, stop: Stop | None = None) -> Hardware:

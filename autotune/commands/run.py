@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from autotune.commands.common import DryRun, Json, Quiet, reported
+from autotune.errors import UsageError
 from autotune.sessions.options import FOR_MODELS, OFFERED, Options, offering, words_of
 
 Words = Annotated[
@@ -78,12 +80,12 @@ def launch(
     def warn(sentence: str) -> None:
         console.print(warning_lines([sentence]))
 
-    with tempfile.TemporaryDirectory(prefix="autotune-launch-") as folder:
+    with _run_folder() as folder:
         orders = orders_of(result, file, realised=not no_realised)
-        environment = script.environment({**orders, "strict": strict, "shared": folder}, os.environ)
+        environment = script.environment({**orders, "strict": strict, "shared": str(folder)}, os.environ)
         for difference in differences(result, file, script, read_cpu({}), strict=strict):
             warn(difference)
-        raise typer.Exit(Training(script, environment, Path(folder), warn, strict=strict).run())
+        raise typer.Exit(Training(script, environment, folder, warn, strict=strict).run())
 
 
 @reported
@@ -98,9 +100,7 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Trains for real, and finds faster settings meanwhile: autotune train -- python train.py --epochs 90."""
-    from autotune.bursts.hosts.cleanup import make_run_folder
     from autotune.knobs import allowed_knobs
-    from autotune.sandbox.view import remove_folder
     from autotune.scripts.live import Live
     from autotune.scripts.script import Script
     from autotune.sessions.outputs import require_result_place
@@ -120,8 +120,25 @@ def train(
         if not quiet:
             console.print(warning_lines([sentence]))
 
-    folder = make_run_folder()
-    try:
+    with _run_folder() as folder:
         raise typer.Exit(Live(script, out, folder, say, allowed).run(warn))
+
+
+@contextlib.contextmanager
+def _run_folder() -> Iterator[Path]:
+    """A temporary folder for one training.
+
+    Raises:
+        UsageError: It cannot be made.
+    """
+    from autotune.bursts.hosts.cleanup import make_run_folder
+    from autotune.sandbox.view import remove_folder
+
+    try:
+        folder = make_run_folder()
+    except OSError as error:
+        raise UsageError(f"no temporary folder could be made ({error}); point TMPDIR at one") from error
+    try:
+        yield folder
     finally:
         remove_folder(str(folder))

@@ -49,7 +49,7 @@ class SlurmEngine:
         wait: Seconds that a job may stay in the queue; None for no limit.
 
     Raises:
-        UsageError: submitit is not installed, or there is no Slurm here.
+        UsageError: submitit is not installed, there is no Slurm here, or the folder cannot be made.
     """
 
     def __init__(self, folder: Path | None, *, local: bool, wait: float | None = None) -> None:
@@ -58,7 +58,13 @@ class SlurmEngine:
         except ImportError:
             raise UsageError("the engine slurm needs submitit, which is not installed; pip install submitit") from None
         self._folder = (folder or Path(FOLDER)).resolve() / f"{time.time_ns():x}"
-        self._folder.mkdir(mode=0o700, parents=True)  # jobs hold the command with its secrets
+        try:
+            self._folder.mkdir(mode=0o700, parents=True)  # jobs hold the command with its secrets
+        except OSError as error:
+            raise UsageError(
+                f"the folder {self._folder} cannot be made: {error.strerror or error}; name another as folder in the "
+                "fleet file"
+            ) from error
         self._local, self._wait = local, wait
         # A new executor for each job: the parameters of one job would carry over to the next.
         self._make: Callable[[], Any] = functools.partial(
@@ -67,6 +73,7 @@ class SlurmEngine:
         try:
             self._make()
         except RuntimeError as error:
+            self._remove_folder()
             raise UsageError(
                 f"the engine slurm cannot be used: {error}; run it on a login node of the cluster"
             ) from None
@@ -118,9 +125,12 @@ class SlurmEngine:
         """Cancels the remaining jobs, and removes the files of jobs that ended well."""
         self.cancel()
         if not self._failed and not self._jobs:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # other fleets or the user use it
-                self._folder.parent.rmdir()
+            self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other fleets or the user use it
+            self._folder.parent.rmdir()
 
     def _ended(self) -> list[Ending]:
         endings = []

@@ -19,7 +19,7 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field, WithJsonSchema
 from rich.console import Console, RenderableType
 
-from autotune.commands.probe import PROBE_SECONDS, probed
+from autotune.commands.probe import PROBE_SECONDS, probe_answer
 from autotune.errors import AutotuneError, UsageError
 from autotune.search.interrupts import Stop
 from autotune.search.stopping import Budget
@@ -112,13 +112,11 @@ class _Measuring:
 
     async def probe(self, context: Context[Any, Any], given: dict[str, Any]) -> ToolAnswer:
         """`autotune probe`."""
-        from autotune.terminal.console import hardware_table
 
-        def work(_: Latest, stop: Stop) -> Any:
-            return probed(given["device"], stop)
+        def work(_: Latest, stop: Stop) -> ToolAnswer:
+            return probe_answer(given["device"], stop)
 
-        hardware = await self._desk.measure(context, "the machine", PROBE_SECONDS, work)
-        return hardware.model_dump(mode="json"), [hardware_table(hardware)]
+        return await self._desk.measure(context, "the machine", PROBE_SECONDS, work)
 
     async def dry_run(self, context: Context[Any, Any], given: dict[str, Any]) -> ToolAnswer:
         """`autotune run --dry-run`, also for models."""
@@ -144,13 +142,14 @@ class _Measuring:
         budget = Budget(options.budget_seconds)
 
         def work(sentence: Latest, stop: Stop) -> Any:
-            saved = tune_and_save(options, sentence, budget, stop)
+            saved, patched = tune_and_save(options, sentence, budget, stop), None
             if saved.path is not None and saved.failure is None:
-                after_run(saved.result, saved.path, patching=False)
-            return saved, *saved.write_page()
+                patched, _ = after_run(saved.result, saved.path, patching=False)
+            return saved, patched, *saved.write_page()
 
-        saved, page, why_none = await self._desk.measure(context, options.target, budget.seconds, work)
+        saved, patched, page, why_none = await self._desk.measure(context, options.target, budget.seconds, work)
         data, shown = _result_answer(saved.result, saved.path, page)
+        shown += [patched] if patched is not None else []
         return data, [*shown, *(str(problem) for problem in (saved.failure, why_none) if problem is not None)]
 
     async def check(self, context: Context[Any, Any], given: dict[str, Any]) -> ToolAnswer:
@@ -189,8 +188,8 @@ def _show(given: dict[str, Any]) -> ToolAnswer:
     from autotune.results.result import read_result
 
     file = Path(given["file"])
-    page = file.with_suffix(".html")
-    return _result_answer(read_result(file), file, page if page.is_file() else None, why=given["why"])
+    result, page = read_result(file), file.with_suffix(".html")
+    return _result_answer(result, file, page if page.is_file() else None, why=given["why"])
 
 
 def _compare(given: dict[str, Any]) -> ToolAnswer:

@@ -50,6 +50,12 @@ def is_in(diff: bytes, name: str) -> bool:
     return next(_hunks(diff, name), None) is not None
 
 
+def names_in(diff: bytes) -> list[str]:
+    """The paths of the files that a diff changes."""
+    names = re.findall(rb"^\+\+\+ (?:b/)?([^\t\n]+)", diff, re.MULTILINE)
+    return [name.decode("utf-8", "replace") for name in dict.fromkeys(names)]
+
+
 def _hunks(diff: bytes, name: str) -> Iterator[tuple[int, list[bytes], list[bytes]]]:
     """Yields the hunks of a file: each one's line in the new content, its old lines, and its new ones."""
     lines: list[bytes] = []

@@ -7,12 +7,13 @@ one of them has no such place, one line at the script's top applies all settings
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import UsageError
-from autotune.patching.diff import is_in, reverted, unified
+from autotune.patching.diff import is_in, names_in, reverted, unified
 from autotune.patching.in_place import EditedFile, Files, read_file, set_in_place
 from autotune.patching.source import CannotEditError, Source, literal
 from autotune.results.result import Result, SourceRecord
@@ -97,6 +98,16 @@ def _applied_instead(files: Files, name: str, calls: list[ast.Call], place: str)
     if argument.value != place:
         file.replace(argument, literal(place))
     return Patch(files.edited(), "the script had such a line already")
+
+
+def in_effect(diff: bytes) -> list[str]:
+    """The files in which a diff is applied."""
+    names = []
+    for name in names_in(diff):
+        with contextlib.suppress(UsageError):  # it is not here
+            if reverted(diff, name, read_file(name)) is not None:
+                names.append(name)
+    return names
 
 
 def undone(result: Result, path: Path, diff: bytes, *, reverse: bool) -> tuple[EditedFile, ...]:

@@ -127,6 +127,7 @@ def origin_of(result: Result) -> Origin:
 
 
 def default_cross_path(cross: Cross) -> Path:
-    """``results/<this machine>/cross/<workload>-<device>-from-<other machine>.json``."""
-    name = f"{stem_of(cross.workload.target)}-{cross.device}-from-{cross.config_of.slug}.json"
+    """``results/<this machine>/cross/<workload>-<device>-from-<other machine>-<its host>.json``."""
+    other = stem_of(" ".join(cross.config_of.where))
+    name = f"{stem_of(cross.workload.target)}-{cross.device}-from-{other}.json"
     return RESULTS / cross.hardware.slug / "cross" / name

@@ -80,6 +80,13 @@ class Over(Stored):
     left: dict[str, str] = Field(default_factory=dict)
 
 
+class Clock(Stored):
+    """How far the training has come at an event."""
+
+    t: Seconds = 0.0
+    steps: Whole = 0
+
+
 @dataclass
 class Story:
     """The state of a training, by its events so far.
@@ -126,8 +133,8 @@ class Story:
     def add(self, event: Mapping[str, Any]) -> None:
         """Adds one event; skips anything else, since a log may come from anywhere."""
         with contextlib.suppress(ValidationError, KeyError, TypeError, ValueError, AttributeError):
-            self.seconds = max(self.seconds, float(event.get("t", 0.0)))
-            self.steps = max(self.steps, int(event.get("steps", 0)))
+            now = Clock.model_validate(event)
+            self.seconds, self.steps = max(self.seconds, now.t), max(self.steps, now.steps)
             self._take(event["event"], event)
 
     def _take(self, kind: str, event: Mapping[str, Any]) -> None:
@@ -185,8 +192,8 @@ class Story:
 
 
 def log_path(path: Path) -> Path:
-    """The log of a training beside its result."""
-    return path if path.name.endswith(ENDING) else path.with_suffix(ENDING)
+    """The log of a training beside its result; a path without a name, such as ``.``, stays."""
+    return path if path.name.endswith(ENDING) or not path.name else path.with_suffix(ENDING)
 
 
 def events_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, computed_field, model_validator
 
-from autotune.errors import UsageError
+from autotune.errors import ResultFileError, UsageError
 from autotune.hardware import DeviceKind, Hardware, Software
 from autotune.knobs import KNOBS, ModelFacts, Parameters, Scalar, TrainConfig, WorkloadFacts
 from autotune.measuring import (
@@ -393,3 +394,12 @@ class Result(Document):
 def read_result(path: Path | str) -> Result:
     """The result in a file; raises what `read_document` raises."""
     return read_document(path, Result)
+
+
+def place_of_partial(path: Path) -> Path:
+    """Where a partial result goes: beside a file with a complete result, or with content that cannot be read."""
+    try:
+        stays = read_result(path).status == "complete"
+    except ResultFileError:
+        stays = os.path.isfile(path) and os.path.getsize(path) > 0
+    return path.with_stem(f"{path.stem}-partial") if stays else path

@@ -115,6 +115,8 @@ def how_to_train(result: Result, path: Path) -> str:
 
 def how_to_search_longer(result: Result) -> str:
     """How to continue with twice the budget; no whole command, since a result does not hold all options of its own."""
+    if result.constraints.sampler == "none":  # of `autotune train`
+        return "to try more, repeat your command: its search begins anew, and goes further in a longer training"
     budget = math.ceil(2 * result.constraints.budget_seconds)
     return f"to try more, repeat your command with all its options, and add --resume --budget {budget}s (before --)"
 

@@ -36,6 +36,7 @@ from autotune.results.result import (
     Side,
     TrialRecord,
     WorkloadRecord,
+    place_of_partial,
 )
 from autotune.results.summary import ratios
 from autotune.scripts.facts import as_trained, facts_of, record_of
@@ -84,17 +85,22 @@ class Live:
 
         Args:
             warn: Shows a warning about a process that the recorder cannot enter.
+
+        Raises:
+            UsageError: The script cannot be started.
         """
         places = {"socket": str(self._folder / "live"), "shared": str(self._folder)}
         orders = {"role": "train", **places, "allowed": self._allowed, "reads": READS}
         environment = self._script.environment(orders, os.environ)
         listening = threading.Thread(target=self._listen, daemon=True)
         listening.start()
-        status = Training(self._script, environment, self._folder, warn, outlives=True).run()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        listening.join(LAST_SECONDS)
-        self._listener.close()
+        try:
+            status = Training(self._script, environment, self._folder, warn, outlives=True).run()
+        finally:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            listening.join(LAST_SECONDS)
+            self._listener.close()
         self._guarded(self._conclude)
         self._guarded(self.log.add, {"event": "exited", "status": status})
         return status
@@ -175,7 +181,10 @@ class Live:
                 self._say(f"{self._out} stays as it is: this time the training ended before anything was decided")
                 return
             result = live_result(self.log.story, self._script, self._hardware, *description)
-            path, failure = keep_document(result, self._out)
+            place = place_of_partial(self._out) if result.status == "partial" else self._out
+            if place != self._out:
+                self._say(f"{self._out} stays as it is, because the training ended before the search")
+            path, failure = keep_document(result, place)
             if failure is not None:
                 self._say(str(failure))
             if path is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -63,12 +64,18 @@ class Training:
         """Trains to the end; returns the exit status in the convention of shells.
 
         Raises:
-            UsageError: With `strict`, if the recorder cannot enter a process that trains.
+            UsageError: The script cannot be started; with `strict`, also if the recorder cannot enter a process.
         """
         if (word := self._script.closed_by) is not None:
             self._tell_closed(f"'{word}' keeps autotune out of the script")
         started = time.monotonic()
-        process = psutil.Popen(self._script.watched, env=dict(self._environment), preexec_fn=self._before_start)
+        try:
+            process = psutil.Popen(self._script.watched, env=dict(self._environment), preexec_fn=self._before_start)
+        except OSError as error:
+            remedy = "a script needs a first line such as #!/bin/sh, or its interpreter before it: -- sh train.sh"
+            if error.errno in {errno.EAGAIN, errno.ENOMEM}:
+                remedy = "free memory or processes"
+            raise UsageError(f"the script cannot be started ({error}); {remedy}") from error
         with _forwarding(process.pid):
             while True:
                 age = time.monotonic() - started

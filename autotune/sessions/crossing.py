@@ -96,7 +96,8 @@ def cross_result(
     if isinstance(target, Script):
         progress.note(f"the command that runs: {target.text}")
     # Several ranks use all GPUs, and a script uses those that it asks for.
-    on_gpu = source.best.config.ranks == 1 and not isinstance(target, Script)
+    on_gpu = (device or source.constraints.device) == "cuda"
+    on_gpu = on_gpu and source.best.config.ranks == 1 and not isinstance(target, Script)
     with opened(target, budget, progress, interrupts, progress.note, on_gpu=on_gpu) as isolation:
         progress.stage("probing")
         hardware = look_at_machine(isolation, min(PROBE_SECONDS, budget.preparing_seconds))

@@ -92,9 +92,12 @@ def require_result_place(path: Path) -> None:
     Raises:
         UsageError: The result, its page, its journal or its diff would replace another file.
     """
+    from autotune.results.result import place_of_partial  # takes long to import
+
     if path.suffix in BESIDE:
         raise UsageError(f"--out: expected the result's own file, such as {path.with_suffix('.json')}, got {path}")
     require_replaceable("--out", path, RESULT)
+    require_replaceable("--out", place_of_partial(path), RESULT)
     for ending, kind in BESIDE.items():
         if kind is not None:
             require_replaceable("--out", path.with_suffix(ending), kind)

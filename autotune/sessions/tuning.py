@@ -18,7 +18,7 @@ from autotune.hardware import UNUSABLE, DeviceKind, Hardware
 from autotune.knobs import Scalar, Space, TrainConfig, WorkloadFacts, build_space, limit_of, share_of_rank
 from autotune.measuring import NumericsGuard, Point, Profile, Progress
 from autotune.results.files import keep_document
-from autotune.results.result import Evaluation, Result, Scaling, read_result
+from autotune.results.result import Evaluation, Result, Scaling, place_of_partial
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
 from autotune.scripts.facts import as_trained, record_of
@@ -87,7 +87,7 @@ class Tuning:
                     search, setting, findings, tried=tried, notes=self._notes, seconds=self.budget.elapsed
                 )
         if result.status == "partial" and for_partial != out:
-            self._note(f"the complete result {out} stays as it is; this partial one is at {for_partial}")
+            self._note(f"{out} stays as it is; this partial result is at {for_partial}")
             return result, for_partial
         return result, out
 
@@ -326,12 +326,12 @@ def _place(out: Path) -> Iterator[Path]:
     """Makes the folder of a result; if nothing was measured, removes what was made there.
 
     Yields:
-        The path for a partial result, which does not replace a complete one.
+        The path for a partial result.
 
     Raises:
         UsageError: Another file is there, or its folder is not writable.
     """
-    for_partial = out.with_stem(f"{out.stem}-partial") if _is_complete(out) else out
+    for_partial = place_of_partial(out)
     for place in (out, for_partial):
         require_replaceable("--out", place, RESULT)
     require_writable(out)
@@ -353,14 +353,6 @@ def _place(out: Path) -> Iterator[Path]:
                 folder.rmdir()
         raise
     remove_lock(journal)
-
-
-def _is_complete(path: Path) -> bool:
-    """Whether a file holds a complete result."""
-    try:
-        return read_result(path).status == "complete"
-    except ResultFileError:
-        return False
 
 
 @dataclass(frozen=True)

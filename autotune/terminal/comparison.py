@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
@@ -40,15 +39,12 @@ def remarks(comparison: Comparison) -> RenderableType:
     return Group(*warnings, *(labelled("left out", problem, "red") for problem in comparison.problems))
 
 
-def cross_lines(cross: Cross, path: Path | None = None) -> RenderableType:
-    """Another machine's config beside this machine's own: rates, the comparison, warnings, and its file if any."""
+def cross_lines(cross: Cross) -> RenderableType:
+    """Another machine's config beside this machine's own: rates, the comparison, and warnings."""
     workload = cross.workload
     parts: list[RenderableType] = [as_text(f"{workload.name} ({workload.target}) on {cross.machine}", "bold"), ""]
     parts += [_sides_table(cross), "", *_verdict(cross)]
-    parts += [labelled("warning", note) for note in cross.notes]
-    if path is not None:
-        parts.append(Text.assemble("cross file: ", as_text(str(path), "bold"), ", which autotune compare shows"))
-    return Group(*parts)
+    return Group(*parts, *(labelled("warning", note) for note in cross.notes))
 
 
 # One workload.

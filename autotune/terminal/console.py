@@ -1,6 +1,7 @@
 """Pure functions that turn records into terminal output; the command line prints it.
 
-A command writes its output to stdout, and its progress and messages to stderr; with ``--json`` stdout holds only JSON.
+A command that shows something prints it to stdout. One that tunes, trains, checks or patches prints to stderr. With
+``--json`` stdout holds only JSON.
 Text from the user or a file goes into `Text` through `as_text`, never into markup, so that "[bold]" in a name stays
 "[bold]".
 """
@@ -223,7 +224,7 @@ def abandon(stream: IO[str]) -> None:
 
 
 class _LastingStream:
-    """A text stream that drops what cannot be written.
+    r"""A text stream that spells out what its encoding lacks (``\xd7``), and drops what cannot be written.
 
     The stream itself is guarded, rather than each print, since rich also writes from its own thread, and turns a broken
     pipe into SystemExit.
@@ -233,8 +234,14 @@ class _LastingStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._try(lambda: self._stream.write(text))
+        self._try(lambda: self._write(text))
         return len(text)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError as error:
+            self._stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
 
     def flush(self) -> None:
         self._try(self._stream.flush)

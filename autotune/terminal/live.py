@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ def follow(log: Path, console: Console) -> None:
     """
     story, offset = Story(), 0
     live = rich.live.Live(console=console, get_renderable=lambda: display(story), refresh_per_second=2.0)
-    with live if console.is_terminal and log.exists() else console:
+    with live if console.is_terminal and log.exists() else contextlib.nullcontext():
         idle = 0
         while story.status is None:
             events, offset = events_from(log, offset)

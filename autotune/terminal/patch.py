@@ -40,6 +40,15 @@ def patch_lines(patch: Patch, file: Path, *, changed: bool) -> RenderableType:
     return Group(*place, *lines, as_text("write it into the script:"), as_text(f"    autotune patch {named}", "cyan"))
 
 
+def kept_lines(kept: Path, names: Sequence[str]) -> RenderableType:
+    """The diff of the result before, which is still applied to some files, and the command that reverts it."""
+    return Group(
+        labelled("kept", f"{kept}, the diff of the result before: it is still in {', '.join(names)}", "", "bold"),
+        as_text("undo it, once newer changes are undone:"),
+        as_text(f"    patch -R -p1 < {shlex.quote(kept.as_posix())}", "cyan"),
+    )
+
+
 def undone_lines(files: Sequence[EditedFile]) -> RenderableType:
     """The files whose changes were reverted."""
     return labelled("restored", ", ".join(edited.name for edited in files), "", "bold")

@@ -29,6 +29,7 @@ from autotune.sessions.crossing import (
     own_result,
     points_in_turn,
 )
+from autotune.stored import DeviceKind
 from tests.crosses import on_gpu
 from tests.factories import make_hardware, make_measurement, make_result
 from tests.processes import slowness
@@ -234,12 +235,25 @@ def test_configs_that_learn_in_different_ways_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "ranks", "on_one"), [(TINY, 1, True), (TINY, 2, False), (Script(("python", "train.py")), 1, False)]
+    ("target", "ranks", "there", "device", "on_one"),
+    [
+        (TINY, 1, "cuda", None, True),
+        (TINY, 1, "cpu", "cuda", True),
+        (TINY, 1, "cpu", None, False),
+        (TINY, 1, "cuda", "cpu", False),
+        (TINY, 2, "cuda", None, False),
+        (Script(("python", "train.py")), 1, "cuda", None, False),
+    ],
 )
-def test_gpus_are_hidden_from_one_rank_only(
-    target: str | Script, ranks: int, on_one: bool, monkeypatch: pytest.MonkeyPatch
+def test_gpus_are_hidden_from_one_rank_on_a_gpu_only(
+    target: str | Script,
+    ranks: int,
+    there: DeviceKind,
+    device: DeviceKind | None,
+    on_one: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Several ranks use all of them, and a script those that it asks for, as while it was tuned."""
+    """Several ranks use all of them, and a script those that it asks for, as while it was tuned; the CPU uses none."""
     told: list[bool] = []
 
     def opened(*_: Any, on_gpu: bool) -> None:
@@ -247,8 +261,10 @@ def test_gpus_are_hidden_from_one_rank_only(
         raise Interrupted("seen enough")
 
     monkeypatch.setattr(crossing, "opened", opened)
+    constraints = make_result().constraints.model_copy(update={"device": there})
+    source = result_of(THEIRS.replace(ranks=ranks), constraints=constraints)
     with pytest.raises(Interrupted):
-        cross_result(result_of(THEIRS.replace(ranks=ranks)), target, Budget(9.0), Progress())
+        cross_result(source, target, Budget(9.0), Progress(), device=device)
     assert told == [on_one]
 
 

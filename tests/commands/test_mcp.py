@@ -103,6 +103,7 @@ MISTAKES: tuple[tuple[str, dict[str, Any], list[str]], ...] = (
     ("run", {"model": TINY, "pin": {"num_worker": 1}}, ["--model", TINY, "--pin", "num_worker=1"]),
     ("run", {"command": ["no-such-program"]}, ["run", "--", "no-such-program"]),
     ("show", {"file": "nowhere.json"}, ["show", "nowhere.json"]),
+    ("show", {"file": ""}, ["show", ""]),
     ("check", {"file": "nowhere.json"}, ["check", "nowhere.json"]),
     ("probe", {"device": "tpu"}, ["probe", "--device", "tpu"]),
 )
@@ -263,6 +264,8 @@ def test_a_machine_is_probed_and_a_model_looked_at(tmp_path: Path) -> None:
 
     probe, look = served(tmp_path, use)
     assert probe.structured_content["cpu"]["budget"] >= 1
+    assert probe.structured_content["files_of_scripts"]["row"] in {"overlay", "landlock", "none"}
+    assert "your files: " in text_of(probe)
     assert not look.is_error, text_of(look)
     assert look.structured_content["choices"].keys() == {"num_workers"}
     assert look.structured_content["skipped"]["precision"]
@@ -339,6 +342,7 @@ def test_a_script_is_looked_at_and_tuned(tmp_path: Path) -> None:
     assert "batch_size" in look.structured_content["skipped"]
     assert not run.is_error, text_of(run)
     assert run.structured_content["status"] == "complete"
+    assert "diff: " in text_of(run)
     assert read_result(tmp_path / "script.json").workload.script is not None
 
 

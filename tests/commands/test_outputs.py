@@ -9,6 +9,7 @@ import pytest
 
 from autotune.doctor.examination import examine_quickly
 from autotune.doctor.findings import Examination
+from autotune.errors import ResultFileError
 from autotune.hardware import probe_host
 from autotune.report import write_report
 from autotune.results.cross_file import default_cross_path
@@ -64,6 +65,14 @@ def test_a_file_of_another_kind_is_never_replaced(arguments: list[str], folder: 
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
+def test_another_file_stays_where_a_partial_result_would_go(folder: Path) -> None:
+    """That result may be written at the end of hours."""
+    (folder / "result-partial.json").write_text(SOURCE)
+    done = run_inside(["train", "--out", "result.json", "--", "python3", "train.py"], folder)
+    assert (done.status, (folder / "result-partial.json").read_text()) == (2, SOURCE)
+    assert "result-partial.json is neither" in " ".join(done.err.split())
+
+
 @pytest.mark.parametrize(
     ("place", "words"),
     [("/dev/null", "--out: expected a new file"), (".", "is a folder"), ("a" * 300, "cannot be read: File name too")],
@@ -113,6 +122,36 @@ def test_a_result_and_all_beside_it_may_be_replaced(folder: Path) -> None:
     require_result_place(result)
     require_replaceable("--out", result, RESULT)
     require_replaceable("--out", folder / "result.html", PAGE)
+
+
+CROSS = ["cross", "result.json", "--model", "train:build"]
+
+
+def test_a_cross_measures_nothing_where_it_cannot_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option that names another folder is told at once."""
+    monkeypatch.setattr("autotune.sessions.crossing.cross_result", pytest.fail)
+    done = run_inside([*CROSS, "--out", "train.py/cross.json"], folder)
+    assert done.status == 2
+    assert "--out: expected a folder that can be written to" in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_cross_names_its_file_once_it_is_written(
+    is_full: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk hides no figure, and no file is named that is not there."""
+
+    def full(*_: object) -> None:
+        raise ResultFileError("the cross file could not be written")
+
+    monkeypatch.setattr("autotune.sessions.crossing.cross_result", lambda *_, **__: make_cross())
+    if is_full:
+        monkeypatch.setattr("autotune.results.files.write_document", full)
+    done = run_inside([*CROSS, "--out", "new.json"], folder)
+    told = " ".join(done.err.split())
+    assert "here it runs at 0.830×" in told
+    assert (done.status, "cross file: new.json, which" in told) == ((2, False) if is_full else (0, True))
+    assert (folder / "new.json").exists() is not is_full
 
 
 def test_an_examination_takes_only_the_place_of_one(folder: Path) -> None:

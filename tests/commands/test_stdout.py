@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -50,3 +51,17 @@ def test_a_reader_that_has_gone_is_told_nothing(tmp_path: Path) -> None:
     assert process.stderr is not None
     assert b"Traceback" not in process.stderr.read()
     process.wait(30)
+
+
+@pytest.mark.parametrize("command", ["show", "compare", "watch"])
+def test_an_encoding_without_these_characters_gets_their_numbers(command: str, tmp_path: Path) -> None:
+    """As in the locale C of many containers."""
+    write_document(make_result(), tmp_path / "a.json")
+    events = ({"event": "started", "command": "×", "host": "", "pid": 1}, {"event": "exited", "status": 0})
+    (tmp_path / "a.live.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", command, "a.json"], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}, capture_output=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\xd7" in done.stdout

@@ -153,10 +153,18 @@ def test_a_job_that_waits_for_too_long_is_cancelled(tmp_path: Path, monkeypatch:
 
 
 def test_without_slurm_the_engine_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is sent."""
+    """Before anything is sent or made."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="login node"):
         SlurmEngine(tmp_path / "jobs", local=False)
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    """With what names another; no full disk is taken for that behind stdout."""
+    (tmp_path / "jobs").write_text("")
+    with pytest.raises(UsageError, match=r"jobs/\w+ cannot be made: Not a directory; name another as folder"):
+        SlurmEngine(tmp_path / "jobs", local=True)
 
 
 def told_by_squeue(folder: Path, state: str) -> None:

@@ -126,6 +126,14 @@ def test_what_to_do_next_follows_from_the_proof() -> None:
     assert "To try more" not in shown(full_result(**doubtful, stopped_by="exhausted"))
 
 
+def test_a_training_is_continued_by_another_training() -> None:
+    """`autotune train` takes no budget, and resumes nothing."""
+    constraints = make_result().constraints.model_copy(update={"sampler": "none"})
+    text = shown(full_result(speedup=None, constraints=constraints, status="partial", stopped_by="interrupted"))
+    assert "repeat your command: its search begins anew" in text
+    assert "--resume" not in text
+
+
 def test_the_advice_to_search_longer_leaves_out_no_option() -> None:
     """A result does not hold all options of its command, so it prints what to add and no command to copy."""
     doubtful = {"speedup": Speedup(ratio=1.01, ci95=Interval(0.98, 1.04), pairs=4)}

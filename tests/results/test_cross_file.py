@@ -88,10 +88,17 @@ def test_fields_of_a_later_version_are_ignored_and_told(tmp_path: Path) -> None:
 
 
 def test_default_path_names_both_machines_and_the_workload() -> None:
-    """Under the folder of the machine where it was measured."""
+    """Under the folder of the machine where it was measured; the other one by its hardware and its host."""
     assert default_cross_path(make_cross()) == Path(
-        "results/intel-xeon-gold-6338-2-cpus/cross/train-build-cpu-from-nvidia-geforce-rtx-4070.json"
+        "results/intel-xeon-gold-6338-2-cpus/cross/"
+        "train-build-cpu-from-NVIDIA-GeForce-RTX-4070-2-CPUs-workstation-ab5e6ee6.json"
     )
+
+
+def test_configs_of_two_hosts_with_one_gpu_have_files_of_their_own() -> None:
+    """`compare` shows both."""
+    names = {default_cross_path(make_cross(on_gpu(hostname=host))) for host in ("node-1", "node.1", "node2")}
+    assert len(names) == 3
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from autotune.results import files
 from autotune.results.compare import compare
 from autotune.results.files import keep_document, parse_document, write_document
 from autotune.results.gather import Gathered
-from autotune.results.result import Result, Side, TrialRecord, read_result
+from autotune.results.result import Result, Side, TrialRecord, place_of_partial, read_result
 from autotune.terminal.comparison import comparison_table
 from autotune.terminal.console import hardware_table, result_table
 from tests.broken import json_values, leaves, with_value
@@ -62,6 +62,25 @@ def test_the_file_is_plain_json_that_names_its_schema(tmp_path: Path) -> None:
     data = json.loads(path.read_text(encoding="utf-8"), parse_constant=no_constant)
     assert data["schema"] == "autotune.result/2"
     assert data["best"]["measurement"]["final_loss"] is None
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (None, "tiny.json"),
+        ("", "tiny.json"),
+        (make_result(status="partial").model_dump_json(by_alias=True), "tiny.json"),
+        (make_result().model_dump_json(by_alias=True), "tiny-partial.json"),
+        ('{"schema": "autotune.result/3", "status": "complete"}', "tiny-partial.json"),
+    ],
+    ids=["none", "empty", "partial", "complete", "of a newer autotune"],
+)
+def test_a_partial_result_replaces_nothing_that_may_be_complete(content: str | None, name: str, tmp_path: Path) -> None:
+    """Nor what this version cannot read."""
+    path = tmp_path / "tiny.json"
+    if content is not None:
+        path.write_text(content)
+    assert place_of_partial(path) == tmp_path / name
 
 
 def test_a_new_result_replaces_the_old_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
 import stat
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from autotune.commands.patch import write_files
+from autotune.commands.patch import after_run, write_files
 from autotune.errors import UsageError
 from autotune.patching.diff import unified
 from autotune.patching.in_place import EditedFile
@@ -238,6 +240,50 @@ def test_a_half_applied_patch_is_not_taken_for_a_whole_one(
     assert (done.status, sentence in told(done)) == (status, True), done.err
     expected = before if words and not status else patched
     assert {name: Path(name).read_bytes() for name in before} == expected
+
+
+def run_and_patch(content: bytes, *, patching: bool, **best: Any) -> str:
+    """What ``autotune run --patch`` does and shows at its end, for a result of a script with this content."""
+    result, place = written(content, best), Path("result.json")
+    write_document(result, place)
+    lines, failure = after_run(result, place, patching=patching)
+    assert failure is None
+    console = Console(file=io.StringIO(), width=200)
+    console.print(lines)
+    return " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+
+
+def test_a_diff_that_is_still_applied_outlives_the_next_run() -> None:
+    """It gets another name, by which both changes can be reverted, the newest first."""
+    before = b"x = DataLoader(1, num_workers=0)\ny = SGD(1)\n"
+    assert "kept" not in run_and_patch(before, patching=False, num_workers=1)  # the next diff replaces it
+    assert "kept" not in run_and_patch(before, patching=True, num_workers=1)
+    between = Path("train.py").read_bytes()
+    told = run_and_patch(between, patching=True, optimizer_impl="fused")
+    assert "kept: result-1.diff, the diff of the result before: it is still in train.py" in told
+    assert "patch -R -p1 < result-1.diff" in told
+    assert b"fused=True" in Path("train.py").read_bytes()
+    assert patch("--reverse").status == 0
+    assert Path("train.py").read_bytes() == between
+    subprocess.run(["patch", "-R", "-p1", "-i", "result-1.diff"], check=True)
+    assert Path("train.py").read_bytes() == before
+
+
+def test_a_result_without_changes_keeps_a_diff_that_is_still_applied() -> None:
+    """The diff of the result before, which is reverted, is no diff of this one."""
+    run_and_patch(b"x = DataLoader(1, num_workers=0)\n", patching=True, num_workers=1)
+    told = run_and_patch(Path("train.py").read_bytes(), patching=False)
+    assert "kept: result-1.diff" in told
+    assert "there is none" in told
+    assert not Path("result.diff").exists()
+
+
+def test_a_diff_that_cannot_be_moved_is_told() -> None:
+    """The result is written all the same."""
+    Path("result.diff").mkdir()
+    assert "result.diff holds the diff of the result before, and cannot be moved" in run_and_patch(
+        b"x = DataLoader(1, num_workers=0)\n", patching=False, num_workers=1
+    )
 
 
 def test_all_files_stay_as_they_are_where_one_cannot_be_written() -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autotune.results.files import write_document
 from autotune.results.result import Result, read_result
+from tests.factories import make_result
 from tests.forked import Forked
 from tests.inside import run_inside
 from tests.processes import ROOT, Finished, heed_signals, run
@@ -201,6 +205,20 @@ def test_a_result_says_how_far_the_search_came(
     assert (reason or "") in (result.speedup_reason or "")
 
 
+@pytest.mark.parametrize(("former", "name"), [("complete", "result-partial.json"), ("partial", "result.json")])
+def test_a_training_that_ends_early_replaces_no_complete_result(
+    former: str, name: str, tmp_path: Path, seen: dict[str, Any]
+) -> None:
+    """The partial one is written beside it, and named."""
+    write_document(make_result(status=former), tmp_path / "result.json")
+    before = (tmp_path / "result.json").read_bytes()
+    told = train(tmp_path, EARLY.format(verdict="won"), seen=seen).err
+    is_kept = former == "complete"
+    assert ((tmp_path / "result.json").read_bytes() == before) is is_kept
+    assert ("result.json stays as it is" in told) is is_kept
+    assert (f"autotune launch {name} --" in told, read_result(tmp_path / name).status) == (True, "partial")
+
+
 def test_a_result_names_the_torch_of_the_script(tmp_path: Path, seen: dict[str, Any]) -> None:
     """With its build, as trainings note it; packages may name none, or be those of another interpreter."""
     source = {**seen["source"], "here": {**seen["source"]["here"], "torch": "2.9.0+cu126"}}
@@ -307,3 +325,29 @@ def test_an_interruption_reaches_the_script(tmp_path: Path) -> None:
     assert running.stdout.readline() == "ready\n"
     running.send_signal(signal.SIGINT)
     assert running.wait(20.0) == 4
+
+
+@pytest.mark.parametrize("first_line", ["", "#!/no/such/shell\n"], ids=["none", "no such shell"])
+def test_a_script_that_cannot_be_started_is_told(first_line: str, tmp_path: Path) -> None:
+    """A shell starts it all the same; the system needs to know the interpreter."""
+    (tmp_path / "train.sh").write_text(f"{first_line}exit 0\n")
+    (tmp_path / "train.sh").chmod(0o755)
+    done = run_inside(["train", "--", "./train.sh"], tmp_path)
+    assert (done.status, "error: the script cannot be started" in done.err) == (2, True)
+    assert "a first line such as #!/bin/sh, or its interpreter before it: -- sh train.sh" in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize("words", [["train"], ["launch", "result.json"]], ids=["train", "launch"])
+def test_a_training_without_a_temporary_folder_is_told(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the variable that helps."""
+
+    def full(*_: Any, **__: Any) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_document(make_result(), tmp_path / "result.json")
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    done = run_inside([*words, "--", sys.executable, "train.py"], tmp_path)
+    assert done.status == 2
+    assert "No space left on device); point TMPDIR at one" in " ".join(done.err.split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from autotune.results.live import Story
 from autotune.terminal.live import display, follow
+from tests.inside import run_inside
 
 FACTS = {"device": "cpu", "cpus": 2, "threads": 2, "loader": None, "step_seconds": 0.1, "wait_share": 0.5}
 EVENTS: list[dict[str, Any]] = [
@@ -63,3 +65,38 @@ def test_a_log_is_read_to_the_end_of_the_training(is_terminal: bool, tmp_path: P
     assert "1 m 00 s, 600 steps, ended with exit status 3" in shown
     assert "12.5 steps/s, 1.25× that of the first steps (claimed: 1.25×)" in shown
     assert ("interval so far" in shown) is is_terminal
+
+
+def test_lines_come_while_the_training_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes them into a file or a pipe sees them at once."""
+    log, console, shown = tmp_path / "result.live.jsonl", console_of(is_terminal=False), []
+    log.write_text("".join(f"{json.dumps(event)}\n" for event in EVENTS))
+
+    def ends(_: float) -> None:
+        shown.append(console.file.getvalue())  # type: ignore[attr-defined]
+        with log.open("a") as file:
+            file.write('{"event": "exited", "status": 0}\n')
+
+    monkeypatch.setattr(time, "sleep", ends)
+    follow(log, console)
+    assert "12.5 steps/s" in shown[1]
+
+
+@pytest.mark.parametrize("place", [".", "", "/", "nowhere"])
+def test_a_place_without_a_log_is_told(place: str, tmp_path: Path) -> None:
+    """A folder too, whose name has no ending to replace."""
+    done = run_inside(["watch", place], tmp_path)
+    assert (done.status, done.err.startswith("error: expected the log of a training at ")) == (2, True)
+
+
+def test_figures_that_are_none_are_skipped() -> None:
+    """A log may come from anywhere."""
+    story, console = Story(), console_of(is_terminal=False)
+    for line in (
+        '{"event": "pace", "steps": Infinity}',
+        '{"event": "pace", "t": Infinity}',
+        '{"event": "pace", "t": NaN}',
+    ):
+        story.add(json.loads(line))
+    console.print(display(story))
+    assert (story.seconds, story.steps) == (0.0, 0)
