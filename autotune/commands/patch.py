@@ -54,7 +54,7 @@ def patch(
     if dry_run:
         _print_diff(changes.files)
     elif changes.files:
-        for lines in set_aside(file):
+        for lines in set_aside(result, file):
             console.print(lines)
         write_diff(changes, file)  # --reverse needs it
         write_files(changes.files)
@@ -77,7 +77,7 @@ def after_run(result: Result, place: Path, *, patching: bool) -> tuple[Renderabl
         return None, None
     kept: list[RenderableType] = []
     try:
-        kept = set_aside(place)
+        kept = set_aside(result, place)
         patch = patch_of(result, place) if result.changed_knobs else Patch()
         if patch.files:
             write_diff(patch, place)
@@ -92,8 +92,8 @@ def after_run(result: Result, place: Path, *, patching: bool) -> tuple[Renderabl
     return Group(*kept, lines), failure if patching else None
 
 
-def set_aside(place: Path) -> list[RenderableType]:
-    """Removes the diff of the result that another one replaces; renames it if it is still applied to the script.
+def set_aside(result: Result, place: Path) -> list[RenderableType]:
+    """Removes the diff of the result that another one replaces; renames one that is still applied, or is none of ours.
 
     Returns:
         The output about a renamed diff.
@@ -101,14 +101,15 @@ def set_aside(place: Path) -> list[RenderableType]:
     Raises:
         UsageError: It cannot be removed or renamed.
     """
-    from autotune.patching.patch import in_effect
+    from autotune.patching.patch import in_effect, is_of
     from autotune.terminal.patch import kept_lines
 
     path = place.with_suffix(".diff")
     if path == place or not path.exists():
         return []
     try:
-        if not (names := in_effect(path.read_bytes())):
+        names = in_effect(diff := path.read_bytes())
+        if not names and is_of(diff, result):
             path.unlink()
             return []
         free = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(1))

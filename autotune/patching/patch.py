@@ -110,6 +110,12 @@ def in_effect(diff: bytes) -> list[str]:
     return names
 
 
+def is_of(diff: bytes, result: Result) -> bool:
+    """Whether a diff may be of a result's script: it changes files of it, and no others."""
+    script, names = result.workload.script, {*names_in(diff)}
+    return script is not None and bool(names) and names <= script.source.files.keys()
+
+
 def undone(result: Result, path: Path, diff: bytes, *, reverse: bool) -> tuple[EditedFile, ...]:
     """The files of a diff, as they were before it was applied; empty if it was not.
 

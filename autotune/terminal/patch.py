@@ -41,7 +41,11 @@ def patch_lines(patch: Patch, file: Path, *, changed: bool) -> RenderableType:
 
 
 def kept_lines(kept: Path, names: Sequence[str]) -> RenderableType:
-    """The diff of the result before, which is still applied to some files, and the command that reverts it."""
+    """A diff beside the result that got another name: one of others, or one that is still applied to some files."""
+    if not names:
+        return labelled(
+            "kept", f"{kept}, a diff of something else, which had the name of this result's diff", "", "bold"
+        )
     return Group(
         labelled("kept", f"{kept}, the diff of the result before: it is still in {', '.join(names)}", "", "bold"),
         as_text("undo it, once newer changes are undone:"),

@@ -269,6 +269,14 @@ def test_a_diff_that_is_still_applied_outlives_the_next_run() -> None:
     assert Path("train.py").read_bytes() == before
 
 
+def test_a_diff_of_something_else_is_kept() -> None:
+    """It only has the name that this result's diff gets."""
+    Path("result.diff").write_bytes(b"--- a/mine.py\n+++ b/mine.py\n@@ -1 +1 @@\n-1\n+2\n")
+    told = run_and_patch(b"x = DataLoader(1, num_workers=0)\n", patching=False, num_workers=1)
+    assert "kept: result-1.diff, a diff of something else" in told
+    assert b"mine.py" in Path("result-1.diff").read_bytes()
+
+
 def test_a_result_without_changes_keeps_a_diff_that_is_still_applied() -> None:
     """The diff of the result before, which is reverted, is no diff of this one."""
     run_and_patch(b"x = DataLoader(1, num_workers=0)\n", patching=True, num_workers=1)
