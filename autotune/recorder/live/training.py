@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from ...timing.clock import clock_of
 from ...timing.loop import described, has_sparse_gradients, implementations
@@ -883,8 +883,8 @@ def why_not(loader: DataLoader[Any]) -> str | None:
         return "torch's default device is not the CPU"
     if not getattr(loader, "in_order", True):
         return "the script asks for batches out of order"
-    if any(type(part).__module__.partition(".")[0] not in KNOWN_SAMPLERS for part in _samplers(loader)):
-        return "the script's own sampler may look at what was trained, or draw random numbers beside it"
+    if any(map(_looks_around, _samplers(loader))):
+        return "the sampler may look at what was trained, or draw random numbers beside it"
     return None
 
 
@@ -926,6 +926,16 @@ def _samplers(loader: DataLoader[Any]) -> Sequence[Any]:
     """The sampler of a loader, and that of batches."""
     parts = [loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.sampler]
     return [part for part in parts if part is not None]
+
+
+def _looks_around(sampler: Any) -> bool:
+    """Whether it is the script's own, or draws more than once in a pass from a generator of the script's."""
+    draws_again = (
+        isinstance(sampler, RandomSampler)
+        and sampler.generator is not None
+        and (sampler.replacement or sampler.num_samples > len(sampler.data_source))
+    )
+    return draws_again or type(sampler).__module__.partition(".")[0] not in KNOWN_SAMPLERS
 
 
 @contextlib.contextmanager
