@@ -232,6 +232,8 @@ class LiveTraining:
         for former in _active:  # frameworks' callbacks begin anew with each fit
             former.end()
             self._lasting = former._lasting  # workers that persist live on, and so does what they were drawn by
+            for pools in self._lasting.values():
+                pools.passing = None  # it reports to the former one
         _active[:] = [self]
         self._ends = [
             hooks.on_iterate(self._on_iterate),
@@ -267,11 +269,6 @@ class LiveTraining:
         if (why := why_not(loader)) is not None:
             self._unfit.setdefault(key, why)
             return None
-        if (other := self._pass) is not None and loader_key(other.loader) == key:
-            self.left["num_workers"] = "several passes through the loader are read at once, or some are left early"
-            self.give_up(self.left["num_workers"])
-            if loader not in self._lasting:  # else torch would draw a seed for new workers
-                return None
         pools = self._lasting.setdefault(loader, Pools()) if loader.persistent_workers else Pools()
         if loader._iterator is None:  # that of workers which persist; scripts set it to None to start them again
             pools.end()
@@ -281,20 +278,27 @@ class LiveTraining:
         # Workers of ours may be dead: with the first batch, others take their place.
         lazily = not loader.num_workers or not pool.is_own
         began = perf_counter()
-        passing = Pass(
-            loader,
-            order,
-            pools,
-            pool,
-            lazily=lazily,
-            draws=functools.partial(self._draw, key),
-            drawn=self._on_batch,
-            failed=self._on_failed,
-            ended=self._on_ended,
-        )
+        other = self._pass
+        passing = pools.passing() if pools.passing is not None else None
+        if passing is not None:
+            passing.begin(order, pool, lazily=lazily)
+        else:
+            passing = Pass(
+                loader,
+                order,
+                pools,
+                pool,
+                lazily=lazily,
+                draws=functools.partial(self._draw, key),
+                drawn=self._on_batch,
+                failed=self._on_failed,
+                ended=self._on_ended,
+            )
+        if other is not None and other is not passing and loader_key(other.loader) == key:
+            other.is_superseded = True
         pool.start_seconds = pool.start_seconds or perf_counter() - began
         if loader.persistent_workers:
-            loader._iterator = pool.batches
+            loader._iterator, pools.passing = pool.batches, weakref.ref(passing)
         if feeds:
             self._current = weakref.ref(passing)
         return passing
@@ -311,7 +315,9 @@ class LiveTraining:
         return self._known_optimizer() if self._known_optimizer is not None else None
 
     @harmless
-    def _draw(self, key: str) -> None:
+    def _draw(self, key: str, passing: Pass) -> None:
+        if passing.is_superseded and self._phase != "over":
+            self._leave_loader(passing)
         if self._phase == "warms up":
             self._drawn.add(key)
             self._draws += 1
@@ -321,6 +327,14 @@ class LiveTraining:
             # The first batch draws what the order is shuffled by.
             elif self._draws < LOOKED_AT and self._pass is not None and self._pass.count:
                 self._reading.before()
+
+    def _leave_loader(self, passing: Pass) -> None:
+        """Tries no other setting of the loader from here on: a pass is read beside a later one."""
+        why = "several passes through the loader are read at once"
+        passing.go_on_with(self._pool_for(self._incumbent, passing.loader, passing.pools))
+        self.left |= dict.fromkeys(("num_workers", "prefetch_factor", "pin_memory"), why)
+        if (race := self._race) is not None and race.candidate.of_loader != self._incumbent.of_loader:
+            race.failure = why
 
     def _on_batch(self, batch: Any, seconds: float) -> None:
         self._waited += seconds
@@ -514,7 +528,7 @@ class LiveTraining:
         candidates = self._adviser.answer()
         if candidates is None:
             return
-        self._candidates.extend(one for one in candidates if not self.left.keys() & one["knobs"].keys())
+        self._candidates.extend(candidates)
         self._phase, self._searched_from = "races", (self._steps, self._trained)
         self._next_race()
 
@@ -527,6 +541,8 @@ class LiveTraining:
             words = self._candidates.popleft()
             candidate = self._incumbent.with_changes(words)
             if candidate.knobs == self._incumbent.knobs or not self._means_something(candidate):
+                continue
+            if self.left.keys() & words["knobs"].keys():
                 continue
             race = _Race(words, candidate, Evidence(self._spread))
             if (why := self._no_room(candidate)) is not None:
