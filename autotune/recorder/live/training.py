@@ -2,7 +2,8 @@
 
 Settings change where an optimizer has just stepped. A block is some steps, after others that lead in until the loader's
 queue is as in training. Blocks of both sides alternate; neighbours make a pair. Steps that hold something else, an
-evaluation or the end of an epoch, are no part of a block. Whatever goes wrong here ends the search, never the training.
+evaluation or the end of an epoch, are no part of a block, unless each step holds it. Whatever goes wrong here ends the
+search, never the training.
 """
 
 from __future__ import annotations
@@ -220,7 +221,9 @@ class LiveTraining:
         self._block_steps = FEWEST_STEPS
         self._usual = 0.0  # seconds of a step of the script's own setting
         self._last: float | None = None
-        self._interrupted = True
+        self._interruptions: set[str] = set()  # what else lay in this step so far: "pass", "mode"
+        self._recent: deque[set[str]] = deque(maxlen=WARM_STEPS)  # the same, of the last steps
+        self._recurring: set[str] = set()  # what lies in each step is part of it
         self._began = perf_counter()
         self._due, self._paced = math.inf, (0, 0.0, 0.0)
         self._searched_from = (0, 0.0)
@@ -247,7 +250,7 @@ class LiveTraining:
     # What the script does.
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
-        self._interrupted = True
+        self._interruptions.add("pass")
         # Torch would reset an iterator of ours that persists, whose order is that of its last pass.
         is_ours = torch.is_grad_enabled() or loader in self._lasting
         if not is_ours or os.getpid() != self._process:
@@ -352,7 +355,7 @@ class LiveTraining:
 
     @harmless
     def _on_ended(self, passing: Pass) -> None:
-        self._interrupted = True
+        self._interruptions.add("pass")
         if not passing.loader.persistent_workers:
             passing.pools.end()
         elif self._phase == "over" and loader_key(passing.loader) == self._key:
@@ -360,7 +363,7 @@ class LiveTraining:
 
     def _on_mode(self, module: Any, training: bool) -> None:
         if module.training and not training:
-            self._interrupted = True
+            self._interruptions.add("mode")
 
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         if self._is_compiling():  # a compiled step would be compiled again for each count
@@ -411,7 +414,13 @@ class LiveTraining:
     def _count(self, now: float) -> float | None:
         """Seconds of the step that has ended; None where something else lay in it."""
         last, self._last = self._last, now
-        ordinary, self._interrupted = not self._interrupted and last is not None, False
+        interruptions, self._interruptions = self._interruptions - self._recurring, set()
+        if self._phase == "warms up":
+            self._recent.append(interruptions)
+            if len(self._recent) == WARM_STEPS and all(self._recent):  # else the search would never begin
+                self._recurring |= set.intersection(*self._recent) or set.union(*self._recent)
+                self._recent.clear()
+        ordinary = not interruptions and last is not None
         seconds = now - last if last is not None else 0.0
         if ordinary:
             self._trained += seconds
@@ -452,10 +461,11 @@ class LiveTraining:
     def _choose_loader(self) -> None:
         """The one loader that feeds training, if there is one."""
         feeding = [key for key, steps in self._keys.items() if steps > WARM_STEPS // 2]
-        if len(feeding) != 1 or self._pass is None or loader_key(self._pass.loader) != feeding[0]:
+        if "num_workers" in self.left or "pass" in self._recurring:
+            self.left.setdefault("num_workers", "each step begins a pass through a loader")
+        elif len(feeding) != 1 or self._pass is None or loader_key(self._pass.loader) != feeding[0]:
             none = next(iter(self._unfit.values()), "no loader was seen to feed training")
-            why = "several loaders feed training" if len(feeding) > 1 else none
-            self.left.setdefault("num_workers", why)
+            self.left["num_workers"] = "several loaders feed training" if len(feeding) > 1 else none
         elif self._draw_thread != self._thread:
             self.left["num_workers"] = "a thread of the script draws batches ahead of training"
         else:
