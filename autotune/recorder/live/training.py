@@ -371,19 +371,11 @@ class LiveTraining:
         now = perf_counter()
         if self._phase == "over":
             if optimizer is self._optimizer:
-                self._steps, self._others = self._steps + 1, 0
+                self._steps += 1
                 if self._count(now) is not None:
                     self._ledger.count_saved(1, self._usual, self._gain)
-            else:
-                self._note_other()
             return
         self._advance(optimizer, now)
-
-    def _note_other(self) -> None:
-        """Another optimizer has stepped: after many in a row, what was tuned is taken to be gone."""
-        self._others += 1
-        if self._others > MOST_OTHERS:
-            self.give_up("another optimizer steps now")
 
     @harmless
     def _advance(self, optimizer: Optimizer, now: float) -> None:
@@ -391,8 +383,11 @@ class LiveTraining:
         if self._known_optimizer is None:
             self._take(optimizer)
         elif optimizer is not self._optimizer:
-            self.left["optimizer_impl"] = "several optimizers step in turn"
-            self._note_other()
+            if self._phase == "warms up":
+                self.left["optimizer_impl"] = "several optimizers step in turn"
+            self._others += 1
+            if self._others > MOST_OTHERS:
+                self._finish("another optimizer steps now")
             return
         self._others = 0
         self._steps += 1
