@@ -887,6 +887,10 @@ class LiveTraining:
 
     def _at_exit(self) -> None:
         if os.getpid() == self._process and self._steps:
+            if self._phase == "warms up":
+                steps = f"{self._steps} step{'s' if self._steps > 1 else ''}"
+                why = f"the training ended after {steps}, before other settings could be tried"
+                self._tell_end("over", won={}, paid=False, why=why, left=self.left)
             self._tell_end("ended", won=dict(self._incumbent.knobs))
 
     def _tell_end(self, event: str, **content: Any) -> None:
