@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import inspect
 import math
 import os
 import shutil
@@ -519,9 +520,9 @@ class LiveTraining:
             self.left["optimizer_impl"] = "the optimizer is not one of torch's own"
             return []
         forms = implementations(optimizer)
-        if self._unfused is not None and "fused" in forms:
+        if "fused" in forms and (why := self._unfused or why_fused_fails(optimizer)) is not None:
             forms.remove("fused")
-            self.left.setdefault("optimizer_impl", self._unfused) if not forms else None
+            self.left.setdefault("optimizer_impl", why) if not forms else None
         return forms
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
@@ -944,6 +945,20 @@ def why_not_fused(optimizer: Optimizer) -> str | None:
         and {"lightning", "lightning_fabric", "pytorch_lightning"} & {*sys.modules}
     ):
         return "Lightning refuses to clip gradients for a fused optimizer under a GradScaler"
+    return None
+
+
+def why_fused_fails(optimizer: Optimizer) -> str | None:
+    """Why torch's fused form cannot step here, though torch declares it; tried on weights of one element."""
+    kind: Any = type(optimizer)
+    for device, dtype in {(weight.device, weight.dtype) for weight in weights_of(optimizer)}:
+        weight = torch.zeros(1, device=device, dtype=dtype, requires_grad=True)
+        weight.grad = torch.zeros_like(weight)
+        try:
+            with torch.no_grad():  # the step itself, without the hooks that torch and we put around it
+                inspect.unwrap(kind.step)(kind([weight], lr=1e-3, fused=True))
+        except Exception as error:  # noqa: BLE001 - whatever a kernel that is missing raises
+            return f"its fused form fails here ({type(error).__name__}: {error})"
     return None
 
 
