@@ -229,6 +229,16 @@ def test_a_result_names_the_torch_of_the_script(tmp_path: Path, seen: dict[str, 
 
 UNSEEN = "told = Told()\ntold.candidates()\nprint('trained')\nsys.exit(3)\n"
 OTHERS = "print(bool(Told().candidates()), Told(pid=1).candidates(), Told(pid=2).candidates())\n"
+SHORT = """
+import torch
+weight = torch.zeros(1, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3):
+    weight.sum().backward()
+    optimizer.step()
+print("trained")
+"""
+ENDED = "the training ended after 3 steps, before other settings could be tried"
 SAYS_WRONG = "told = Told(threads='many')\nprint(told.lines.readline())\n"
 
 
@@ -236,6 +246,7 @@ SAYS_WRONG = "told = Told(threads='many')\nprint(told.lines.readline())\n"
     ("body", "status", "out", "err"),
     [
         pytest.param(UNSEEN, 3, "trained", "no result is written: the script ended before autotune", id="unseen"),
+        pytest.param(SHORT, 0, "trained", ENDED, id="short"),
         pytest.param("print('done')", 0, "done", "autotune saw no training loop", id="no training"),
         pytest.param(OTHERS, 0, "True [] []", "several processes train: autotune tunes the first one", id="several"),
         pytest.param(SAYS_WRONG, 0, "b''", "tuning has failed, training goes on (ValidationError", id="fault"),

@@ -213,7 +213,13 @@ class Pool:
 
 
 class Pools(dict[Changed, Pool]):
-    """The pools for one of the script's loaders. The key is what a pool changes."""
+    """The pools for one of the script's loaders. The key is what a pool changes.
+
+    Attributes:
+        passing: The last pass, where workers persist; the next one is the same object, as torch's iterator is.
+    """
+
+    passing: weakref.ref[Pass] | None = None
 
     def end(self) -> None:
         """Ends all workers."""
@@ -231,7 +237,7 @@ class Pass(Batches):
         pools: The pools for its loader. Where workers persist, the next pass gets them too.
         pool: The pool that it begins with.
         lazily: Whether the pool is opened with the first batch, as the script's own loader without workers begins.
-        draws: Called before a batch is drawn.
+        draws: Called with this pass before a batch is drawn.
         drawn: Called with each batch, and the seconds that it was waited for.
         failed: Called with this pass and why its pool, which is not the script's own, has failed; returns the pool that
             feeds the rest.
@@ -241,6 +247,7 @@ class Pass(Batches):
         pool: That hands out batches now.
         count: Batches so far.
         is_over: Whether there are no more, or reading has failed.
+        is_superseded: Whether another pass through the loader has begun before the end of this one.
     """
 
     def __init__(
@@ -251,20 +258,25 @@ class Pass(Batches):
         pool: Pool,
         *,
         lazily: bool,
-        draws: Callable[[], None],
+        draws: Callable[[Pass], None],
         drawn: Callable[[Any, float], None],
         failed: Callable[[Pass, Exception], Pool],
         ended: Callable[[Pass], None],
     ) -> None:
         self.loader = loader
-        self.order = order
         self.pools = pools
+        self._draws, self._drawn, self._failed, self._ended = draws, drawn, failed, ended
+        self.begin(order, pool, lazily=lazily)
+
+    def begin(self, order: Indices, pool: Pool, *, lazily: bool) -> None:
+        """Begins, or begins again with other indices."""
+        self.order = order
         self.pool = pool
         self.count = 0
         self.is_over = False
+        self.is_superseded = False
         self._next: Pool | None = None
         self._is_opened = not lazily
-        self._draws, self._drawn, self._failed, self._ended = draws, drawn, failed, ended
         if not lazily:
             pool.open(order)
 
@@ -297,7 +309,7 @@ class Pass(Batches):
     def __next__(self) -> Any:
         if self.is_over:
             raise StopIteration
-        self._draws()
+        self._draws(self)
         began = perf_counter()
         self.order.ask()
         try:

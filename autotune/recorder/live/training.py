@@ -2,7 +2,8 @@
 
 Settings change where an optimizer has just stepped. A block is some steps, after others that lead in until the loader's
 queue is as in training. Blocks of both sides alternate; neighbours make a pair. Steps that hold something else, an
-evaluation or the end of an epoch, are no part of a block. Whatever goes wrong here ends the search, never the training.
+evaluation or the end of an epoch, are no part of a block, unless each step holds it. Whatever goes wrong here ends the
+search, never the training.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import inspect
 import math
 import os
 import shutil
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from ...timing.clock import clock_of
 from ...timing.loop import described, has_sparse_gradients, implementations
@@ -220,7 +222,9 @@ class LiveTraining:
         self._block_steps = FEWEST_STEPS
         self._usual = 0.0  # seconds of a step of the script's own setting
         self._last: float | None = None
-        self._interrupted = True
+        self._interruptions: set[str] = set()  # what else lay in this step so far: "pass", "mode"
+        self._recent: deque[set[str]] = deque(maxlen=WARM_STEPS)  # the same, of the last steps
+        self._recurring: set[str] = set()  # what lies in each step is part of it
         self._began = perf_counter()
         self._due, self._paced = math.inf, (0, 0.0, 0.0)
         self._searched_from = (0, 0.0)
@@ -232,6 +236,8 @@ class LiveTraining:
         for former in _active:  # frameworks' callbacks begin anew with each fit
             former.end()
             self._lasting = former._lasting  # workers that persist live on, and so does what they were drawn by
+            for pools in self._lasting.values():
+                pools.passing = None  # it reports to the former one
         _active[:] = [self]
         self._ends = [
             hooks.on_iterate(self._on_iterate),
@@ -245,7 +251,7 @@ class LiveTraining:
     # What the script does.
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
-        self._interrupted = True
+        self._interruptions.add("pass")
         # Torch would reset an iterator of ours that persists, whose order is that of its last pass.
         is_ours = torch.is_grad_enabled() or loader in self._lasting
         if not is_ours or os.getpid() != self._process:
@@ -267,11 +273,6 @@ class LiveTraining:
         if (why := why_not(loader)) is not None:
             self._unfit.setdefault(key, why)
             return None
-        if (other := self._pass) is not None and loader_key(other.loader) == key:
-            self.left["num_workers"] = "several passes through the loader are read at once, or some are left early"
-            self.give_up(self.left["num_workers"])
-            if loader not in self._lasting:  # else torch would draw a seed for new workers
-                return None
         pools = self._lasting.setdefault(loader, Pools()) if loader.persistent_workers else Pools()
         if loader._iterator is None:  # that of workers which persist; scripts set it to None to start them again
             pools.end()
@@ -281,20 +282,27 @@ class LiveTraining:
         # Workers of ours may be dead: with the first batch, others take their place.
         lazily = not loader.num_workers or not pool.is_own
         began = perf_counter()
-        passing = Pass(
-            loader,
-            order,
-            pools,
-            pool,
-            lazily=lazily,
-            draws=functools.partial(self._draw, key),
-            drawn=self._on_batch,
-            failed=self._on_failed,
-            ended=self._on_ended,
-        )
+        other = self._pass
+        passing = pools.passing() if pools.passing is not None else None
+        if passing is not None:
+            passing.begin(order, pool, lazily=lazily)
+        else:
+            passing = Pass(
+                loader,
+                order,
+                pools,
+                pool,
+                lazily=lazily,
+                draws=functools.partial(self._draw, key),
+                drawn=self._on_batch,
+                failed=self._on_failed,
+                ended=self._on_ended,
+            )
+        if other is not None and other is not passing and loader_key(other.loader) == key:
+            other.is_superseded = True
         pool.start_seconds = pool.start_seconds or perf_counter() - began
         if loader.persistent_workers:
-            loader._iterator = pool.batches
+            loader._iterator, pools.passing = pool.batches, weakref.ref(passing)
         if feeds:
             self._current = weakref.ref(passing)
         return passing
@@ -311,7 +319,9 @@ class LiveTraining:
         return self._known_optimizer() if self._known_optimizer is not None else None
 
     @harmless
-    def _draw(self, key: str) -> None:
+    def _draw(self, key: str, passing: Pass) -> None:
+        if passing.is_superseded and self._phase != "over":
+            self._leave_loader(passing)
         if self._phase == "warms up":
             self._drawn.add(key)
             self._draws += 1
@@ -321,6 +331,14 @@ class LiveTraining:
             # The first batch draws what the order is shuffled by.
             elif self._draws < LOOKED_AT and self._pass is not None and self._pass.count:
                 self._reading.before()
+
+    def _leave_loader(self, passing: Pass) -> None:
+        """Tries no other setting of the loader from here on: a pass is read beside a later one."""
+        why = "several passes through the loader are read at once"
+        passing.go_on_with(self._pool_for(self._incumbent, passing.loader, passing.pools))
+        self.left |= dict.fromkeys(("num_workers", "prefetch_factor", "pin_memory"), why)
+        if (race := self._race) is not None and race.candidate.of_loader != self._incumbent.of_loader:
+            race.failure = why
 
     def _on_batch(self, batch: Any, seconds: float) -> None:
         self._waited += seconds
@@ -338,7 +356,7 @@ class LiveTraining:
 
     @harmless
     def _on_ended(self, passing: Pass) -> None:
-        self._interrupted = True
+        self._interruptions.add("pass")
         if not passing.loader.persistent_workers:
             passing.pools.end()
         elif self._phase == "over" and loader_key(passing.loader) == self._key:
@@ -346,7 +364,7 @@ class LiveTraining:
 
     def _on_mode(self, module: Any, training: bool) -> None:
         if module.training and not training:
-            self._interrupted = True
+            self._interruptions.add("mode")
 
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         if self._is_compiling():  # a compiled step would be compiled again for each count
@@ -354,19 +372,11 @@ class LiveTraining:
         now = perf_counter()
         if self._phase == "over":
             if optimizer is self._optimizer:
-                self._steps, self._others = self._steps + 1, 0
+                self._steps += 1
                 if self._count(now) is not None:
                     self._ledger.count_saved(1, self._usual, self._gain)
-            else:
-                self._note_other()
             return
         self._advance(optimizer, now)
-
-    def _note_other(self) -> None:
-        """Another optimizer has stepped: after many in a row, what was tuned is taken to be gone."""
-        self._others += 1
-        if self._others > MOST_OTHERS:
-            self.give_up("another optimizer steps now")
 
     @harmless
     def _advance(self, optimizer: Optimizer, now: float) -> None:
@@ -374,8 +384,11 @@ class LiveTraining:
         if self._known_optimizer is None:
             self._take(optimizer)
         elif optimizer is not self._optimizer:
-            self.left["optimizer_impl"] = "several optimizers step in turn"
-            self._note_other()
+            if self._phase == "warms up":
+                self.left["optimizer_impl"] = "several optimizers step in turn"
+            self._others += 1
+            if self._others > MOST_OTHERS:
+                self._finish("another optimizer steps now")
             return
         self._others = 0
         self._steps += 1
@@ -397,7 +410,13 @@ class LiveTraining:
     def _count(self, now: float) -> float | None:
         """Seconds of the step that has ended; None where something else lay in it."""
         last, self._last = self._last, now
-        ordinary, self._interrupted = not self._interrupted and last is not None, False
+        interruptions, self._interruptions = self._interruptions - self._recurring, set()
+        if self._phase == "warms up":
+            self._recent.append(interruptions)
+            if len(self._recent) == WARM_STEPS and all(self._recent):  # else the search would never begin
+                self._recurring |= set.intersection(*self._recent) or set.union(*self._recent)
+                self._recent.clear()
+        ordinary = not interruptions and last is not None
         seconds = now - last if last is not None else 0.0
         if ordinary:
             self._trained += seconds
@@ -438,10 +457,11 @@ class LiveTraining:
     def _choose_loader(self) -> None:
         """The one loader that feeds training, if there is one."""
         feeding = [key for key, steps in self._keys.items() if steps > WARM_STEPS // 2]
-        if len(feeding) != 1 or self._pass is None or loader_key(self._pass.loader) != feeding[0]:
+        if "num_workers" in self.left or "pass" in self._recurring:
+            self.left.setdefault("num_workers", "each step begins a pass through a loader")
+        elif len(feeding) != 1 or self._pass is None or loader_key(self._pass.loader) != feeding[0]:
             none = next(iter(self._unfit.values()), "no loader was seen to feed training")
-            why = "several loaders feed training" if len(feeding) > 1 else none
-            self.left.setdefault("num_workers", why)
+            self.left["num_workers"] = "several loaders feed training" if len(feeding) > 1 else none
         elif self._draw_thread != self._thread:
             self.left["num_workers"] = "a thread of the script draws batches ahead of training"
         else:
@@ -501,9 +521,9 @@ class LiveTraining:
             self.left["optimizer_impl"] = "the optimizer is not one of torch's own"
             return []
         forms = implementations(optimizer)
-        if self._unfused is not None and "fused" in forms:
+        if "fused" in forms and (why := self._unfused or why_fused_fails(optimizer)) is not None:
             forms.remove("fused")
-            self.left.setdefault("optimizer_impl", self._unfused) if not forms else None
+            self.left.setdefault("optimizer_impl", why) if not forms else None
         return forms
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
@@ -515,7 +535,7 @@ class LiveTraining:
         candidates = self._adviser.answer()
         if candidates is None:
             return
-        self._candidates.extend(one for one in candidates if not self.left.keys() & one["knobs"].keys())
+        self._candidates.extend(candidates)
         self._phase, self._searched_from = "races", (self._steps, self._trained)
         self._next_race()
 
@@ -528,6 +548,8 @@ class LiveTraining:
             words = self._candidates.popleft()
             candidate = self._incumbent.with_changes(words)
             if candidate.knobs == self._incumbent.knobs or not self._means_something(candidate):
+                continue
+            if self.left.keys() & words["knobs"].keys():
                 continue
             race = _Race(words, candidate, Evidence(self._spread))
             if (why := self._no_room(candidate)) is not None:
@@ -867,6 +889,10 @@ class LiveTraining:
 
     def _at_exit(self) -> None:
         if os.getpid() == self._process and self._steps:
+            if self._phase == "warms up":
+                steps = f"{self._steps} step{'s' if self._steps > 1 else ''}"
+                why = f"the training ended after {steps}, before other settings could be tried"
+                self._tell_end("over", won={}, paid=False, why=why, left=self.left)
             self._tell_end("ended", won=dict(self._incumbent.knobs))
 
     def _tell_end(self, event: str, **content: Any) -> None:
@@ -884,8 +910,8 @@ def why_not(loader: DataLoader[Any]) -> str | None:
         return "torch's default device is not the CPU"
     if not getattr(loader, "in_order", True):
         return "the script asks for batches out of order"
-    if any(type(part).__module__.partition(".")[0] not in KNOWN_SAMPLERS for part in _samplers(loader)):
-        return "the script's own sampler may look at what was trained, or draw random numbers beside it"
+    if any(map(_looks_around, _samplers(loader))):
+        return "the sampler may look at what was trained, or draw random numbers beside it"
     return None
 
 
@@ -923,10 +949,34 @@ def why_not_fused(optimizer: Optimizer) -> str | None:
     return None
 
 
+def why_fused_fails(optimizer: Optimizer) -> str | None:
+    """Why torch's fused form cannot step here, though torch declares it; tried on weights of one element."""
+    kind: Any = type(optimizer)
+    for device, dtype in {(weight.device, weight.dtype) for weight in weights_of(optimizer)}:
+        weight = torch.zeros(1, device=device, dtype=dtype, requires_grad=True)
+        weight.grad = torch.zeros_like(weight)
+        try:
+            with torch.no_grad():  # the step itself, without the hooks that torch and we put around it
+                inspect.unwrap(kind.step)(kind([weight], lr=1e-3, fused=True))
+        except Exception as error:  # noqa: BLE001 - whatever a kernel that is missing raises
+            return f"its fused form fails here ({type(error).__name__}: {error})"
+    return None
+
+
 def _samplers(loader: DataLoader[Any]) -> Sequence[Any]:
     """The sampler of a loader, and that of batches."""
     parts = [loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.sampler]
     return [part for part in parts if part is not None]
+
+
+def _looks_around(sampler: Any) -> bool:
+    """Whether it is the script's own, or draws more than once in a pass from a generator of the script's."""
+    draws_again = (
+        isinstance(sampler, RandomSampler)
+        and sampler.generator is not None
+        and (sampler.replacement or sampler.num_samples > len(sampler.data_source))
+    )
+    return draws_again or type(sampler).__module__.partition(".")[0] not in KNOWN_SAMPLERS
 
 
 @contextlib.contextmanager

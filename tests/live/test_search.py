@@ -1,0 +1,234 @@
+"""The search inside a training: when it begins, what it leaves alone, and how it ends."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler
+
+from autotune.recorder.live import training
+from tests.live.loops import OF_LOADER, OTHERS, Advice, Alternating, Numbers, candidate
+
+_, FOREACH, ONE_THREAD = OTHERS
+WORKERS = {"no workers": {}, "workers": {"num_workers": 1}, "persist": {"num_workers": 1, "persistent_workers": True}}
+Tuned = Callable[..., tuple[training.LiveTraining, Advice]]
+Ids = list[list[int]]
+
+
+class FirstWins(Alternating):
+    """The first candidate wins, and no other one is ever decided."""
+
+    first: training.Evidence | None = None
+
+    @property
+    def verdict(self) -> str | None:
+        """By the order of first looks."""
+        if self.logs:
+            FirstWins.first = FirstWins.first or self
+        return "won" if FirstWins.first is self else None
+
+
+@pytest.fixture
+def tuned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tuned]:
+    """Begins to tune this process: blocks are of two steps, and nothing is too costly."""
+    hasty = {"WARM_SECONDS": 0.0, "BLOCK_SECONDS": 0.0, "FEWEST_STEPS": 2}
+    patient = dict.fromkeys(("WORST", "AGED_TIMES", "ODD_TIMES"), 1e9)  # however slow a neighbour makes a step
+    for name, value in {**hasty, **patient}.items():
+        monkeypatch.setattr(training, name, value)
+    monkeypatch.setattr(training.Ledger, "allows", lambda *_, **__: True)
+    monkeypatch.setattr(training.Ledger, "may_lose", lambda *_: 1e9)
+    monkeypatch.setattr(FirstWins, "first", None)
+    begun: list[training.LiveTraining] = []
+
+    def begin(*candidates: dict[str, Any], evidence: type[training.Evidence] = Alternating) -> Any:
+        monkeypatch.setattr(training, "Evidence", evidence)
+        advice = Advice(candidates)
+        begun.append(training.LiveTraining(advice, 2))
+        return begun[-1], advice
+
+    yield begin
+    for live in begun:
+        live.end()
+    training._active.clear()
+
+
+class Trained:
+    """A model that is trained batch by batch; notes the samples."""
+
+    def __init__(self, optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW) -> None:
+        self.model = nn.Sequential(nn.Linear(16, 4), nn.Dropout(0.1))
+        self.optimizer = optimizer(self.model.parameters(), lr=1e-3)
+        self.ids: Ids = []
+
+    def step(self, batch: Any) -> None:
+        """One step."""
+        values, labels, ids = batch
+        nn.functional.cross_entropy(self.model(values), labels).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.ids.append(ids.tolist())
+
+
+def loader_of(samples: int = 160, **arguments: Any) -> DataLoader[Any]:
+    """A loader that shuffles."""
+    torch.manual_seed(0)
+    random.seed(0)
+    return DataLoader(Numbers(samples=samples), **{"batch_size": 4, "shuffle": True, **arguments})
+
+
+def decided(advice: Advice) -> list[str]:
+    """The knobs of candidates that are decided."""
+    return [knob for event in advice.events if event["event"] == "decided" for knob in event["knobs"]]
+
+
+def last_over(advice: Advice) -> dict[str, Any]:
+    """The last end of the search."""
+    return [event for event in advice.events if event["event"] == "over"][-1]
+
+
+def holds_a_pass(arguments: dict[str, Any], goes_on: str) -> Ids:
+    """A pass begins before the first step, for the shapes; it may be drawn from again, at some place."""
+    loader, trained = loader_of(**arguments), Trained()
+    held = iter(loader)
+    trained.ids.append(next(held)[2].tolist())
+    for _ in range(4):
+        for number, batch in enumerate(loader):
+            trained.step(batch)
+            if goes_on == "within the search" and number % 8 == 7:
+                trained.ids += [ids.tolist() for _, _, ids in itertools.islice(held, 1)]
+    if goes_on == "after all":
+        trained.ids += [ids.tolist() for _, _, ids in held]
+    return trained.ids
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("goes_on", ["never", "within the search", "after all"])
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_pass_that_is_held_is_forgotten_until_it_is_read(tuned: Tuned, workers: str, goes_on: str) -> None:
+    """It hands out its own samples; where two passes are read at once, the loader is left alone."""
+    plain = holds_a_pass(WORKERS[workers], goes_on)
+    _, advice = tuned(*OF_LOADER[:2], ONE_THREAD)
+    assert holds_a_pass(WORKERS[workers], goes_on) == plain
+    assert "num_threads" in decided(advice)
+    why = last_over(advice)["left"].get("num_workers")
+    if goes_on == "within the search" and workers != "persist":  # of those that persist, torch makes one iterator
+        assert why == "several passes through the loader are read at once"
+    else:
+        assert "num_workers" in decided(advice)
+        assert why is None
+
+
+def test_a_sampler_whose_generator_the_script_holds_draws_no_sooner(tuned: Tuned) -> None:
+    """An epoch that is left early would leave the generator elsewhere."""
+
+    def train() -> Ids:
+        data, generator = Numbers(), torch.Generator().manual_seed(1)
+        sampler = RandomSampler(data, replacement=True, generator=generator)
+        loader, trained = loader_of(shuffle=None, sampler=sampler), Trained()
+        for _ in range(8):
+            for number, batch in enumerate(loader):
+                trained.step(batch)
+                if number == 14:
+                    break
+        return trained.ids
+
+    plain = train()
+    tuned(*OF_LOADER)
+    assert train() == plain
+
+
+def draws_pass_by_pass() -> Ids:
+    """Each step begins a pass."""
+    loader, trained = loader_of(), Trained()
+    for _ in range(100):
+        trained.step(next(iter(loader)))
+    return trained.ids
+
+
+def has_epochs_of_a_batch() -> Ids:
+    """Each step begins a pass, and ends it."""
+    loader, trained = loader_of(samples=4), Trained()
+    for _ in range(100):
+        for batch in loader:
+            trained.step(batch)
+    return trained.ids
+
+
+def acts_between_steps() -> Ids:
+    """The model is evaluated before each step."""
+    loader, trained = loader_of(), Trained()
+    for _ in range(4):
+        for batch in loader:
+            trained.model.eval()
+            trained.model.train()
+            trained.step(batch)
+    return trained.ids
+
+
+@pytest.mark.parametrize(
+    ("train", "is_loader_left"),
+    [(draws_pass_by_pass, True), (has_epochs_of_a_batch, True), (acts_between_steps, False)],
+)
+def test_what_recurs_in_each_step_is_part_of_it(tuned: Tuned, train: Callable[[], Ids], is_loader_left: bool) -> None:
+    """The search begins all the same; a loader is left alone where each step begins a pass."""
+    plain = train()
+    live, advice = tuned(ONE_THREAD, FOREACH, OF_LOADER[0])
+    assert train() == plain
+    assert {"num_threads", "optimizer_impl"} <= {*decided(advice)}
+    assert live.left.get("num_workers") == ("each step begins a pass through a loader" if is_loader_left else None)
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_another_optimizer_ends_the_search_and_keeps_what_has_won(tuned: Tuned, is_over: bool) -> None:
+    """As the next fold begins: loader and process keep the faster setting, the new optimizer its own form."""
+    loader = loader_of()
+    workers = candidate(num_workers=1, prefetch_factor=2)
+    _, advice = tuned(workers, *[] if is_over else [FOREACH], evidence=FirstWins)
+    first = Trained()
+    for _ in range(4):
+        for batch in loader:
+            first.step(batch)
+    del first
+    second = Trained()
+    for _ in range(2):
+        for batch in loader:
+            second.step(batch)
+    why = "all candidates are decided" if is_over else "another optimizer steps now"
+    over = last_over(advice)
+    assert (over["won"], over["why"]) == ({"num_workers": 1, "prefetch_factor": 2}, why)
+    assert iter(loader).pool.loader.num_workers == 1
+    assert second.optimizer.param_groups[0]["foreach"] is None
+
+
+def test_a_training_that_ends_too_soon_says_so(tuned: Tuned) -> None:
+    """The recorder saw it, but had no time."""
+    loader = loader_of()
+    live, advice = tuned(ONE_THREAD)
+    trained = Trained()
+    for batch, _ in zip(loader, range(3), strict=False):
+        trained.step(batch)
+    live._at_exit()
+    assert last_over(advice)["why"] == "the training ended after 3 steps, before other settings could be tried"
+
+
+def test_a_fused_form_whose_kernel_is_missing_is_not_offered(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch declares it, and raises within the script's step."""
+
+    def missing(*_: Any, **__: Any) -> None:
+        raise NotImplementedError("_fused_adagrad_")
+
+    monkeypatch.setattr(sys.modules[torch.optim.Adagrad.__module__], "_fused_adagrad", missing)
+    loader, trained = loader_of(), Trained(torch.optim.Adagrad)
+    _, advice = tuned()
+    advice.answer = lambda: [candidate(optimizer_impl=form) for form in advice.facts["forms"]]
+    for batch in loader:
+        trained.step(batch)
+    assert advice.facts["forms"] == ["foreach"]
+    assert decided(advice) == ["optimizer_impl"]
