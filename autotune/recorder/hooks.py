@@ -65,6 +65,11 @@ def on_backward(before: Callable[[torch.Tensor], None], after: Callable[[], None
     return _around(torch.Tensor, "backward", lambda loss, *_, **__: before(loss), lambda *_, **__: after())
 
 
+def on_tensor_hook(then: Callable[[], None]) -> Undo:
+    """Calls ``then()`` before a hook is registered on a tensor."""
+    return _around(torch.Tensor, "register_hook", lambda *_, **__: then())
+
+
 def on_scale(then: Callable[[torch.amp.GradScaler], None]) -> Undo:
     """Calls ``then(scaler)`` after each scaling of a loss by a GradScaler."""
     return _around(torch.amp.GradScaler, "scale", after=lambda scaler, *_, **__: then(scaler))

@@ -63,23 +63,33 @@ def convolve_channels_last(model: nn.Module, config: TrainConfig) -> Undo:
     """
     if config.memory_format != "channels_last":
         return nothing
-    depth = 0
+    depth, plays = 0, True
+    trains = while_training(model)
 
     def calling(forward: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal depth
         depth += 1
         try:
-            return each_tensor(forward(*args, **kwargs), _contiguous)
+            named = dict(zip(kwargs, map(_giving_contiguous, kwargs.values()), strict=True))
+            return each_tensor(forward(*map(_giving_contiguous, args), **named), _contiguous)
         finally:
             depth -= 1
 
     def convolving(forward: Any, *args: Any, **kwargs: Any) -> Any:
-        if depth or is_in_backward():  # checkpointing calls it again
-            args, kwargs = each_tensor(args, _channels_last), each_tensor(kwargs, _channels_last)
+        if plays and (depth or is_in_backward()):  # checkpointing calls it again
+            args = tuple(map(_channels_last, args))
         return forward(*args, **kwargs)
 
-    undos = [wrap_forward(part, convolving) for part in convolutions(model)]
-    return in_reverse([*undos, wrap_forward(model, calling, while_training(model))])
+    def stop() -> None:  # copies of the model, too
+        nonlocal plays
+        plays = False
+
+    undos: list[Undo] = [stop]
+    for part in convolutions(model):
+        # Unlike backward(), torch.autograd.grad() does not give a gradient the layout of its weight.
+        undos += [_give_contiguous(weight) for weight in part.parameters(recurse=False) if weight.requires_grad]
+        undos.append(wrap_forward(part, convolving))
+    return in_reverse([*undos, wrap_forward(model, calling, lambda called: plays and trains(called))])
 
 
 def convolutions(model: nn.Module) -> list[nn.Module]:
@@ -95,10 +105,31 @@ def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous() if tensor.layout is torch.strided else tensor
 
 
-def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
+def _give_contiguous(tensor: torch.Tensor) -> Undo:
+    """Makes a tensor's gradient contiguous."""
+    remove: Undo = tensor.register_hook(_contiguous).remove  # type: ignore[no-untyped-call]
+    return remove
+
+
+def _giving_contiguous(argument: Any) -> Any:
+    """An argument of a model; the gradient of a tensor is contiguous."""
     import torch
 
-    if tensor.dim() != 4 or not tensor.is_floating_point() or tensor.layout is not torch.strided:
+    if isinstance(argument, torch.Tensor) and argument.requires_grad:
+        argument = argument.view_as(argument)
+        _give_contiguous(argument)
+    return argument
+
+
+def _channels_last(tensor: Any) -> Any:
+    import torch
+
+    if (
+        not isinstance(tensor, torch.Tensor)
+        or tensor.dim() != 4
+        or not tensor.is_floating_point()
+        or tensor.layout is not torch.strided
+    ):
         return tensor
     _, channels, height, width = tensor.shape
     if channels == 1 and tensor.is_contiguous():  # both at once: torch would take it for contiguous

@@ -56,6 +56,47 @@ class Keeping(Net):
         return self.last(self.features.flatten(1))
 
 
+class KeepingInList(Net):
+    """Keeps its features elsewhere, without their graph."""
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """The same."""
+        features = self.first(images)
+        self.kept = {"features": [features.detach()]}
+        return self.last(features.flatten(1))
+
+
+class Permuting(Net):
+    """Returns images with their channels last, as a view."""
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """``(batch, height, width, 8)``."""
+        return self.first(images).permute(0, 2, 3, 1)
+
+
+class Hooking(Net):
+    """Looks at the gradient of its features."""
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """The same."""
+        features = self.first(images)
+        if features.requires_grad:
+            features.register_hook(lambda gradient: gradient.view(-1).view(gradient.shape))
+        return self.last(features.flatten(1))
+
+
+class Holding(Net):
+    """Holds a constant, and returns a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torch.zeros(1, 1, 1, 1)
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """The same, and more."""
+        return super().forward(images - self.mean), None
+
+
 class Returning(Net):
     """Returns an object."""
 
@@ -85,7 +126,11 @@ def flat_dropout(images: torch.Tensor) -> torch.Tensor:
         (lambda: Net(functional.dropout), "draws random numbers"),
         (lambda: Net(flat_dropout), "draws random numbers"),  # for all that is seen
         (lambda: Net(Doubled.apply), "a backward pass of its own"),
+        (Holding, None),
         (Keeping, "keeps what it computes"),
+        (KeepingInList, "keeps what it computes"),
+        (Permuting, "not contiguous"),
+        (Hooking, "see gradients"),
         (Returning, "returns a dict"),
         (hooked, "hooks of the script"),
     ],

@@ -59,6 +59,31 @@ def test_only_what_convolutions_compute_changes_its_layout(channels: int, recomp
     assert net.seen == [False]
 
 
+def test_gradients_that_the_script_asks_for_are_contiguous() -> None:
+    """Of weights, which it may assign and step with a fused optimizer; and of images, as for a penalty."""
+    net, images = Net(3), torch.randn(2, 3, 9, 9, requires_grad=True)
+    loss = net(images)["images"].square().mean()
+    plain = torch.autograd.grad(loss, [images, *net.parameters()])
+    undo = convolve_channels_last(net, LAST)
+    loss = net(images)["images"].square().mean()
+    gradients = torch.autograd.grad(loss, [images, *net.parameters()], create_graph=True)
+    assert all(gradient.is_contiguous() for gradient in gradients)
+    torch.testing.assert_close(gradients, plain)
+    sum(gradient.view(-1).square().sum() for gradient in gradients).backward()
+    undo()
+    assert not any(weight._backward_hooks for weight in net.parameters())
+
+
+def test_a_copy_made_meanwhile_computes_as_before_once_it_is_undone() -> None:
+    """As a momentum encoder, which trains on."""
+    net = Net(3)
+    undo = convolve_channels_last(net, LAST)
+    other = copy.deepcopy(net)
+    undo()
+    other(torch.randn(2, 3, 9, 9))
+    assert other.seen == [False]
+
+
 def test_evaluation_and_parts_by_themselves_keep_their_layout() -> None:
     """The script may view what it gets of them."""
     net, images = Net(3), torch.randn(2, 3, 9, 9)

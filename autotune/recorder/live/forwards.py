@@ -6,7 +6,7 @@ script may not, so it must not see them: neither outside the model, nor in a bac
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,9 @@ from ...torch_settings.naming import tensors_in
 
 MOST_CALLS, MOST_NODES = 4, 100_000
 """Calls of models that are looked at, and nodes of an autograd graph. Not tuned."""
+
+_REGISTERED = {"_parameters", "_buffers", "_modules"}
+_HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
 
 
 class Forwards:
@@ -30,17 +33,21 @@ class Forwards:
         self._calls = self._depth = 0
         self._model: nn.Module | None = None
         self._states: list[bytes] = []
+        self._kept: set[int] = set()  # tensors that its parts hold, besides weights and buffers
         self._entered: tuple[Any, ...] | None = None  # by the part that was entered last, as long as it calls no other
 
     def begin(self, model: nn.Module) -> None:
         """A model is about to be called by no other one."""
         if self.reason is None and self._calls < MOST_CALLS:
             self._model, self._depth, self._entered, self._states = model, 0, None, _random_states()
+            self._kept = {id(tensor) for tensor in _held(model)}
 
     def enter(self, arguments: tuple[Any, ...]) -> None:
         """The model, or a part of it, is about to be called."""
         if self._model is not None:
             self._depth += 1
+            if any(map(_is_transformed, tensors_in(arguments))):
+                self.reason = "torch.func transforms the model"
             self._look_for_draws(None)
             self._entered = arguments
 
@@ -53,7 +60,14 @@ class Forwards:
         if not self._depth:
             model, self._model = self._model, None
             self._calls += 1
+            if any(id(tensor) not in self._kept for tensor in _held(model)):
+                self.reason = "the model keeps what it computes, for the script to see"
             self.reason = self.reason or _why_not(model, returned)
+
+    def hook(self) -> None:
+        """The script asks to see the gradient of a tensor."""
+        if self._model is not None:
+            self.reason = "hooks of the script see gradients within the model"
 
     def _look_for_draws(self, values: tuple[Any, ...] | None) -> None:
         """Looks whether random numbers were drawn: by a part that calls no other and has these values, or elsewhere."""
@@ -68,19 +82,32 @@ class Forwards:
 def _random_states() -> list[bytes]:
     states = [torch.get_rng_state()]
     if torch.cuda._initialized:  # else asking would start CUDA
-        states.append(torch.cuda.get_rng_state())
+        states += torch.cuda.get_rng_state_all()
+    elif torch.backends.mps.is_available():
+        states.append(torch.mps.get_rng_state())
     return [state.numpy().tobytes() for state in states]
+
+
+def _is_transformed(tensor: torch.Tensor) -> bool:
+    """Whether torch.func has wrapped it, as by vmap."""
+    is_wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", None)  # private to torch
+    return is_wrapped is not None and bool(is_wrapped(tensor))
+
+
+def _held(model: nn.Module) -> Iterator[torch.Tensor]:
+    """The tensors that the parts of a model hold, besides weights and buffers."""
+    for part in model.modules():
+        yield from tensors_in([value for name, value in vars(part).items() if name not in _REGISTERED])
 
 
 def _why_not(model: nn.Module, returned: Any) -> str | None:
     """Why a model that has just been called keeps its layout."""
     if not _is_known(returned):
         return f"the model returns a {type(returned).__qualname__}, whose tensors cannot be laid out again"
-    for part in model.modules():
-        if part._forward_hooks or part._forward_pre_hooks:
-            return "hooks of the script see what the model computes"
-        if any(isinstance(value, torch.Tensor) and value.grad_fn is not None for value in vars(part).values()):
-            return "the model keeps what it computes, for the script to see"
+    if not all(tensor.is_contiguous() for tensor in tensors_in(returned)):
+        return "the model returns tensors that are not contiguous, whose strides would change"
+    if any(hooks for part in model.modules() for name, hooks in vars(part).items() if name in _HOOKS):
+        return "hooks of the script see what the model computes"
     if _has_own_backward(tensors_in(returned)):
         return "a part of the model has a backward pass of its own"
     return None
@@ -90,7 +117,7 @@ def _is_known(returned: Any) -> bool:
     """Whether it holds tensors only where `each_tensor` changes them."""
     if isinstance(returned, dict):
         return all(map(_is_known, returned.values()))
-    if isinstance(returned, (list, tuple)):
+    if type(returned) in {list, tuple} or hasattr(returned, "_fields"):
         return all(map(_is_known, returned))
     return returned is None or isinstance(returned, (torch.Tensor, bool, int, float, str))
 

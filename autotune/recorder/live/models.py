@@ -13,7 +13,7 @@ from ...timing.loop import autocast_dtype, is_compiled, outermost
 from ...torch_settings.compiled import compiled_graphs
 from ...torch_settings.layout import convolutions, layout_of
 from ...torch_settings.naming import weights_of
-from ...torch_settings.undo import Undo
+from ...torch_settings.undo import Undo, in_reverse
 from ...torch_settings.wrapping import is_in_backward, wrap_forward
 from .. import hooks
 from ..hooks import harmless
@@ -34,7 +34,12 @@ class Models:
         self._device_type, self._casts = "cpu", False
         self._forwards = Forwards()
         self._fault: str | None = None
-        self.end = hooks.on_outermost_forward(self._on_forward, self._on_inner_forward, self._on_return)
+        self.end = in_reverse(
+            [
+                hooks.on_outermost_forward(self._on_forward, self._on_inner_forward, self._on_return),
+                hooks.on_tensor_hook(self._forwards.hook),
+            ]
+        )
 
     @harmless
     def _on_forward(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:
