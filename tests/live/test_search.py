@@ -207,6 +207,17 @@ def test_another_optimizer_ends_the_search_and_keeps_what_has_won(tuned: Tuned, 
     assert second.optimizer.param_groups[0]["foreach"] is None
 
 
+def test_a_second_fit_leaves_the_verdict_of_the_first(tuned: Tuned) -> None:
+    """Its log says what won, though the script's own setting is in force again."""
+    live, advice = tuned(ONE_THREAD, evidence=FirstWins)
+    threads, trained = torch.get_num_threads(), Trained()
+    for batch in itertools.chain.from_iterable(loader_of() for _ in range(2)):
+        trained.step(batch)
+    live.end()
+    assert [event["won"] for event in advice.events if event["event"] in {"over", "ended"}] == [{"num_threads": 1}] * 2
+    assert torch.get_num_threads() == threads
+
+
 def test_a_training_that_ends_too_soon_says_so(tuned: Tuned) -> None:
     """The recorder saw it, but had no time."""
     loader = loader_of()

@@ -850,16 +850,23 @@ class LiveTraining:
 
     def end(self) -> None:
         """Ends for good; the script's own setting is in force again."""
-        self.give_up("another training begins")
+        if self._phase != "over":
+            self.give_up("another training begins")
+        self._at_exit()
+        atexit.unregister(self._at_exit)
+        self._restore()
         for end in self._ends:
             end()
-        atexit.unregister(self._at_exit)
-        self._at_exit()
 
     def give_up(self, why: str) -> None:
         """Ends the search for a fault of its own; the training continues with the script's own setting."""
         if self._phase == "over" and self._incumbent is OWN:
             return
+        self._restore()
+        self._tell_end("over", won={}, paid=False, why=why, left=self.left)
+
+    def _restore(self) -> None:
+        """Ends the search, and brings the script's own setting into force."""
         self._phase, self._race, self._block, self._incumbent, self._gain = "over", None, None, OWN, 1.0
         self._called.end()
         with contextlib.suppress(Exception):
@@ -871,7 +878,6 @@ class LiveTraining:
             if (passing := self._pass) is not None:
                 passing.go_on_with(self._pool_for(OWN, passing.loader, passing.pools))
         self._in_force = OWN
-        self._tell_end("over", won={}, paid=False, why=why, left=self.left)
 
     def _now(self) -> dict[str, Any]:
         return {"t": perf_counter() - self._began, "steps": self._steps, "seconds": self._trained}
