@@ -184,7 +184,7 @@ class Costs:
         return min(MOST_STEPS, max(FEWEST_STEPS, int(share / step_seconds)))
 
     def numerics_deadline(self, config: TrainConfig, steps: int, available: float) -> float:
-        """Seconds after which a numerics check of so many steps is killed; at most those available."""
+        """Seconds after which a numerics check of some steps is killed; at most those available."""
         cost = self(config)
         planned = cost.start_seconds + cost.compile_seconds + steps * self._numerics_step_seconds(config)
         return self._deadline([config], planned, available)

@@ -125,9 +125,9 @@ def _train(
     gradient = torch.empty(0)  # the first that is finite
     for first in range(0, len(batches), parts):
         step = batches[first : first + parts]
-        found = _backward(loss_of, model, tuned, scaler, step)
-        losses += map(float, found)  # after all of them, so that no micro-batch waits for the previous one
-        half |= any(loss.dtype in HALF_TYPES for loss in found)
+        step_losses = _backward(loss_of, model, tuned, scaler, step)
+        losses += map(float, step_losses)  # after all of them, so that no micro-batch waits for the previous one
+        half |= any(loss.dtype in HALF_TYPES for loss in step_losses)
         scaler.unscale_(optimizer)
         while not math.isfinite(norm):
             gradient, norm = gradient_of(model.parameters(), whole)

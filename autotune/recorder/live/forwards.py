@@ -1,7 +1,7 @@
 """Whether convolutions may compute in another layout: what the first forward passes of a training show.
 
-Another layout changes the strides of what convolutions return. Torch's own operators take any strides. Code of the
-script may not, so it must not see them: neither outside the model, nor in a backward pass of its own.
+In another layout, a convolution returns tensors with other strides. Torch's own operators take any strides. Code of the
+script may not, so it must not see such a tensor: neither outside the model, nor in a backward pass of its own.
 """
 
 from __future__ import annotations
