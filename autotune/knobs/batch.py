@@ -75,7 +75,7 @@ def _candidates(context: SearchContext) -> Choices | str:
 def coupled(facts: WorkloadFacts) -> str:
     """Why other micro-batches would train something else, though the effective batch stays."""
     return (
-        f"the loss of a batch is no average over its samples (it differs by {facts.coupling:.0%} from those of its "
+        f"the loss of a batch is not an average over its samples (it differs by {facts.coupling:.0%} from those of its "
         "halves), so that micro-batches of another size would train something else"
     )
 

@@ -47,7 +47,7 @@ def test_smaller_micro_batches_come_first_and_the_step_stays() -> None:
 def test_a_loss_that_is_no_average_is_told(coupling: float, told: bool) -> None:
     """Then smaller micro-batches train something else, though the effective batch stays."""
     _, _, (note,) = fitted(facts=make_facts(coupling=coupling))
-    assert ("the loss of a batch is no average over its samples (it differs by 5%" in note) == told
+    assert ("the loss of a batch is not an average over its samples (it differs by 5%" in note) == told
 
 
 def test_where_the_micro_batch_stays_coupling_is_not_told() -> None:
