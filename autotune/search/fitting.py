@@ -53,8 +53,8 @@ def rungs(baseline: Point, space: Space, outcome: Outcome) -> Iterator[Rung]:
 
     If the host's memory or its shared memory ran out, a shorter queue in the loader comes first. Next come smaller
     micro-batches: they keep the optimizer's step, and so what is learned, except for statistics of BatchNorm and a loss
-    that is not an average over samples. Last come changes to the computation: fewer bits, a model split among its ranks,
-    blocks that are computed again in backward, a fused optimizer, an allocator that wastes less.
+    that is not an average over samples. Last come changes to the computation: fewer bits, a model split among its
+    ranks, blocks that are computed again in backward, a fused optimizer, an allocator that wastes less.
 
     Args:
         baseline: The point that ran out of memory.

@@ -57,7 +57,7 @@ def test_where_the_micro_batch_stays_coupling_is_not_told() -> None:
         fits=lambda config: config.precision == "bf16",
     )  # fmt: skip
     assert "precision=bf16 it trains" in note
-    assert "no average" not in note
+    assert "not an average" not in note
 
 
 def test_it_is_tuned_from_there() -> None:
