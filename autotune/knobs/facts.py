@@ -87,7 +87,7 @@ class WorkloadFacts(BaseModel):
         default=None, ge=0, le=1, description="share of a step of several ranks that exchanging gradients takes"
     )
     fixed_shapes: bool = Field(description="two batches had equal shapes")
-    deterministic: bool = Field(default=False, description="torch was told to compute deterministically")
+    deterministic: bool = Field(default=False, description="the user's code asks torch for deterministic results")
     placeable_bytes: int | None = Field(
         default=None,
         ge=0,

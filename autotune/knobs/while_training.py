@@ -48,7 +48,7 @@ class LiveFacts(Stored):
     convolves: bool = Field(default=False, description="the model convolves images")
     attention: bool = Field(default=False, description="torch's attention is called")
     fixed_shapes: bool = Field(default=False, description="all batches have one shape")
-    deterministic: bool = Field(default=False, description="torch was told to compute deterministically")
+    deterministic: bool = Field(default=False, description="the script asks torch for deterministic results")
     allowed: tuple[str, ...] = Field(default=(), description="knobs that may change what is learned")
     left: dict[str, str] = Field(default_factory=dict, description="why a knob keeps the user's own value, by knob")
 

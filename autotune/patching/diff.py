@@ -73,8 +73,11 @@ def _hunks(diff: bytes, name: str) -> Iterator[tuple[int, list[bytes], list[byte
             missing = {b"-": int(header[1] or 1), b"+": int(header[3] or 1)}
             sides: dict[bytes, list[bytes]] = {b"-": [], b"+": []}
             while any(missing.values()) and (part := next(rest, None)) is not None:
-                for side in (b"-", b"+") if part[:1] == b" " else (part[:1],):
-                    sides[side].append(part[1:])
+                if part[:1] not in {b" ", b"-", b"+", b"\n"}:
+                    break  # no hunk after all
+                # An editor may have removed the space of an empty line.
+                for side in (b"-", b"+") if part[:1] in {b" ", b"\n"} else (part[:1],):
+                    sides[side].append(part[1:] or part)
                     missing[side] -= 1
             if is_ours:
                 yield int(header[2]), sides[b"-"], sides[b"+"]

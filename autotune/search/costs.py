@@ -257,7 +257,8 @@ class Costs:
             if measured.compile_seconds is not None and config.is_compiled and trial.round is None:
                 slowness.append(compiling / compile_seconds(config))
             if not self._has_joined(trial):
-                fresh.append(measured.start_seconds + measured.build_seconds + measured.warmup_seconds - compiling)
+                starting = measured.start_seconds + measured.build_seconds + measured.warmup_seconds
+                fresh.append(starting - compiling - self._placing_seconds(config))
             elif not config.is_compiled and not self._placing_seconds(config, partner):
                 joined.append(trial.burst.seconds)
         return _Seen(

@@ -27,7 +27,7 @@ from ..torch_settings.naming import (
     weights_of,
 )
 from ..torch_settings.packages import installed
-from ..torch_settings.process_settings import has_late_weights
+from ..torch_settings.process_settings import has_late_weights, is_deterministic
 from ..torch_settings.repeated_blocks import count_blocks
 from .padding import Padding, padded_fractions
 
@@ -80,7 +80,7 @@ def training_facts(
         "repeated_blocks": sum(count_blocks(model) for model in models),
         "recomputable_blocks": sum(count_blocks(model, recomputable=True) for model in models),
         "optimizer_impls": [form for form in implementations(first) if form != "fused" or not unfused],
-        "deterministic": torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
+        "deterministic": is_deterministic(),
     }
 
 

@@ -32,6 +32,7 @@ _attention = contextlib.ExitStack()
 atexit.register(_attention.close)
 FLASH_IMPLEMENTATIONS = {"flash_attention_3": "FA3", "flash_attention_4": "FA4"}
 """torch's names for the packages that compute attention in its stead."""
+LATE = "some weights have no gradient yet, which fused SGD with momentum asks for"
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # from glibc's malloc.h
 _TOP_PAD_BYTES = 256 * 2**20
 
@@ -186,7 +187,7 @@ def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
         if implementation not in optimizer.defaults:
             raise ValueError(f"{type(optimizer).__name__} has no such form")
         if implementation == "fused" and has_late_weights(optimizer):
-            raise ValueError("some weights have no gradient yet, which fused SGD with momentum asks for")
+            raise ValueError(LATE)
         forms = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
         chosen = {name: on for name, on in forms.items() if name in optimizer.defaults}
         own = [{name: group.get(name) for name in chosen} for group in (optimizer.defaults, *optimizer.param_groups)]
@@ -228,8 +229,15 @@ def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
     return in_reverse(undos) if chosen else nothing
 
 
+def is_deterministic() -> bool:
+    """Whether the user's code asks torch for deterministic results."""
+    import torch
+
+    return torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
+
+
 def has_late_weights(optimizer: Optimizer) -> bool:
-    """Whether momentum begins later for some weights than for others, as in layers that are frozen for some epochs.
+    """Whether momentum begins later for some weights than for others, if ever, as in layers that are frozen at first.
 
     Torch's fused SGD fails at the step that begins it. After a step, momentum shows which weights have begun; before
     the first one, gradients do. Without any, nothing is known.

@@ -86,7 +86,7 @@ def autocast_forward(model: nn.Module, config: TrainConfig) -> Undo:
 
 
 def while_training(model: nn.Module) -> Callable[[nn.Module], bool]:
-    """Whether the call of a model, or of its copy, is one of training: with gradients, and not in evaluation mode.
+    """Returns a test whether a model, or its copy, is called to train it: with gradients, and not in evaluation mode.
 
     A model that is in evaluation mode now may train in it.
     """

@@ -357,6 +357,20 @@ def test_what_is_copied_is_no_more_than_the_batch() -> None:
         assert copied(sample) is sample
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_random_numbers_of_a_collate_fn_are_no_coupling(seed: int) -> None:
+    """As masks of a language model: each look at the halves draws others."""
+
+    def masks(samples: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        values, labels = zip(*samples, strict=True)
+        return torch.stack(values) * (torch.rand(len(values), 4) > 0.5) * 9, torch.tensor(labels)
+
+    torch.manual_seed(seed)
+    samples = [(torch.randn(4), index % 2) for index in range(64)]
+    facts = facts_of(dataset=mistakes.Mapped(lambda index: samples[index]), collate_fn=masks)
+    assert facts.coupling == 0
+
+
 def test_a_slow_batch_is_tried_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check takes seconds, however large the batch; the bytes are those of a whole one all the same."""
     monkeypatch.setattr(check, "FETCH_SECONDS", 0.02)

@@ -47,6 +47,17 @@ class Output:
     scores: torch.Tensor
 
 
+class Patches(Net):
+    """Drops out tokens that are made of images."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.relu, nn.Dropout(0.5))
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """The same."""
+        return self.last(self.parts(self.first(images).flatten(2).transpose(1, 2)).flatten(1))
+
+
 class Keeping(Net):
     """Keeps its features."""
 
@@ -68,6 +79,10 @@ class KeepingInList(Net):
 
 class Permuting(Net):
     """Returns images with their channels last, as a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Identity()
 
     def forward(self, images: torch.Tensor) -> Any:
         """``(batch, height, width, 8)``."""
@@ -112,6 +127,13 @@ def hooked() -> nn.Module:
     return net
 
 
+def masked() -> nn.Module:
+    """Whose gradients a hook masks."""
+    net = Net()
+    net.first.weight.register_hook(lambda gradient: gradient.view(-1).view(gradient.shape))
+    return net
+
+
 def flat_dropout(images: torch.Tensor) -> torch.Tensor:
     """Of a tensor that is no image."""
     return images * functional.dropout(images.flatten(1)).sum()
@@ -126,6 +148,8 @@ def flat_dropout(images: torch.Tensor) -> torch.Tensor:
         (lambda: Net(functional.dropout), "draws random numbers"),
         (lambda: Net(flat_dropout), "draws random numbers"),  # for all that is seen
         (lambda: Net(Doubled.apply), "a backward pass of its own"),
+        (Patches, "draws random numbers"),
+        (masked, "hooks of the script"),
         (Holding, None),
         (Keeping, "keeps what it computes"),
         (KeepingInList, "keeps what it computes"),
@@ -150,6 +174,26 @@ def test_what_speaks_against_another_layout(make: Callable[[], nn.Module], reaso
         models.end()
     why = models.why_not([net]).get("memory_format")
     assert why is None if reason is None else reason in (why or "")
+
+
+def test_each_model_is_looked_at() -> None:
+    """However often another one was called before."""
+    often, seldom, never = Net(), Net(torch.relu, nn.Dropout2d(0.5)), Net()
+    models = Models()
+    try:
+        for net in [often] * (MOST_CALLS + 1) + [seldom]:
+            net(torch.randn(4, 1, 8, 8))
+    finally:
+        models.end()
+    assert "draws random numbers" in models.why_not([often, seldom])["memory_format"]
+    assert "memory_format" in models.why_not([never])
+
+
+def test_a_model_without_convolutions_has_no_layout_to_leave() -> None:
+    """Nothing is said of it."""
+    models = Models()
+    models.end()
+    assert models.why_not([]).keys() == {"precision"}
 
 
 def test_a_layout_of_the_scripts_own_stays() -> None:

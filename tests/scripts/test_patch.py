@@ -335,6 +335,8 @@ MADE_BY_FUNCTION = b"def make():\n    return DataLoader(1, num_workers=0)\n"
         (MADE_BY_FUNCTION + b"def epoch():\n    make()\nwhile True:\n    epoch()\n", False),
         (b"for batch in DataLoader(1, num_workers=0):\n    pass\n", True),
         (MADE_BY_FUNCTION + b"for batch in make():\n    pass\n", True),
+        (MADE_BY_FUNCTION + b"x = make()\nwhile True:\n    model.make()\n", True),
+        (b"class A:\n    def f(self):\n        x = DataLoader(1, num_workers=0)\nwhile True:\n    a.f()\n", False),
     ],
 )
 def test_workers_that_persist_have_no_place_in_a_loader_that_is_made_again(content: bytes, in_place: bool) -> None:

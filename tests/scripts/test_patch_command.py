@@ -16,8 +16,9 @@ from rich.console import Console
 
 from autotune.commands.patch import after_run, write_files
 from autotune.errors import UsageError
-from autotune.patching.diff import unified
+from autotune.patching.diff import reverted, unified
 from autotune.patching.in_place import EditedFile
+from autotune.patching.patch import in_effect
 from autotune.results.files import write_document
 from autotune.scripts import Script
 from autotune.scripts.facts import baseline_of
@@ -275,6 +276,13 @@ def test_a_diff_of_something_else_is_kept() -> None:
     told = run_and_patch(b"x = DataLoader(1, num_workers=0)\n", patching=False, num_workers=1)
     assert "kept: result-1.diff, a diff of something else" in told
     assert b"mine.py" in Path("result-1.diff").read_bytes()
+
+
+def test_a_diff_without_spaces_on_empty_lines_is_read() -> None:
+    """Editors remove them."""
+    diff = b"--- a/train.py\n+++ b/train.py\n@@ -1,3 +1,3 @@\n x = 1\n\n-y = 1\n+y = 2\n"
+    assert reverted(diff, "train.py", b"x = 1\n\ny = 2\n") == b"x = 1\n\ny = 1\n"
+    assert not in_effect(b"--- a/train.py\n+++ b/train.py\n@@ -1,3 +1,3 @@\nnothing of it\n")
 
 
 def test_a_result_without_changes_keeps_a_diff_that_is_still_applied() -> None:

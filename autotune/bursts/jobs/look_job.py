@@ -49,8 +49,8 @@ AGAIN_SECONDS = 2.0
 PARTED, PARTINGS, LEAST_COUPLING = 8, 5, 0.01
 """The most samples that are halved, to see whether the loss is an average over them; how often; and the least share of
 the loss that speaks against it. Twenty workloads whose loss is an average, some over tokens, showed at most 0.0003; a
-contrastive one showed 0.28. A loss with random numbers of its own lies beyond both halves by chance every third time,
-but seldom five times on the same side."""
+contrastive one showed 0.28. If random numbers are drawn, a loss often lies beyond both halves by chance, but seldom
+five times on the same side."""
 
 
 def check_workload(workload: Workload, target: str, device: str, halvings: int = 0) -> WorkloadFacts:
@@ -111,7 +111,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     )
     paddings, tensors = _paddings(workload, batch, looked_at, drawn, target), list(tensors_in(batch))
     placeable_bytes, unplaceable_reason = _placeable(workload, sample_seconds)
-    coupling = _coupling(workload, tuned, batch_samples[:PARTED], target)
+    coupling = _coupling(workload, tuned, batch_samples[:PARTED], target) if quick else 0.0
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
     facts = training_facts([workload.model], [optimizer], paddings, tensors, is_sparse=is_sparse)
     if not is_recomputable:
@@ -306,13 +306,15 @@ def _coupling(workload: Workload, tuned: Tuned, samples: Sequence[Any], target: 
     parts = [samples[: 2 * half], samples[:half], samples[half : 2 * half]]
     seen: list[float] = []
     try:
-        batches = [tuned.to_device(_collate(workload, list(part), target)) for part in parts]
         with _without_chance(workload.model), torch.no_grad(), tuned.autocast():
             while len(seen) < PARTINGS:
-                whole, *halves = (float(workload.loss(workload.model, copied(batch))) for batch in batches)
+                batches = (tuned.to_device(_collate(workload, list(part), target)) for part in parts)
+                whole, *halves = (float(workload.loss(workload.model, batch)) for batch in batches)
                 beyond = (whole - min(max(whole, min(halves)), max(halves))) / abs(whole)
                 if not abs(beyond) > LEAST_COUPLING or (seen and beyond * seen[0] < 0):
                     return 0.0
+                if beyond in seen:
+                    break  # it has no random numbers
                 seen.append(beyond)
     except Exception:  # noqa: BLE001 - a loss may need gradients, or more samples than a half holds
         return 0.0

@@ -6,6 +6,7 @@ script may not, so it must not see such a tensor: neither outside the model, nor
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,22 +16,19 @@ from torch import nn
 from ...torch_settings.naming import tensors_in
 
 MOST_CALLS, MOST_NODES = 4, 100_000
-"""Calls of models that are looked at, and nodes of an autograd graph. Not tuned."""
+"""Calls of each model that are looked at, and nodes of an autograd graph. Not tuned."""
 
 _REGISTERED = {"_parameters", "_buffers", "_modules"}
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
 
 
 class Forwards:
-    """Looks at calls of models in training, and of their parts.
-
-    Attributes:
-        reason: Why convolutions keep their layout; None where nothing speaks against another one.
-    """
+    """Looks at calls of models in training, and of their parts."""
 
     def __init__(self) -> None:
-        self.reason: str | None = None
-        self._calls = self._depth = 0
+        self._reason: str | None = None
+        self._calls: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._depth = 0
         self._model: nn.Module | None = None
         self._states: list[bytes] = []
         self._kept: set[int] = set()  # tensors that its parts hold, besides weights and buffers
@@ -38,7 +36,7 @@ class Forwards:
 
     def begin(self, model: nn.Module) -> None:
         """A model is about to be called by no other one."""
-        if self.reason is None and self._calls < MOST_CALLS:
+        if self._reason is None and self._calls.get(model, 0) < MOST_CALLS:
             self._model, self._depth, self._entered, self._states = model, 0, None, _random_states()
             self._kept = {id(tensor) for tensor in _held(model)}
 
@@ -47,7 +45,7 @@ class Forwards:
         if self._model is not None:
             self._depth += 1
             if any(map(_is_transformed, tensors_in(arguments))):
-                self.reason = "torch.func transforms the model"
+                self._reason = "torch.func transforms the model"
             self._look_for_draws(None)
             self._entered = arguments
 
@@ -59,22 +57,33 @@ class Forwards:
         self._depth, self._entered = self._depth - 1, None
         if not self._depth:
             model, self._model = self._model, None
-            self._calls += 1
+            self._calls[model] = self._calls.get(model, 0) + 1
             if any(id(tensor) not in self._kept for tensor in _held(model)):
-                self.reason = "the model keeps what it computes, for the script to see"
-            self.reason = self.reason or _why_not(model, returned)
+                self._reason = "the model keeps what it computes, for the script to see"
+            self._reason = self._reason or _why_not(returned)
+
+    def why_not(self, models: Iterable[nn.Module]) -> str | None:
+        """Why convolutions of these models keep their layout; None where nothing speaks against another one."""
+        for model in models:
+            if model not in self._calls:
+                return self._reason or "a model was not seen to be called in training"
+            if any(hooks for part in model.modules() for name, hooks in vars(part).items() if name in _HOOKS):
+                return "hooks of the script see what the model computes"
+            if any(weight._backward_hooks for weight in model.parameters()):
+                return "hooks of the script see gradients of the model"
+        return self._reason
 
     def hook(self) -> None:
         """The script asks to see the gradient of a tensor."""
         if self._model is not None:
-            self.reason = "hooks of the script see gradients within the model"
+            self._reason = "hooks of the script see gradients within the model"
 
     def _look_for_draws(self, values: tuple[Any, ...] | None) -> None:
         """Looks whether random numbers were drawn: by a part that calls no other and has these values, or elsewhere."""
         states, former = _random_states(), self._states
         self._states = states
-        if states != former and (values is None or any(tensor.dim() == 4 for tensor in tensors_in(values))):
-            self.reason = (
+        if states != former and (values is None or any(tensor.dim() >= 3 for tensor in tensors_in(values))):
+            self._reason = (
                 "the model draws random numbers for images, as dropout does, and their order follows the layout"
             )
 
@@ -100,14 +109,12 @@ def _held(model: nn.Module) -> Iterator[torch.Tensor]:
         yield from tensors_in([value for name, value in vars(part).items() if name not in _REGISTERED])
 
 
-def _why_not(model: nn.Module, returned: Any) -> str | None:
+def _why_not(returned: Any) -> str | None:
     """Why a model that has just been called keeps its layout."""
     if not _is_known(returned):
         return f"the model returns a {type(returned).__qualname__}, whose tensors cannot be laid out again"
     if not all(tensor.is_contiguous() for tensor in tensors_in(returned)):
         return "the model returns tensors that are not contiguous, whose strides would change"
-    if any(hooks for part in model.modules() for name, hooks in vars(part).items() if name in _HOOKS):
-        return "hooks of the script see what the model computes"
     if _has_own_backward(tensors_in(returned)):
         return "a part of the model has a backward pass of its own"
     return None

@@ -74,16 +74,17 @@ class Models:
 
     def why_not(self, models: list[nn.Module]) -> dict[str, str]:
         """The knobs of models that keep the script's own value, each with why."""
+        convolving = [model for model in models if convolutions(model)]
         if (why := self._why_none(models)) is not None:
-            return {"precision": why, "memory_format": why}
+            return {"precision": why} | ({"memory_format": why} if convolving else {})
         left: dict[str, str] = {}
         weights = [weight for model in models for weight in model.parameters()]
         if self._casts or any(weight.is_floating_point() and weight.dtype != torch.float32 for weight in weights):
             left["precision"] = "the script chooses its precision itself"
-        if any(layout_of(model) == "channels_last" for model in models):
+        if any(layout_of(model) == "channels_last" for model in convolving):
             left["memory_format"] = "the script lays its model out itself"
-        elif self._forwards.reason is not None and any(map(convolutions, models)):
-            left["memory_format"] = self._forwards.reason
+        elif (reason := self._forwards.why_not(convolving)) is not None:
+            left["memory_format"] = reason
         return left
 
     def _why_none(self, models: list[nn.Module]) -> str | None:

@@ -36,7 +36,7 @@ from ...timing.usage import available_bytes, resident_bytes
 from ...torch_settings.compiled import compiled_graphs
 from ...torch_settings.layout import convolutions
 from ...torch_settings.naming import has_own_iterator, length_of, loader_key, start_method, tensors_in, weights_of
-from ...torch_settings.process_settings import form_of
+from ...torch_settings.process_settings import LATE, form_of, has_late_weights, is_deterministic
 from ...torch_settings.undo import Undo
 from .. import hooks
 from ..attributes import REPEATING, held_by
@@ -489,7 +489,7 @@ class LiveTraining:
             left = self._called.why_not(models)
             self._convolves = any(map(convolutions, models))
         except Exception as error:  # noqa: BLE001 - a script's own strange models
-            left = dict.fromkeys(("precision", "memory_format"), f"{type(error).__name__}: {error}")
+            left = {"precision": f"{type(error).__name__}: {error}"}
         self.left |= {name: why for name, why in left.items() if name in {"memory_format", *self._allowed}}
         self._models = weakref.WeakSet(models)
 
@@ -509,7 +509,7 @@ class LiveTraining:
             "batch_bytes": self._batch_bytes,
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "fixed_shapes": len(self._shapes) == 1,
-            "deterministic": torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
+            "deterministic": is_deterministic(),
             "convolves": self._convolves,
             "allowed": self._allowed,
             "left": self.left,
@@ -944,8 +944,8 @@ def why_not_fused(optimizer: Optimizer) -> str | None:
         return "some gradients are sparse"
     if any(weight.grad is not None and weight.grad.stride() != weight.stride() for weight in weights):
         return "some gradients do not lie in memory as their weights do"
-    if optimizer.defaults.get("momentum") and any(weight.grad is None for weight in weights):
-        return "some weights have no gradient yet, which fused SGD with momentum asks for"
+    if has_late_weights(optimizer):
+        return LATE
     if (
         weights
         and weights[0].device.type == "cuda"
