@@ -1,5 +1,6 @@
 """What the faulty workloads are made from: the tiny one, with a fault at one place."""
 
+import torch
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -22,13 +23,13 @@ def with_loss(loss, **parts):
 
 
 def failing(fault):
-    """The tiny workload whose loss calls `fault` from its fourth step on."""
+    """The tiny workload whose loss calls `fault` from its fourth step on; a loss without gradients is no step."""
     steps = 0
 
     def loss(model, batch):
         nonlocal steps
-        steps += 1
-        if steps > STEPS_BEFORE_FAULT:
+        steps += torch.is_grad_enabled()
+        if steps > STEPS_BEFORE_FAULT and torch.is_grad_enabled():
             fault()
         return tiny.loss(model, batch)
 
