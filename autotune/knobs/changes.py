@@ -48,9 +48,8 @@ def in_words(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
     """A candidate for a running training, in the recorder's format."""
     changes = changes_of(config, baseline)
     knobs = {knob: now for knob, (_, now) in config.changes_from(baseline).items()}
-    for knob in map(KNOBS.__getitem__, knobs):
-        if knob.on_model is not None and knob.on_running_model is not None:
-            del changes["model"][knob.on_model.__name__]
-            changes["model"][knob.on_running_model.__name__] = knob.name
-    changed = {what: changes[what] for what in ("loader", "process", "optimizer", "model")}
-    return {"name": words_of(knobs), "knobs": knobs, **changed}
+    changed = {what: changes[what] for what in ("loader", "process", "optimizer")}
+    model = {
+        getattr(KNOBS[knob].on_running_model, "__name__", function): knob for function, knob in changes["model"].items()
+    }
+    return {"name": words_of(knobs), "knobs": knobs, **changed, "model": model}

@@ -22,6 +22,11 @@ def torch_dtype(precision: str) -> torch.dtype:
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
 
 
+def is_half(dtype: torch.dtype) -> bool:
+    """Whether a type is one of the half precisions."""
+    return any(dtype == torch_dtype(precision) for precision in HALF)
+
+
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """``torch.autocast``; does nothing for fp32 and tf32."""
     import torch

@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .precision import HALF, autocast
+from .precision import HALF, autocast, is_half
 from .repeated_blocks import no_cache_in_training, recomputed, repeated_blocks, without_cache
 from .undo import Undo, in_reverse, nothing, put
 
@@ -106,9 +106,7 @@ def is_in_backward() -> bool:
 
 def _in_fp32(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of half precision, cast to fp32."""
-    import torch
-
-    return tensor.float() if tensor.dtype in {torch.bfloat16, torch.float16} else tensor
+    return tensor.float() if is_half(tensor.dtype) else tensor
 
 
 def each_tensor(out: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -26,7 +26,7 @@ from autotune.recorder.gradients import cosine, gradient_of
 from autotune.recorder.order import seed_all
 from autotune.timing.failing import causes_of, exhausted
 from autotune.timing.usage import UsageWatch
-from autotune.torch_settings.precision import products_in
+from autotune.torch_settings.precision import is_half, products_in
 from autotune.training.sharding import whole
 from autotune.training.tuned import Tuned
 from autotune.workload.target import load_workload
@@ -34,7 +34,6 @@ from autotune.workload.workload import Workload
 
 SMALLEST_SCALE = 1.0
 """A GradScaler below this scale will not find one that makes gradients finite."""
-HALF_TYPES = {torch.bfloat16, torch.float16}
 MOST_PARTS = 2
 """Micro-batches of a step: a second one is where accumulation can go wrong."""
 
@@ -119,7 +118,7 @@ def _train(
     model.train()
     loss_of = tuned.compiled_loss(workload.loss)
     scaler = tuned.scaler()
-    half = any(weight.dtype in HALF_TYPES for weight in model.parameters())
+    half = any(is_half(weight.dtype) for weight in model.parameters())
     losses: list[float] = []
     skipped, norm = 0, math.inf
     gradient = torch.empty(0)  # the first that is finite
@@ -127,7 +126,7 @@ def _train(
         step = batches[first : first + parts]
         step_losses = _backward(loss_of, model, tuned, scaler, step)
         losses += map(float, step_losses)  # after all of them, so that no micro-batch waits for the previous one
-        half |= any(loss.dtype in HALF_TYPES for loss in step_losses)
+        half |= any(is_half(loss.dtype) for loss in step_losses)
         scaler.unscale_(optimizer)
         while not math.isfinite(norm):
             gradient, norm = gradient_of(model.parameters(), whole)

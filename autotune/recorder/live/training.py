@@ -98,6 +98,8 @@ CONNECTIONS = {
 """Packages whose objects are connections or open files that processes cannot share."""
 KNOWN_SAMPLERS = ("torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers")
 """Packages whose samplers draw from a generator of their own, whatever is trained meanwhile."""
+OF_LOADER = ("num_workers", "prefetch_factor", "pin_memory")
+"""The knobs that another pool takes."""
 BOTH = ("incumbent", "candidate", "candidate", "incumbent")
 """The order of blocks, so that a slow drift touches both sides alike."""
 
@@ -336,7 +338,7 @@ class LiveTraining:
         """Tries no other setting of the loader from here on: a pass is read beside a later one."""
         why = "several passes through the loader are read at once"
         passing.go_on_with(self._pool_for(self._incumbent, passing.loader, passing.pools))
-        self.left |= dict.fromkeys(("num_workers", "prefetch_factor", "pin_memory"), why)
+        self.left |= dict.fromkeys(OF_LOADER, why)
         if (race := self._race) is not None and race.candidate.of_loader != self._incumbent.of_loader:
             race.failure = why
 
@@ -475,9 +477,8 @@ class LiveTraining:
                 self.left["num_workers"] = unfit
         if compiled_graphs():
             self.left |= dict.fromkeys(("optimizer_impl", "num_threads"), "the script compiles its training itself")
-        for name in ("prefetch_factor", "pin_memory"):
-            if self._key is None:
-                self.left.setdefault(name, self.left["num_workers"])
+        if self._key is None:
+            self.left = dict.fromkeys(OF_LOADER, self.left["num_workers"]) | self.left
 
     def _choose_models(self) -> None:
         """The models that the optimizer steps, where they may change."""
