@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from autotune.errors import ConfigError
 from autotune.knobs import HALF, KNOBS, Scalar, TrainConfig, can_share_process, variables
 from autotune.knobs.knob import Knob
-from autotune.torch_settings.undo import Undo, nothing
+from autotune.torch_settings.undo import Undo, kept_on, nothing
 from autotune.training.ranks import this_rank, threads_of_rank
 
 if TYPE_CHECKING:
@@ -29,10 +29,8 @@ class _Setting(NamedTuple):
 _OF_PROCESS: dict[str, _Setting] = {}
 """Settings of the whole process, by knob, whichever model they were set for."""
 _FOR_PROCESS = [knob for knob in KNOBS.values() if knob.on_process is not None]
-_FOR_MODEL = [
-    tuple(knob for knob in KNOBS.values() if knob.on_model is not None),  # each wraps the work of those before
-    *((knob,) for knob in KNOBS.values() if knob.on_optimizer is not None),
-]
+_FOR_MODEL = tuple(knob for knob in KNOBS.values() if knob.on_model is not None)  # each wraps the work of those before
+_FOR_OPTIMIZER = [knob for knob in KNOBS.values() if knob.on_optimizer is not None]
 
 
 class InForce:
@@ -41,7 +39,7 @@ class InForce:
     Args:
         model: The model that trains; None sets only what holds for the whole process.
         optimizer: Its optimizer; None leaves the optimizer's knobs alone.
-        device: The device to train on; the first `switch` moves the model there.
+        device: The device to train on; the first `switch` moves the model there, and undoes what another one has set.
 
     Attributes:
         config: The config of the last `switch`; None before the first.
@@ -52,7 +50,6 @@ class InForce:
         self._model = model
         self._optimizer = optimizer
         self._device = device
-        self._of_model: dict[str, _Setting] = {}
 
     def switch(self, config: TrainConfig) -> None:
         """Undoes the settings that differ, sets them as the config says, and reads them back.
@@ -80,12 +77,23 @@ class InForce:
         if self._model is not None:
             if first:
                 self._model.to(self._device)
-            for knobs in _FOR_MODEL:
-                self._settle(knobs, config, self._of_model)
+            self._settle(_FOR_MODEL, config, kept_on(self._model).setdefault(_Setting, {}), anew=first)
+        if self._optimizer is not None:
+            for knob in _FOR_OPTIMIZER:
+                self._settle((knob,), config, kept_on(self._optimizer).setdefault(_Setting, {}), anew=first)
 
-    def _settle(self, knobs: tuple[Knob, ...], config: TrainConfig, settings: dict[str, _Setting]) -> None:
-        """Puts knobs into force; each may have wrapped the work of those before it."""
-        same = list(itertools.takewhile(lambda knob: _is_set(knob, config, settings), knobs))
+    def _settle(
+        self, knobs: tuple[Knob, ...], config: TrainConfig, settings: dict[str, _Setting], *, anew: bool = False
+    ) -> None:
+        """Puts knobs into force; each may have wrapped the work of those before it.
+
+        Args:
+            knobs: What to set.
+            config: Their values.
+            settings: What is set already.
+            anew: Also set what is set already: the model may have got other parts since.
+        """
+        same = list(itertools.takewhile(lambda knob: not anew and _is_set(knob, config, settings), knobs))
         changed = knobs[len(same) :]
         for knob in reversed(changed):
             if (setting := settings.pop(knob.name, None)) is not None:

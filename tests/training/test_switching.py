@@ -147,6 +147,22 @@ def test_nothing_is_left_behind(changes: dict[str, Any]) -> None:
     assert (meanwhile != before) == (changes != {"precision": "bf16"})  # which autocast does, around each step
 
 
+@pytest.mark.parametrize("changes", [*SETTINGS.values(), {"compile_mode": "default"}], ids=str)
+def test_a_model_is_prepared_by_another_config(changes: dict[str, Any]) -> None:
+    """Nothing of the former one is left, nor is it set twice; parts that the model got since are prepared too."""
+    model, optimizer = make()
+    Tuned(PLAIN).prepare(model, optimizer)
+    before = settings_of(model, optimizer)
+    other = PLAIN.replace(**changes)
+    Tuned(other).prepare(model, optimizer)
+    meanwhile = settings_of(model, optimizer)
+    model[0] = nn.Conv2d(3, 8, 3)  # type: ignore[index, operator]
+    Tuned(other).prepare(model, optimizer)
+    assert settings_of(model, optimizer)["weights"] == meanwhile["weights"]
+    Tuned(PLAIN).prepare(model, optimizer)
+    assert settings_of(model, optimizer) == before
+
+
 def test_a_form_that_the_user_has_chosen_comes_back() -> None:
     """An optimizer that was made fused steps so under the default, before and after another form."""
     model, _ = make()
