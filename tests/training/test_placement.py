@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import operator
+import pickle
 import random
 from collections import UserDict, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -27,6 +32,7 @@ from torch.utils.data import (
 
 from autotune.errors import ConfigError
 from autotune.knobs.config import TrainConfig
+from autotune.training import placement
 from autotune.training.placement import PlacedDataset, alike, look_at, place, placement_seconds
 from autotune.training.tuned import Tuned
 
@@ -90,8 +96,6 @@ def both(dataset: Any, **kwargs: Any) -> tuple[list[Any], list[Any]]:
 
 def numpy_draw() -> float:
     """By NumPy's global generator."""
-    import numpy as np
-
     return float(np.random.rand())
 
 
@@ -257,7 +261,7 @@ def test_what_turns_out_not_to_be_placeable_is_loaded_as_ever(placement: str) ->
 
 
 def test_what_is_changed_afterwards_is_loaded_as_ever() -> None:
-    """Another transform, another stage of a curriculum, values in place: what was collated would be out of date."""
+    """Another transform, another stage of a curriculum, tensors in place: what was collated would be out of date."""
     dataset = Fixed()
     stacked = StackDataset(Subset(dataset, range(8)))
     numbers = TensorDataset(torch.zeros(32, 2))
@@ -275,6 +279,57 @@ def test_what_is_changed_afterwards_is_loaded_as_ever() -> None:
         tensors = [part[0] if isinstance(part, (list, tuple)) else part for part in (before, after)]
         assert (tensors[0] >= 0).all()
         assert (tensors[1] == -1).all()
+
+
+class Held(Dataset[torch.Tensor]):
+    """Samples from values that may change in place; chance draws some augmentation, if the transform asks for it."""
+
+    def __init__(self, samples: int = 200, images: int = 1) -> None:
+        self.labels = np.zeros(samples)
+        self.images = np.zeros((samples, images))
+        self.weights = [0.0] * samples
+        self.transform = SimpleNamespace(p=0.0, calls=0)
+        self.cached: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.transform.calls += 1  # a change by reading is none
+        self.cached[index % 20] = object()
+        noise = float(random.random() < self.transform.p)
+        return torch.tensor([self.labels[index], self.images[index, 0], self.weights[index], noise])
+
+
+CHANGES: dict[str, Callable[[Held], Any]] = {
+    "nothing": lambda _: None,
+    "an array": lambda data: operator.setitem(data.labels, slice(None), 1),
+    "one label": lambda data: operator.setitem(data.labels, 7, 1),
+    "a large array": lambda data: operator.setitem(data.images, slice(None), 1),
+    "one of a list": lambda data: operator.setitem(data.weights, 7, 1.0),
+    "the transform": lambda data: setattr(data.transform, "p", 1e-9),
+    "its length": lambda data: (data.weights.append(0.0), setattr(data, "labels", np.zeros(201))),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_inside_of_values_are_noticed_at_the_next_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pseudo-labels, a schedule of an augmentation, samples that are added; random numbers stay as they were."""
+    monkeypatch.setattr(placement, "HASHED_BYTES", 2000)
+    dataset = Held(images=5)
+    loader = tuned().dataloader(dataset, drop_last=True)
+    list(loader)
+    CHANGES[name](dataset)
+    before = random.getstate(), torch.get_rng_state().tolist()
+    if name == "nothing":
+        for _ in range(3):
+            list(loader)
+        assert placement_seconds(loader.dataset) is not None
+        assert before[0] == random.getstate()
+    else:
+        with pytest.warns(UserWarning, match="changed after it had been collated"):
+            batches = list(loader)
+        assert torch.equal(torch.cat(batches), torch.stack([dataset[index] for index in range(192)]))
 
 
 def test_more_than_memory_holds_is_told_before_it_is_taken() -> None:
@@ -324,3 +379,19 @@ def test_a_loader_made_of_ours_is_ours() -> None:
     twice = tuned().dataloader(ours.dataset, collate_fn=ours.collate_fn)
     assert all(map(alike, again, ours))
     assert all(map(alike, twice, ours))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda index: (torch.tensor(index), index), torch.tensor, float, str],
+    ids=["tuple", "tensor", "float", "word"],
+)
+def test_a_plain_loader_of_its_data_set_reads_samples(make: Callable[[int], Any]) -> None:
+    """Also of a part of it, and of a copy: whatever is done with the user's own data set."""
+    dataset = Fixed(make)
+    ours = tuned().dataloader(dataset, collate_fn=(lambda samples: torch.zeros(len(samples))) if make is str else None)
+    list(ours)
+    for made in (ours.dataset, copy.deepcopy(ours.dataset), Subset(ours.dataset, range(SAMPLES))):
+        assert all(map(operator.eq, map(repr, DataLoader(made, 4)), map(repr, DataLoader(dataset, 4))))
+    pickled = pickle.dumps(tuned().dataloader(TensorDataset(torch.ones(3))).dataset)
+    assert len(pickle.loads(pickled)) == 3  # noqa: S301 - our own
