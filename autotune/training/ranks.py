@@ -128,7 +128,8 @@ class Exchange:
     """Makes the models on all ranks exchange gradients only with the last micro-batch of a step."""
 
     def __init__(self) -> None:
-        self._models: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+        # Ordered, unlike a WeakSet: ranks exchange several models' gradients in one order.
+        self._models: weakref.WeakKeyDictionary[DistributedDataParallel, None] = weakref.WeakKeyDictionary()
         self._learning: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
     def __bool__(self) -> bool:
@@ -136,7 +137,7 @@ class Exchange:
 
     def add(self, model: DistributedDataParallel) -> None:
         """Adds a model from `on_all_ranks`."""
-        self._models.add(model)
+        self._models[model] = None
         if model.static_graph:
             self._learning.add(model)
 
@@ -156,12 +157,20 @@ class Exchange:
                 model.require_backward_grad_sync = True
 
     def _exchange(self) -> None:
-        """Averages the gradients over all ranks, where no backward pass has done so."""
+        """Averages the gradients over all ranks, where no backward pass has done so.
+
+        A weight without a gradient counts as zero, as in DDP; one that has none on any rank gets none.
+        """
         for model in self._models:
-            for parameter in model.parameters():
-                if parameter.grad is not None:
-                    distributed.all_reduce(parameter.grad)
-                    parameter.grad /= distributed.get_world_size()
+            weights = [weight for weight in model.parameters() if weight.requires_grad]
+            used = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.int32)
+            used = used.to(next(model.parameters()).device)  # of the backend
+            distributed.all_reduce(used)
+            for weight in itertools.compress(weights, used.tolist()):
+                if weight.grad is None:
+                    weight.grad = torch.zeros_like(weight)
+                distributed.all_reduce(weight.grad)
+                weight.grad /= distributed.get_world_size()
 
 
 class SharedSampler(Sampler[Any]):

@@ -73,14 +73,20 @@ if torch.distributed.is_initialized():
 
 def train(folder: Path, name: str, ranks: int = 1, **knobs: Any) -> list[dict[str, Any]]:
     """What each rank of a training has to tell."""
+    told = start(folder, TRAIN, ranks, json.dumps({"samples": 64, **knobs}), str(folder / name))
+    return [json.loads(one) for one in told]
+
+
+def start(folder: Path, source: str, ranks: int, *arguments: str) -> list[str]:
+    """What each rank of a script writes to the file that its last argument names."""
     script = folder / "train.py"
-    script.write_text(TRAIN)
+    script.write_text(source)
     start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     subprocess.run(
-        [sys.executable, *start, str(script), json.dumps({"samples": 64, **knobs}), str(folder / name)],
+        [sys.executable, *start, str(script), *arguments],
         check=True, timeout=120, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip
-    return [json.loads((folder / f"{name}.{rank}").read_text()) for rank in range(ranks)]
+    return [Path(f"{arguments[-1]}.{rank}").read_text() for rank in range(ranks)]
 
 
 @pytest.mark.slow
@@ -129,6 +135,45 @@ def test_what_is_exchanged_in_bf16_is_rounded_and_no_more(tmp_path: Path, more: 
     ours, theirs = (torch.cat([torch.tensor(weight) for weight in one["weights"]]) for one in (first, single))
     torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.02)
     assert (ours - theirs).abs().max() > 1e-6
+
+
+EXCHANGE = """
+import os, sys, torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from autotune.training.ranks import Exchange, join
+join(torch.device("cpu"))
+rank, exchange = distributed.get_rank(), Exchange()
+parts = [nn.ModuleList(nn.Linear(1, 1, bias=False) for _ in range(4)) for _ in range(2)]
+for part in parts:
+    for weight in part.parameters():
+        nn.init.ones_(weight)
+class Model(nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+    def forward(self, x, used):
+        return sum(self.part[one](x) for one in used)
+models = [DistributedDataParallel(Model(part), find_unused_parameters=True) for part in parts]
+for model in models:
+    exchange.add(model)
+for batch in exchange.only_last([torch.ones(1, 1) * (1 + rank)], 2):  # the data end within the step
+    for number, model in enumerate(models):
+        model(batch * (1 + number), [0, 1 + rank]).sum().backward()
+grads = [None if weight.grad is None else weight.grad.item() for part in parts for weight in part.parameters()]
+with open(f"{sys.argv[1]}.{rank}", "w") as target:
+    target.write(repr(grads))
+distributed.barrier()
+distributed.destroy_process_group()
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_use_other_weights_exchange_all_gradients(tmp_path: Path) -> None:
+    """A weight that one rank has not used counts as zero there; one that none has used gets no gradient."""
+    for told in start(tmp_path, EXCHANGE, 2, str(tmp_path / "grads")):
+        assert told == "[1.5, 0.5, 1.0, None, 3.0, 1.0, 2.0, None]"
 
 
 @pytest.mark.slow
