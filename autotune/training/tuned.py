@@ -107,6 +107,8 @@ class Tuned:
         Shuffling and random numbers are the same as with a plain ``DataLoader`` of your arguments; a warning appears
         where workers make that impossible. Where the data set is to be collated once (``data_placement``), the first
         batch does so, or warns that it cannot. The order of samples does not change.
+
+        An iterable data set gets no workers, each of which might read all of it, where the measured one was none.
         """
         rank = this_rank()
         return self.loader(dataset, **(kwargs if rank.alone else shared_out(dataset, kwargs, rank)))
@@ -114,8 +116,11 @@ class Tuned:
     def loader(self, dataset: Dataset[Any], **kwargs: Any) -> TunedLoader:
         """The loader of `dataloader` in a single process; for code that shares samples itself, as frameworks do."""
         settings = self.dataloader_kwargs() | kwargs
-        if settings["num_workers"] == 0:  # yours, to debug in one process: settings tuned for workers do not apply
-            unused = {DATALOADER_ARGUMENTS[knob] for knob in going_with("num_workers")} - kwargs.keys()
+        yours = kwargs if "num_workers" in kwargs else {}
+        if not yours and isinstance(dataset, IterableDataset) and self._measured_samples:
+            settings["num_workers"] = 0  # each might read all of it; the search has seen only data that cannot
+        if settings["num_workers"] == 0:  # what only workers heed does not apply, unless you ask for no workers and it
+            unused = {"timeout", *(DATALOADER_ARGUMENTS[knob] for knob in going_with("num_workers"))} - yours.keys()
             settings = {name: value for name, value in settings.items() if name not in unused}
         if kwargs.get("batch_sampler") is not None:
             del settings["batch_size"]
@@ -136,6 +141,11 @@ class Tuned:
         heeded = any(map(kwargs.get, ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")))
         workers = {"num_workers": 0} if isinstance(dataset, IterableDataset) and not heeded else {}
         return self.dataloader(dataset, **{"batch_size": self.eval_batch_size, **workers, **kwargs})
+
+    @property
+    def _measured_samples(self) -> int | None:
+        """Length of the measured data set; None where it is iterable without a length, or nothing was measured."""
+        return self.result.workload.samples if self.result is not None else None
 
     def _places(self, dataset: Any, settings: dict[str, Any]) -> bool:
         """Whether a loader's batches are selected from a data set that is collated once."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +16,14 @@ from torch._dynamo.utils import counters
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import BatchSampler, SequentialSampler, TensorDataset
+from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, TensorDataset
 
 from autotune.errors import ConfigError
 from autotune.knobs.config import TrainConfig
 from autotune.torch_settings.process_settings import restrict_attention
 from autotune.training.tuned import Tuned, torch_device
 from tests.torch_versions import needs_newer_precision
+from tests.training.test_load import write
 
 META = torch.device("meta")
 
@@ -69,6 +71,38 @@ def test_workers_can_be_switched_off_to_debug() -> None:
     config = {"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True}
     loader = tuned(**config).dataloader(numbers(64), num_workers=0)
     assert (loader.num_workers, loader.persistent_workers) == (0, False)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_arguments_for_workers_apply_where_there_are_some(workers: int) -> None:
+    """A script works with each result; what it asks of no workers itself is refused as ever."""
+    given = {"persistent_workers": True, "prefetch_factor": 4, "timeout": 60, "multiprocessing_context": "fork"}
+    loader = tuned(num_workers=workers).dataloader(numbers(64), **given)
+    assert (loader.persistent_workers, loader.prefetch_factor, loader.timeout) == (
+        (True, 4, 60) if workers else (False, None, 0)
+    )
+    assert len(list(loader) if workers == 0 else loader) == len(loader)
+    with pytest.raises(ValueError, match="num_workers"):
+        tuned(num_workers=workers).dataloader(numbers(64), num_workers=0, **given)
+
+
+class Stream(IterableDataset[float]):
+    """Each worker yields all of it."""
+
+    def __iter__(self) -> Iterator[float]:
+        yield from map(float, range(10))
+
+
+@pytest.mark.parametrize(("measured", "workers"), [(100, 0), (None, 2)])
+def test_workers_repeat_no_iterable_data_set(measured: int | None, workers: int, tmp_path: Path) -> None:
+    """Where samples with indices were measured, any number of workers was right; not so here."""
+    _, result = write(tmp_path)
+    result = result.model_copy(update={"workload": result.workload.model_copy(update={"samples": measured})})
+    config = TrainConfig(num_workers=2, prefetch_factor=4)
+    setting = Tuned(config, result=result)
+    assert setting.dataloader(Stream()).num_workers == workers
+    assert setting.dataloader(Stream(), num_workers=1).num_workers == 1
+    assert setting.dataloader(numbers(64)).num_workers == 2
 
 
 def test_a_batch_sampler_takes_the_place_of_the_batch_size() -> None:
