@@ -28,9 +28,10 @@ from autotune.knobs.loader import REPEATED
 from autotune.recorder.attributes import REPEATING, OwnDraws
 from autotune.recorder.functions import Functions
 from autotune.timing.clock import Clock, clock_of
-from autotune.timing.loop import has_sparse_gradients, is_compiled, small_fraction, training_facts
+from autotune.timing.loop import is_compiled, small_fraction, training_facts
 from autotune.timing.padding import Padding, padding_of
 from autotune.torch_settings.naming import length_of, tensors_in, weights_of
+from autotune.torch_settings.process_settings import why_gradients_unfit
 from autotune.torch_settings.repeated_blocks import repeated_blocks
 from autotune.training.placement import look_at
 from autotune.training.tuned import Tuned, torch_device
@@ -94,7 +95,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         raise WorkloadError(f"{target}: {mistake}")
     is_recomputable = not _changes_buffers_of_blocks(workload.model, buffers)
     _update(workload, optimizer, loss, target)
-    is_sparse = has_sparse_gradients(optimizer)
+    may_fuse = why_gradients_unfit(optimizer) is None
     unused = sum(weight.requires_grad and weight.grad is None for weight in workload.model.parameters())
     # A copy from ordinary memory would wait for all pending work of the device.
     at_hand = tuned.to_device(copied(batch))
@@ -113,7 +114,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     placeable_bytes, unplaceable_reason = _placeable(workload, sample_seconds)
     coupling = _coupling(workload, tuned, batch_samples[:PARTED], target) if quick else 0.0
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
-    facts = training_facts([workload.model], [optimizer], paddings, tensors, is_sparse=is_sparse)
+    facts = training_facts([workload.model], [optimizer], paddings, tensors, may_fuse=may_fuse)
     if not is_recomputable:
         facts["recomputable_blocks"] = 0
     return WorkloadFacts(
