@@ -59,7 +59,6 @@ from ..timing.loop import (
     StepProfile,
     autocast_dtype,
     described,
-    has_sparse_gradients,
     holders_of,
     is_compiled,
     merged,
@@ -75,7 +74,7 @@ from ..timing.padding import Padding, padding_of
 from ..torch_settings.compiled import compiled_graphs
 from ..torch_settings.in_force import read
 from ..torch_settings.naming import count_of, loader_key, model_key, tensors_in
-from ..torch_settings.process_settings import has_late_weights
+from ..torch_settings.process_settings import why_gradients_unfit
 from ..torch_settings.undo import in_reverse, nothing
 from ..torch_settings.wrapping import is_in_backward
 from . import hooks
@@ -147,7 +146,7 @@ class Observer:
         self._first_step = 0.0
         self._steps_now = False
         self._first: Optimizer | None = None  # the first to begin a step, which may compute gradients many times
-        self._has_sparse = self._has_late = False
+        self._may_fuse = True
         self._rows: int | None = None  # of the model's last call
         self._row_counts: list[int] = []  # the same, before each backward pass
         self._sums: list[float] = []  # of the weights: if they change without an optimizer, the script changes them
@@ -290,8 +289,7 @@ class Observer:
         self._steps_now = True
         self._first = self._first or optimizer
         if id(optimizer) not in self._optimizers:
-            self._has_sparse |= has_sparse_gradients(optimizer)
-            self._has_late |= has_late_weights(optimizer)
+            self._may_fuse &= why_gradients_unfit(optimizer) is None
 
     def _on_step(self, optimizer: Optimizer) -> None:
         self._steps_now = False
@@ -402,9 +400,7 @@ class Observer:
             "calls_unseen": calls_unseen and not in_compiled_code,
             "step_calls": [] if loaders else [after - before for before, after in pairwise(self._called)],
             "facts": {
-                **training_facts(
-                    models, optimizers, self._padding, is_sparse=self._has_sparse, has_late=self._has_late
-                ),
+                **training_facts(models, optimizers, self._padding, may_fuse=self._may_fuse),
                 "batch_bytes": self._batch_bytes,
                 "sample_seconds": sample_seconds,
                 "sample_wait_fraction": wait_fraction,

@@ -27,7 +27,7 @@ from ..torch_settings.naming import (
     weights_of,
 )
 from ..torch_settings.packages import installed
-from ..torch_settings.process_settings import has_late_weights, is_deterministic
+from ..torch_settings.process_settings import FORMS, is_deterministic, why_no_form
 from ..torch_settings.repeated_blocks import count_blocks
 from .padding import Padding, padded_fractions
 
@@ -49,8 +49,7 @@ def training_facts(
     paddings: Sequence[Padding],
     batch: Iterable[torch.Tensor] = (),
     *,
-    is_sparse: bool,
-    has_late: bool = False,
+    may_fuse: bool,
 ) -> dict[str, Any]:
     """What a look at a build() and one at a script both learn, by the names of `knobs.WorkloadFacts`.
 
@@ -59,15 +58,12 @@ def training_facts(
         optimizers: Their optimizers, which have stepped; the first one is described.
         paddings: The padding of some batches.
         batch: The tensors of a batch, where their dimensions count.
-        is_sparse: Whether some gradients are sparse.
-        has_late: Whether `has_late_weights` was true before a first step; without it, weights count as late only if
-            they still have no state.
+        may_fuse: Whether the gradients of a step suit torch's fused form, by `why_gradients_unfit`.
     """
     weights = [weight for model in models for weight in model.parameters()]
     traffic = traffic_of(models, optimizers)
     padding_fraction, sorted_padding_fraction = padded_fractions(paddings)
     first = optimizers[0] if optimizers else None
-    unfused = is_sparse or has_late or (first is not None and has_late_weights(first))
     return {
         "model": model_facts(models, first),
         "parameters": sum(weight.numel() for weight in weights),
@@ -78,8 +74,11 @@ def training_facts(
         "has_images": any(tensor.dim() == 4 for tensor in (*weights, *batch)),
         "packages": installed(),
         "repeated_blocks": sum(count_blocks(model) for model in models),
-        "recomputable_blocks": sum(count_blocks(model, recomputable=True) for model in models),
-        "optimizer_impls": [form for form in implementations(first) if form != "fused" or not unfused],
+        "optimizer_impls": [
+            form
+            for form in FORMS
+            if first is not None and (may_fuse or form != "fused") and why_no_form(first, form) is None
+        ],
         "deterministic": is_deterministic(),
     }
 
@@ -224,26 +223,6 @@ def rows_of(arguments: Any) -> int | None:
     if tensor is None:
         return None
     return 1 if tensor.dim() == 1 and tensor.is_floating_point() else int(tensor.shape[0])
-
-
-def has_sparse_gradients(optimizer: Optimizer) -> bool:
-    """Whether any gradient of an optimizer is sparse, as for large embeddings."""
-    weights = weights_of(optimizer)
-    return any(weight.grad is not None and weight.grad.is_sparse for weight in weights)
-
-
-def implementations(optimizer: Optimizer | None) -> list[str]:
-    """The forms that an optimizer accepts with its arguments."""
-    if optimizer is None:
-        return []
-    forms: list[str] = [form for form in ("foreach", "fused") if form in optimizer.defaults]
-    weights = weights_of(optimizer)
-    unfit = optimizer.defaults.get("differentiable") or not all(torch.is_floating_point(weight) for weight in weights)
-    if any(
-        isinstance(group.get("lr"), torch.Tensor) and not group.get("capturable") for group in optimizer.param_groups
-    ):
-        forms = [form for form in forms if form != "foreach"]  # torch refuses a tensor as its learning rate
-    return [] if unfit else forms
 
 
 def holders_of(optimizers: Iterable[Optimizer]) -> list[nn.Module]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import os
 from typing import TYPE_CHECKING, Any
 
 from ..sandbox.system import libc
 from .compiled import compile_calls
 from .layout import convolve_channels_last, follow_weights, lay_out
+from .naming import weights_of
 from .precision import set_tf32
 from .undo import Undo, in_reverse, never, nothing, put, unless_changed
 from .wrapping import autocast_forward, checkpoint_blocks
@@ -32,7 +34,8 @@ _attention = contextlib.ExitStack()
 atexit.register(_attention.close)
 FLASH_IMPLEMENTATIONS = {"flash_attention_3": "FA3", "flash_attention_4": "FA4"}
 """torch's names for the packages that compute attention in its stead."""
-LATE = "some weights have no gradient yet, which fused SGD with momentum asks for"
+FORMS = ("foreach", "fused")
+"""The forms that optimizers of torch have besides the plain one."""
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # from glibc's malloc.h
 _TOP_PAD_BYTES = 256 * 2**20
 
@@ -179,17 +182,14 @@ def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
     Checkpoints keep the script's own form: another run, with or without autotune, can resume from them.
 
     Raises:
-        ValueError: The optimizer has no such form, or it would fail later.
+        ValueError: `why_no_form` has a reason.
     """
     undos: list[Undo] = [lambda: _recast(optimizer)]
     chosen: dict[str, bool] = {}
     if implementation != "default":
-        if implementation not in optimizer.defaults:
-            raise ValueError(f"{type(optimizer).__name__} has no such form")
-        if implementation == "fused" and has_late_weights(optimizer):
-            raise ValueError(LATE)
-        forms = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
-        chosen = {name: on for name, on in forms.items() if name in optimizer.defaults}
+        if (why := why_no_form(optimizer, implementation)) is not None:
+            raise ValueError(why)
+        chosen = {form: form == implementation for form in FORMS if form in optimizer.defaults}
         own = [{name: group.get(name) for name in chosen} for group in (optimizer.defaults, *optimizer.param_groups)]
 
         def own_of(number: int) -> dict[str, Any]:
@@ -229,6 +229,55 @@ def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
     return in_reverse(undos) if chosen else nothing
 
 
+def why_no_form(optimizer: Optimizer, form: str) -> str | None:
+    """Why an optimizer cannot step in a form, as far as is known; None if it can.
+
+    Torch refuses some arguments, types and devices only in a step, so the form steps on weights of one element. A
+    class with a step of its own may do anything with it: under a GradScaler, a fused form gets scaled gradients.
+    """
+    import torch
+
+    maker: Any = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
+    groups = optimizer.param_groups
+    if form not in optimizer.defaults:
+        return f"{type(optimizer).__name__} has no such form"
+    if not maker.__module__.startswith("torch.optim"):
+        return "the optimizer's step is not one of torch's own"
+    if any(group.get("differentiable") for group in groups):
+        return "the optimizer is differentiable"
+    if form == "fused" and (why := why_gradients_unfit(optimizer)) is not None:
+        return why
+    forms = {name: name == form for name in FORMS}
+    try:
+        trial = maker([{**group, **forms, "params": _like(group["params"])} for group in groups], lr=1e-3)
+        with torch.no_grad():  # the step itself, without the hooks that torch and we put around it
+            inspect.unwrap(maker.step)(trial)
+    except Exception as error:  # noqa: BLE001 - whatever torch, or a kernel that is missing, raises
+        return f"its {form} form fails here ({type(error).__name__}: {error})"
+    return None
+
+
+def _like(weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Weights of one element with a gradient, one for each device and type among some weights."""
+    import torch
+
+    made = [
+        torch.zeros(1, device=device, dtype=dtype) for device, dtype in {(one.device, one.dtype) for one in weights}
+    ]
+    for weight in made:
+        weight.requires_grad_().grad = torch.zeros_like(weight)
+    return made
+
+
+def why_gradients_unfit(optimizer: Optimizer) -> str | None:
+    """Why the gradients of a step do not suit torch's fused form; None if they do, or if there are none yet."""
+    if any(weight.grad is not None and weight.grad.is_sparse for weight in weights_of(optimizer)):
+        return "some gradients are sparse"
+    if _has_late_weights(optimizer):
+        return "some weights have no gradient yet, which fused SGD with momentum asks for"
+    return None
+
+
 def is_deterministic() -> bool:
     """Whether the user's code asks torch for deterministic results."""
     import torch
@@ -236,16 +285,17 @@ def is_deterministic() -> bool:
     return torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
 
 
-def has_late_weights(optimizer: Optimizer) -> bool:
+def _has_late_weights(optimizer: Optimizer) -> bool:
     """Whether momentum begins later for some weights than for others, if ever, as in layers that are frozen at first.
 
     Torch's fused SGD fails at the step that begins it. After a step, momentum shows which weights have begun; before
-    the first one, gradients do. Without any, nothing is known.
+    the first one, gradients do. Without any, weights that are frozen now count as later ones.
     """
     groups = [group for group in optimizer.param_groups if "fused" in group and group.get("momentum")]
     weights = [weight for group in groups for weight in group["params"]]
     begun = [weight for weight in weights if optimizer.state.get(weight, {}).get("momentum_buffer") is not None]
     begun = begun or [weight for weight in weights if weight.grad is not None]
+    begun = begun or [weight for weight in weights if weight.requires_grad]
     return 0 < len(begun) < len(weights)
 
 

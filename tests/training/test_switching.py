@@ -177,24 +177,26 @@ def test_a_form_that_the_user_has_chosen_comes_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trained", "momentum", "steps", "is_fused"),
+    ("trained", "momentum", "steps", "frozen", "is_fused"),
     [
-        ((), 0.9, False, True),
-        ((0, 1), 0.9, False, True),
-        ((0,), 0.9, False, False),
-        ((0,), 0.9, True, False),
-        ((0,), 0.0, True, True),
+        ((), 0.9, False, False, True),
+        ((), 0.9, False, True, False),
+        ((0, 1), 0.9, False, False, True),
+        ((0,), 0.9, False, False, False),
+        ((0,), 0.9, True, False, False),
+        ((0,), 0.0, True, False, True),
     ],
-    ids=["before any gradient", "all", "some", "some have stepped", "no momentum"],
+    ids=["before any gradient", "frozen at first", "all", "some", "some have stepped", "no momentum"],
 )
 def test_fused_is_refused_where_momentum_would_begin_later(
-    trained: tuple[int, ...], momentum: float, steps: bool, is_fused: bool
+    trained: tuple[int, ...], momentum: float, steps: bool, frozen: bool, is_fused: bool
 ) -> None:
     """Torch's fused SGD fails there. Before the first gradient, nothing is known; after a step, momentum shows it."""
     weights = [nn.Parameter(torch.ones(2)) for _ in range(2)]
     optimizer = torch.optim.SGD(weights, 0.1, momentum=momentum)
     for place in trained:
         weights[place].grad = torch.ones(2)
+    weights[1].requires_grad_(not frozen)
     if steps:
         optimizer.step()
         optimizer.zero_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 
 from autotune.errors import ConfigError
 from autotune.knobs.config import TrainConfig
+from autotune.timing.loop import training_facts
 from autotune.training.tuned import Tuned
 
 
@@ -128,3 +130,59 @@ def test_a_fused_optimizer_made_foreach_unscales_first() -> None:
     scaled = model[2].bias.grad.clone()
     scaler.step(optimizer)
     torch.testing.assert_close(model[2].bias.grad, scaled / 2**10)
+
+
+class OwnStep(torch.optim.AdamW):
+    """Steps in a way of its own."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Whatever it does."""
+        return super().step(closure)
+
+
+class Around(torch.optim.Optimizer):
+    """Steps by another optimizer, whose settings it shows as its own."""
+
+    def __init__(self, weights: Any, lr: float) -> None:
+        self.base = torch.optim.SGD(weights, lr)
+        super().__init__(self.base.param_groups, dict(self.base.defaults))
+
+    def step(self, closure: Any = None) -> Any:
+        """The other one's."""
+        return self.base.step(closure)
+
+
+class OwnDefaults(torch.optim.AdamW):
+    """Steps as torch does."""
+
+
+ADAM: Any = torch.optim.Adam
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype", "forms"),
+    [
+        (OwnStep, torch.float32, []),
+        (lambda weights: Around(weights, 0.1), torch.float32, []),
+        (OwnDefaults, torch.float32, ["foreach", "fused"]),
+        (lambda weights: ADAM(weights, lr=torch.tensor(0.1)), torch.float32, ["fused"]),
+        (lambda weights: ADAM([{"params": weights, "lr": torch.tensor(0.1)}]), torch.float32, ["fused"]),
+        (lambda weights: ADAM(weights, differentiable=True), torch.float32, []),
+        (lambda weights: torch.optim.SGD(weights, 0.1, differentiable=True), torch.float32, []),
+        (ADAM, torch.complex64, ["foreach"]),
+        (torch.optim.RMSprop, torch.float32, ["foreach"]),
+        (torch.optim.LBFGS, torch.float32, []),
+    ],
+    ids=["own step", "around another", "derived", "tensor", "tensor of a group", "differentiable", "differentiable SGD",
+         "complex", "without fused", "without either"],
+)  # fmt: skip
+def test_forms_that_cannot_step_are_refused(make: Any, dtype: torch.dtype, forms: list[str]) -> None:
+    """Before training, rather than at its first step; looks offer the same forms."""
+    model = nn.ParameterList([nn.Parameter(torch.ones(2, dtype=dtype))])
+    looked_at = training_facts([model], [make(list(model.parameters()))], [], may_fuse=True)
+    switched = []
+    for form in ("foreach", "fused"):
+        with contextlib.suppress(ConfigError):
+            tuned(optimizer_impl=form).prepare(model, make(list(model.parameters())))
+            switched.append(form)
+    assert switched == looked_at["optimizer_impls"] == forms

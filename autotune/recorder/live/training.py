@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import inspect
 import math
 import os
 import shutil
@@ -31,12 +30,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from ...timing.clock import clock_of
-from ...timing.loop import described, has_sparse_gradients, implementations
+from ...timing.loop import described
 from ...timing.usage import available_bytes, resident_bytes
 from ...torch_settings.compiled import compiled_graphs
 from ...torch_settings.layout import convolutions
 from ...torch_settings.naming import has_own_iterator, length_of, loader_key, start_method, tensors_in, weights_of
-from ...torch_settings.process_settings import LATE, form_of, has_late_weights, is_deterministic
+from ...torch_settings.process_settings import FORMS, form_of, is_deterministic, why_gradients_unfit, why_no_form
 from ...torch_settings.undo import Undo
 from .. import hooks
 from ..attributes import REPEATING, held_by
@@ -517,14 +516,12 @@ class LiveTraining:
         }
 
     def _forms_of(self, optimizer: Optimizer) -> list[str]:
-        """The forms that may be played; none of a class of the script's, which may step in ways of its own."""
-        if not type(optimizer).__module__.startswith("torch.optim"):
-            self.left["optimizer_impl"] = "the optimizer is not one of torch's own"
-            return []
-        forms = implementations(optimizer)
-        if "fused" in forms and (why := self._unfused or why_fused_fails(optimizer)) is not None:
-            forms.remove("fused")
-            self.left.setdefault("optimizer_impl", why) if not forms else None
+        """The forms that may be played."""
+        why = {form: why_no_form(optimizer, form) for form in FORMS}
+        why["fused"] = self._unfused or why["fused"]
+        forms = [form for form, reason in why.items() if reason is None]
+        if not forms and why["fused"] is not None:
+            self.left.setdefault("optimizer_impl", why["fused"])
         return forms
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
@@ -941,32 +938,16 @@ def why_no_workers(loader: DataLoader[Any], reading: OwnReading) -> str | None:
 def why_not_fused(optimizer: Optimizer) -> str | None:
     """Why torch's fused form might fail, or compute something else, by the gradients of a step; else None."""
     weights = weights_of(optimizer)
-    if has_sparse_gradients(optimizer):
-        return "some gradients are sparse"
+    if (why := why_gradients_unfit(optimizer)) is not None:
+        return why
     if any(weight.grad is not None and weight.grad.stride() != weight.stride() for weight in weights):
         return "some gradients do not lie in memory as their weights do"
-    if has_late_weights(optimizer):
-        return LATE
     if (
         weights
         and weights[0].device.type == "cuda"
         and {"lightning", "lightning_fabric", "pytorch_lightning"} & {*sys.modules}
     ):
         return "Lightning refuses to clip gradients for a fused optimizer under a GradScaler"
-    return None
-
-
-def why_fused_fails(optimizer: Optimizer) -> str | None:
-    """Why torch's fused form cannot step here, though torch declares it; tried on weights of one element."""
-    kind: Any = type(optimizer)
-    for device, dtype in {(weight.device, weight.dtype) for weight in weights_of(optimizer)}:
-        weight = torch.zeros(1, device=device, dtype=dtype, requires_grad=True)
-        weight.grad = torch.zeros_like(weight)
-        try:
-            with torch.no_grad():  # the step itself, without the hooks that torch and we put around it
-                inspect.unwrap(kind.step)(kind([weight], lr=1e-3, fused=True))
-        except Exception as error:  # noqa: BLE001 - whatever a kernel that is missing raises
-            return f"its fused form fails here ({type(error).__name__}: {error})"
     return None
 
 
