@@ -6,13 +6,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from autotune.measuring import Speedup
+from autotune.measuring import ObjectiveName, Speedup
 
 
 class Check(BaseModel):
     """The verdict on a result.
 
     Attributes:
+        objective: What the speed-ups compare.
         verdict: Decides the exit status of `autotune check`.
         reason: The reason, in one sentence.
         claimed: The speed-up in the file. None when it recommends the baseline.
@@ -24,6 +25,7 @@ class Check(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     target: str
+    objective: ObjectiveName
     verdict: Literal["holds", "drifted", "no longer fits"]
     reason: str
     claimed: Speedup | None

@@ -15,7 +15,15 @@ from pydantic import Field
 
 from autotune.errors import ResultFileError
 from autotune.knobs import limit_of
-from autotune.measuring import SECONDS_PER_HOUR, Interval, Outcome, Speedup, per_dollar
+from autotune.measuring import (
+    SAMPLES_PER_JOULE,
+    SECONDS_PER_HOUR,
+    Interval,
+    ObjectiveName,
+    Outcome,
+    Speedup,
+    per_dollar,
+)
 from autotune.results.cross_file import Cross
 from autotune.results.gather import Gathered, Machine, machine_of
 from autotune.results.result import Result
@@ -24,8 +32,6 @@ from autotune.stored import Stored
 from autotune.units import format_rate, format_seconds, rounded
 from autotune.wording import ratio_text
 
-LEAST_WATTS = 1e-3
-"""No device idles at less. A smaller figure comes from a broken file, and dividing by it overflows."""
 Kin = Literal["", "yours", "like yours"]
 Named = tuple[str, Result]
 """A result file's path, and its result."""
@@ -51,6 +57,7 @@ class Row(Stored):
     before_ci95: Interval | None
     after_samples_per_second: float | None
     after_ci95: Interval | None
+    objective: ObjectiveName = Field(description="what the speed-up compares")
     speedup: Speedup | None
     speedup_reason: str | None
     memory_bytes: int | None = Field(description="peak of the best config")
@@ -244,6 +251,7 @@ def _row(path: str, result: Result, label: str, kin: Kin, *, judged: bool) -> Ro
         before_ci95=getattr(before, "ci95_samples_per_second", None),
         after_samples_per_second=rate,
         after_ci95=getattr(after, "ci95_samples_per_second", None),
+        objective=result.objective.name,
         speedup=result.speedup,
         speedup_reason=result.speedup_reason,
         memory_bytes=getattr(after, f"{memory_of}_memory_bytes", None),
@@ -258,19 +266,11 @@ def _row(path: str, result: Result, label: str, kin: Kin, *, judged: bool) -> Ro
 
 
 def _samples_per_joule(result: Result) -> float | None:
-    """The best config's rate over the device's mean power.
-
-    None where the device reports neither energy nor power, and where several GPUs trained: only the first was counted.
-    """
-    measurement, several = result.best.measurement, result.best.config.ranks > 1
-    if measurement is None or (telemetry := measurement.telemetry) is None:
+    """Of the best config. None where no energy was read, and for several GPUs, of which only the first is counted."""
+    measured, several = result.best.measurement, result.best.config.ranks > 1
+    if measured is None or (several and result.constraints.device != "cpu"):
         return None
-    if several and result.constraints.device != "cpu":
-        return None
-    watts = telemetry.power_watts
-    if telemetry.energy_joules and telemetry.seconds:
-        watts = telemetry.energy_joules / telemetry.seconds
-    return measurement.samples_per_second / watts if watts and watts > LEAST_WATTS else None
+    return SAMPLES_PER_JOULE.score(measured)
 
 
 def _held_knobs(result: Result) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, Field
 
 from autotune.files import stem_of
 from autotune.hardware import DeviceKind, Hardware, Software
-from autotune.measuring import Outcome, Speedup
+from autotune.measuring import SAMPLES_PER_SECOND, ObjectiveName, Outcome, Speedup, objective_named
 from autotune.results.files import Document
 from autotune.results.result import Result, Side, WorkloadRecord
 from autotune.results.summary import ratios
@@ -64,6 +64,7 @@ class Cross(Document):
     own: OwnSide | None = Field(description="None: this machine has no result")
     outcome: Outcome = Field(description="how bursts of their config end here")
     failure: str | None = Field(default=None, description="why they do not end well")
+    objective: ObjectiveName = Field(default=SAMPLES_PER_SECOND.name, description="what the two below compare")
     over_own: Speedup | None = Field(description="of their config over this machine's own")
     over_own_reason: str | None = Field(default=None, description="why that was not measured")
     over_baseline: Speedup | None = Field(description="of their config over the baseline")
@@ -82,6 +83,12 @@ class Cross(Document):
         return self.own is not None and self.own.point == self.theirs.point
 
     @property
+    def unit(self) -> str:
+        """What a gain is in, to follow it: `` in samples/J``; empty for the rate."""
+        objective = objective_named(self.objective)
+        return "" if objective.is_rate else f" in {objective.unit}"
+
+    @property
     def finding(self) -> str:
         """The outcome, in words that follow the machine's name: ``loses 17 % (13 – 21 %) with the config of …``."""
         whose = f"the config of {self.config_of.machine}"
@@ -90,11 +97,12 @@ class Cross(Document):
         if self.same_config:
             sentence = f"has the same config as {self.config_of.machine}"
         elif self.over_own is not None:
-            sentence = f"{gain_text(self.over_own)} with {whose}: {ratio_with_interval(self.over_own)} of its own"
+            gain = f"{gain_text(self.over_own)}{self.unit} with {whose}"
+            sentence = f"{gain}: {ratio_with_interval(self.over_own)} of its own"
         else:
             sentence = f"was measured with {whose}, but not against its own: {self.over_own_reason}"
         if self.over_baseline is not None:
-            sentence += f"; over the baseline it is {ratio_with_interval(self.over_baseline)}"
+            sentence += f"; over the baseline it is {ratio_with_interval(self.over_baseline)}{self.unit}"
         return sentence
 
 

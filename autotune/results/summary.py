@@ -291,7 +291,7 @@ def proof_texts(result: Result) -> list[str]:
 def verdict(result: Result) -> Verdict:
     """Whether there is a confirmed speed-up: the figure, or the reason why there is none."""
     speedup, objective = result.speedup, result.objective
-    gained = "confirmed " + ("speed-up" if objective.is_rate else f"gain in {objective.name.replace('_', ' ')}")
+    gained = f"confirmed {objective.gain}"
     if speedup is None:
         reason = result.speedup_reason or "it was not measured in pairs"
         return Verdict(confirmed=False, words=f"no {gained}", reason=reason)

@@ -80,6 +80,7 @@ def by_trainings(result: Result, target: str, file: Path) -> Check | None:
     )
     return Check(
         target=target,
+        objective=result.objective.name,
         verdict="holds" if holds else "drifted",
         reason=reason if holds else f"the last training on this machine fell {percent(1 - ratio)} short of the claim",
         claimed=result.speedup,
@@ -106,8 +107,9 @@ def judge_check(result: Result, target: str, cross: Cross) -> Check:
     def check(verdict: Literal["holds", "drifted", "no longer fits"], reason: str) -> Check:
         differences = tuple(differences_of(result, cross.workload.fingerprint))
         return Check(
-            target=target, verdict=verdict, reason=reason, claimed=claimed, found=measured, differences=differences
-        )
+            target=target, objective=result.objective.name, verdict=verdict, reason=reason,
+            claimed=claimed, found=measured, differences=differences,
+        )  # fmt: skip
 
     if cross.failure is not None:
         return check("no longer fits", f"with the tuned config {cross.failure}")

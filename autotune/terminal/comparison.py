@@ -123,13 +123,13 @@ def _verdict(cross: Cross) -> Iterator[Text]:
         yield labelled(f"the config of {cross.config_of.machine} cannot train here", str(cross.failure), "bold red")
         return
     if cross.over_own is not None:
-        ratio = f"here it runs at {ratio_with_interval(cross.over_own)} of this machine's own config"
+        ratio = f"here it reaches {ratio_with_interval(cross.over_own)} of this machine's own config{cross.unit}"
         yield Text.assemble(as_text(ratio, "bold"), as_text(f": it {gain_text(cross.over_own)}"))
     elif cross.same_config:
         yield as_text("this machine's own config is the same", "bold")
     else:
         yield as_text(f"not compared with this machine's own config: {cross.over_own_reason}", "bold")
     if cross.over_baseline is not None:
-        yield as_text(f"over the baseline it is {ratio_with_interval(cross.over_baseline)}")
+        yield as_text(f"over the baseline it is {ratio_with_interval(cross.over_baseline)}{cross.unit}")
     else:
         yield as_text(f"not compared with the baseline: {cross.over_baseline_reason}")

@@ -22,6 +22,7 @@ from rich.text import Text
 from autotune.errors import AutotuneError
 from autotune.hardware import Hardware, hardware_rows
 from autotune.knobs import format_scalar
+from autotune.measuring import objective_named
 from autotune.results import summary
 from autotune.results.check import Check
 from autotune.results.result import Result, TrialRecord
@@ -83,7 +84,7 @@ def check_lines(check: Check) -> RenderableType:
     for when, speedup in (("in the file", check.claimed), ("here and now", check.found)):
         if speedup is not None:
             figures = f"{ratio_text(speedup.ratio)} ({summary.spread_text(speedup)})"
-            parts.append(as_text(f"speed-up {when}: {figures}"))
+            parts.append(as_text(f"{objective_named(check.objective).gain} {when}: {figures}"))
     if check.trainings is not None:
         parts.append(as_text(check.trainings))
     return Group(*parts, *(labelled("warning", difference) for difference in check.differences))

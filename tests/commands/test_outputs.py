@@ -149,7 +149,7 @@ def test_a_cross_names_its_file_once_it_is_written(
         monkeypatch.setattr("autotune.results.files.write_document", full)
     done = run_inside([*CROSS, "--out", "new.json"], folder)
     told = " ".join(done.err.split())
-    assert "here it runs at 0.830×" in told
+    assert "here it reaches 0.830×" in told
     assert (done.status, "cross file: new.json, which" in told) == ((2, False) if is_full else (0, True))
     assert (folder / "new.json").exists() is not is_full
 

@@ -85,15 +85,13 @@ def test_memory_is_the_devices_own_where_it_has_one() -> None:
     ("telemetry", "expected"),
     [
         (TelemetrySummary(seconds=4.0, energy_joules=800.0, power_watts=150.0), 5.0),
-        (TelemetrySummary(seconds=4.0, power_watts=100.0), 10.0),
+        (TelemetrySummary(seconds=4.0, power_watts=100.0), None),
         (TelemetrySummary(seconds=4.0, energy_joules=0.0), None),
         (TelemetrySummary(seconds=4.0), None),
         (None, None),
     ],
 )
-def test_samples_per_joule_is_the_rate_over_the_mean_power(
-    telemetry: TelemetrySummary | None, expected: float | None
-) -> None:
+def test_samples_per_joule_is_the_objectives_score(telemetry: TelemetrySummary | None, expected: float | None) -> None:
     """800 J in 4 s are 200 W: 1000 samples/s of them are 5 a joule. A card that reports no energy has none."""
     best = Side(config=TrainConfig(), measurement=make_measurement(1000, spread=0, telemetry=telemetry))
     (row,) = group_of(on_gpu(best=best)).rows

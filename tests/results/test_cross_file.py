@@ -126,6 +126,13 @@ def finding(**changes: Any) -> str:
     return cross.finding
 
 
+def test_a_gain_in_energy_names_its_unit() -> None:
+    """The rate needs none."""
+    told = finding(objective="samples_per_joule")
+    assert told.startswith("loses 17 % (13 – 21 %) in samples/J with the config of")
+    assert told.endswith("over the baseline it is 1.20× (1.10 – 1.30) in samples/J")
+
+
 def test_a_config_that_cannot_run_is_told_with_its_end() -> None:
     """Nothing else is known of it."""
     told = finding(outcome=Outcome.OOM, failure="it ended as oom: 12 GiB were asked for", over_own=None)
