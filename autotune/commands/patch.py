@@ -55,10 +55,10 @@ def patch(
         _print_diff(changes.files)
     elif changes.files:
         for lines in set_aside(result, file):
-            console.print(lines)
+            console.print(lines, soft_wrap=True)
         write_diff(changes, file)  # --reverse needs it
         write_files(changes.files)
-    console.print(patch_lines(changes, file, changed=not dry_run))
+    console.print(patch_lines(changes, file, changed=not dry_run), soft_wrap=True)
 
 
 def after_run(result: Result, place: Path, *, patching: bool) -> tuple[RenderableType | None, AutotuneError | None]:

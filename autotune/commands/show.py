@@ -38,7 +38,10 @@ def show(
     console = make_console(stderr=False)
     console.print(trials_table(result) if why else result_table(result))
     console.print(training_lines(result, file))
-    console.print(profile_tables(result) if why else usage_lines(result, file))
+    if why:
+        console.print(profile_tables(result))
+    else:
+        console.print(usage_lines(result, file), soft_wrap=True)
 
 
 @reported

@@ -65,15 +65,12 @@ def _safety(result: Result, source: Path | None) -> list[Block]:
 
 def _next(result: Result, source: Path | None) -> list[Block]:
     """The command, or the lines, that train with the result; where no gain is proven, how to try more."""
-    if result.changed_knobs and summary.verdict(result).confirmed:
-        label = "Command that trains the script with this result"
-        if result.workload.script is None:
-            label = "Python that trains with this result"
-        return [Text("Train with this result:"), Code(summary.how_to_train(result, source or UNNAMED), label)]
-    kept = "Train as before: no gain is proven."
-    if result.stopped_by not in {"budget", "interrupted"}:
-        return [Text(kept)]
-    return [Text(f"{kept} {_sentence(summary.how_to_search_longer(result))}")]
+    code, sentences = summary.what_next(result, source or UNNAMED)
+    label = "Command that trains the script with this result"
+    if result.workload.script is None:
+        label = "Python that trains with this result"
+    blocks: list[Block] = [Text("Train with this result:"), Code(code, label)] if code else []
+    return [*blocks, *([Text(" ".join(map(_sentence, sentences)))] if sentences else [])]
 
 
 def _limit(result: Result) -> list[Block]:

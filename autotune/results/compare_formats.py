@@ -42,8 +42,8 @@ CSV_COLUMNS = (
 """The first columns; one column for each knob of the best config follows."""
 LEGEND = (
     "Before and after are samples per second; per joule and per dollar are samples for each joule of the device and "
-    "each dollar of the machine's price. The gain, a ratio of rates unless a unit stands below it, comes from interleaved "
-    "pairs of runs. Below each figure stands its 95 % interval. Memory is the peak of the tuned config."
+    "each dollar of the machine's price. The gain, a ratio of rates unless a unit stands below it, comes from "
+    "interleaved pairs of runs. Below each figure stands its 95 % interval. Memory is the peak of the tuned config."
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from autotune.knobs import KNOB_NAMES, format_scalar
 from autotune.measuring import CAVEAT, FOREIGN_CPU_LIMIT, Growth, Headroom, Interval, Speedup
 from autotune.results.result import Result, Side, TrialRecord, WarmStartRecord
+from autotune.secrets import is_masked
 from autotune.units import format_bytes, format_flops, format_rate, format_seconds, rounded
 from autotune.wording import percent, ratio_text
 
@@ -111,6 +112,17 @@ def how_to_train(result: Result, path: Path) -> str:
     if result.best.config.compiles_loss:
         lines.append("loss = tuned.compiled_loss(loss)")
     return "\n".join(lines)
+
+
+def what_next(result: Result, path: Path) -> tuple[str, list[str]]:
+    """The code that trains with the answer, empty where no gain is proven; and what else to do, in sentences."""
+    alone = result.speedup is None and result.baseline.measurement is None and result.best.measurement is not None
+    if result.changed_knobs and (alone or verdict(result).confirmed):
+        script = result.workload.script
+        hides = script is not None and is_masked(script.command)
+        return how_to_train(result, path), ["put your secret in the place of ***"] * hides
+    longer = [how_to_search_longer(result)] * (result.stopped_by in {"budget", "interrupted"})
+    return "", ["train as before: no gain is proven", *longer]
 
 
 def how_to_search_longer(result: Result) -> str:
@@ -317,14 +329,13 @@ def _beside_others(result: Result) -> str | None:
     )
 
 
-def turn_text(trials: Sequence[TrialRecord], turn: int) -> str:
+def turn_text(playing: Sequence[TrialRecord]) -> str:
     """The players of a turn, and its length: ``turn 3, 1.9 s: 4 against num_workers=2 (expected gain)``."""
-    playing = [trial for trial in trials if trial.turn == turn]
     partner = next((trial.partner for trial in playing if trial.partner is not None), None)
     against = "nothing" if partner is None else " ".join(f"{k}={knob_text(k, v)}" for k, v in partner.items())
     stages = ", ".join(dict.fromkeys(trial.stage for trial in playing))
     seconds = format_seconds(sum(trial.seconds for trial in playing))
-    return f"turn {turn}, {seconds}: {len(playing)} against {against or 'the baseline'} ({stages})"
+    return f"turn {playing[0].turn}, {seconds}: {len(playing)} against {against or 'the baseline'} ({stages})"
 
 
 def duet_text(trial: TrialRecord) -> str | None:

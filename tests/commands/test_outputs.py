@@ -35,6 +35,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_what_is_to_be_copied_stands_on_one_line(folder: Path) -> None:
+    """A break at the terminal's width would end a path or a command."""
+    (long := folder / f"{'a' * 90}.json").write_bytes((folder / "result.json").read_bytes())
+    lines = run_inside(["show", long.name], folder).out.splitlines()
+    assert f"result file: {long.name}" in lines
+    assert f'    tuned = autotune.load("{long.name}")' in lines
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from autotune.measuring.growth import Growth, Held, SideName
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.result import Diagnosis, PeakShare, Result, Side
+from autotune.results.result import Diagnosis, PeakShare, Result, ScriptRecord, Side, SourceRecord
 from autotune.results.summary import (
     bottleneck_text,
     changes,
@@ -23,6 +24,7 @@ from autotune.results.summary import (
     ratios,
     unfinished,
     verdict,
+    what_next,
 )
 from tests.factories import make_measurement, make_result
 from tests.report.samples import trial
@@ -189,6 +191,36 @@ def test_a_gain_beside_other_programs_is_told_as_that(foreign: float, told: bool
     found = verdict(make_result(best=Side(config=TrainConfig(), measurement=side)))
     assert found.confirmed
     assert ("measured while other load took 46 % of the CPUs: the gain may be larger" in found.reason) is told
+
+
+NO_MEMORY = {"baseline": Side(config=TrainConfig(), measurement=None), "speedup": None}
+IN_DOUBT = Speedup(ratio=1.1, ci95=Interval(0.9, 1.3), pairs=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "trains", "sentences"),
+    [
+        ({}, True, []),
+        (NO_MEMORY, True, []),
+        ({"speedup": None, "stopped_by": "plateau"}, False, ["train as before: no gain is proven"]),
+        ({"speedup": IN_DOUBT, "stopped_by": "plateau"}, False, ["train as before: no gain is proven"]),
+    ],
+)
+def test_an_answer_is_to_be_trained_with_where_it_gains_or_trains_alone(
+    changes: dict[str, Any], trains: bool, sentences: list[str]
+) -> None:
+    """The terminal and the report say the same."""
+    code, told = what_next(make_result(**changes), Path("a.json"))
+    assert (bool(code), told) == (trains, sentences)
+
+
+def test_a_command_without_its_secret_says_so() -> None:
+    """It cannot run as it stands."""
+    source = SourceRecord(main="train.py", folder=".")
+    script = ScriptRecord(command=("python", "train.py", "--token", "***"), loop={}, source=source)
+    workload = make_result().workload.model_copy(update={"script": script})
+    code, sentences = what_next(make_result(workload=workload), Path("a.json"))
+    assert ("***" in code, sentences) == (True, ["put your secret in the place of ***"])
 
 
 def test_only_a_partial_result_is_unfinished() -> None:
