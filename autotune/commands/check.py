@@ -40,7 +40,7 @@ def check(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown on stdout, for a comment.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Checks whether a result still holds here. Exit status: 0 it holds, 1 it has drifted, 3 it no longer fits."""
+    """Checks whether a result still holds here. Exit status: 0 holds or undecided, 1 drifted, 3 no longer fits."""
     from autotune.results.compare_formats import check_markdown
     from autotune.results.files import to_json
     from autotune.results.result import read_result

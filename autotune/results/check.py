@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 from autotune.measuring import ObjectiveName, Speedup
 
+Verdict = Literal["holds", "undecided", "drifted", "no longer fits"]
+
 
 class Check(BaseModel):
     """The verdict on a result.
@@ -26,7 +28,7 @@ class Check(BaseModel):
 
     target: str
     objective: ObjectiveName
-    verdict: Literal["holds", "drifted", "no longer fits"]
+    verdict: Verdict
     reason: str
     claimed: Speedup | None
     found: Speedup | None
