@@ -8,7 +8,7 @@ from autotune.measuring import Outcome
 from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Table, Text
 from autotune.report.scatters import MOST_MARKS, history_picture
 from autotune.results.result import Result, TrialRecord
-from autotune.results.summary import knob_text, search_text, trial_notes, warm_start_text
+from autotune.results.summary import search_text, settings_text, trial_notes, warm_start_text
 from autotune.units import format_bytes, format_seconds
 from autotune.wording import or_dash, ratio_text
 
@@ -62,8 +62,7 @@ def _stages_table(result: Result) -> Table:
 
 def _row(result: Result, number: int, trial: TrialRecord) -> tuple[str, ...]:
     score, base = result.score_of(trial), result.score_of(result.baseline)
-    changes = " ".join(f"{knob}={knob_text(knob, value)}" for knob, value in trial.changes.items())
-    why = [changes or "baseline", trial.reason, *trial_notes(trial)]
+    why = [settings_text(trial.changes) or "baseline", trial.reason, *trial_notes(trial)]
     if trial.failure is not None:
         why.append(f"failed: {trial.failure}")
     return (

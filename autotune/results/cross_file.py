@@ -12,9 +12,9 @@ from autotune.hardware import DeviceKind, Hardware, Software
 from autotune.measuring import SAMPLES_PER_SECOND, ObjectiveName, Outcome, Speedup, objective_named
 from autotune.results.files import Document
 from autotune.results.result import Result, Side, WorkloadRecord
-from autotune.results.summary import ratios
+from autotune.results.summary import ratio_with_interval
 from autotune.stored import Stored, Whole
-from autotune.wording import percent, ratio_text
+from autotune.wording import percent
 
 RESULTS = Path("results")
 """Folder for the files of all machines, with a folder for each."""
@@ -31,9 +31,9 @@ class Origin(Stored):
     fingerprint: str = Field(description="of the workload there")
 
     @property
-    def where(self) -> tuple[str, str]:
-        """The hardware that trained, and its host."""
-        return self.machine, self.hostname
+    def where(self) -> tuple[str, str, str]:
+        """The hardware that trained, its host, and the kind of device."""
+        return self.machine, self.hostname, self.device
 
 
 class OwnSide(Side):
@@ -106,11 +106,6 @@ class Cross(Document):
         return sentence
 
 
-def ratio_with_interval(speedup: Speedup) -> str:
-    """A ratio with its 95 % interval, ``0.83× (0.79 – 0.87)``."""
-    return f"{ratio_text(speedup.ratio)} ({ratios(speedup.ci95)})"
-
-
 def gain_text(speedup: Speedup) -> str:
     """A ratio as a gain or a loss with its 95 % interval, ``loses 17 % (13 – 21 %)``, if the interval excludes 1."""
     low, high = speedup.ci95
@@ -135,7 +130,7 @@ def origin_of(result: Result) -> Origin:
 
 
 def default_cross_path(cross: Cross) -> Path:
-    """``results/<this machine>/cross/<workload>-<device>-from-<other machine>-<its host>.json``."""
+    """``results/<this machine>/cross/<workload>-<device>-from-<other machine>-<its host>-<its device>.json``."""
     other = stem_of(" ".join(cross.config_of.where))
     name = f"{stem_of(cross.workload.target)}-{cross.device}-from-{other}.json"
     return RESULTS / cross.hardware.slug / "cross" / name

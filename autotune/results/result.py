@@ -335,6 +335,11 @@ class Result(Document):
         return self.machine_name or self.hardware.machine(self.constraints.device)
 
     @property
+    def device(self) -> DeviceKind:
+        """The kind of device that trained."""
+        return self.constraints.device
+
+    @property
     def objective(self) -> Objective:
         """The maximised objective."""
         return objective_named(self.constraints.objective)

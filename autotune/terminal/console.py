@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, cast
@@ -21,12 +21,11 @@ from rich.text import Text
 
 from autotune.errors import AutotuneError
 from autotune.hardware import Hardware, hardware_rows
-from autotune.knobs import format_scalar
 from autotune.measuring import Outcome, objective_named
 from autotune.results import summary
 from autotune.results.check import Check
 from autotune.results.result import Result, TrialRecord
-from autotune.results.summary import operators, sample_parts, skipped_lines, trial_notes, turn_text
+from autotune.results.summary import operators, sample_parts, settings_text, skipped_lines, trial_notes, turn_text
 from autotune.results.trainings import read_trainings
 from autotune.wording import as_text, labelled, or_dash, ratio_text
 
@@ -92,11 +91,6 @@ def check_lines(check: Check) -> RenderableType:
     if check.trainings is not None:
         parts.append(as_text(check.trainings))
     return Group(*parts, *(labelled("warning", difference) for difference in check.differences))
-
-
-def warning_lines(warnings: Sequence[str]) -> RenderableType:
-    """Warnings, one line each."""
-    return Group(*(labelled("warning", text, "yellow") for text in warnings))
 
 
 def error_lines(error: AutotuneError) -> RenderableType:
@@ -211,7 +205,7 @@ def profile_tables(result: Result) -> RenderableType:
 
 
 def _what_and_why(trial: TrialRecord) -> Text:
-    changes = " ".join(f"{knob}={format_scalar(value)}" for knob, value in trial.changes.items()) or "baseline"
+    changes = settings_text(trial.changes) or "baseline"
     parts: list[str | Text] = [as_text(changes), "\n", as_text("; ".join([trial.reason, *trial_notes(trial)]), "dim")]
     if trial.failure is not None:
         parts += ["\n", as_text(trial.failure, "red")]

@@ -129,6 +129,20 @@ def test_same_workload_under_two_targets_is_one() -> None:
     assert (len(comparison.groups), comparison.warnings) == (1, ())
 
 
+def test_two_devices_of_one_named_machine_are_told_apart() -> None:
+    """Each has its own row, label and knobs."""
+    rows = group_of(on_gpu(3, machine_name="box"), make_result(machine_name="box")).rows
+    assert [(row.label, row.judged) for row in rows] == [("box (cpu)", True), ("box (cuda)", True)]
+
+
+def test_one_timed_block_leaves_the_rate_uncertain() -> None:
+    """It shows no spread, so no machine is the fastest for sure."""
+    single = Side(config=TrainConfig(), measurement=make_measurement(1000, blocks=1))
+    group = group_of(on_gpu(best=single), make_result(best=tuned(TrainConfig(), 500.0)))
+    assert group.rows[0].after_ci95 is None
+    assert group.choices[0].endswith("; no certain difference from Intel(R) Xeon(R) Gold 6338, 2 CPUs")
+
+
 # Shared and particular knobs.
 
 

@@ -71,6 +71,7 @@ def test_a_gain_in_energy_is_no_speed_up() -> None:
     heading, _, line = table(to_markdown(compared(result)))
     assert (heading[3], line[3]) == ("gain", "**1.50×**<br>1.47 – 1.53 in samples/J")
     assert [row["objective"] for row in rows_of(result, on_gpu())] == ["samples_per_second", "samples_per_joule"]
+    assert {row["speedup_confirmed"] for row in rows_of(result)} == {"True"}
     check = Check(
         target="t:build",
         objective="samples_per_joule",

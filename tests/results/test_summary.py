@@ -9,10 +9,11 @@ import pytest
 
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.growth import Growth, Held, SideName
+from autotune.measuring.records import Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.result import Diagnosis, PeakShare, Result, ScriptRecord, Side, SourceRecord
+from autotune.results.result import Diagnosis, PeakShare, Result, Scaling, ScalingStep, ScriptRecord, Side, SourceRecord
 from autotune.results.summary import (
     bottleneck_text,
     changes,
@@ -21,7 +22,9 @@ from autotune.results.summary import (
     growth_texts,
     knob_text,
     peak_texts,
+    proof_texts,
     ratios,
+    scaling_text,
     unfinished,
     verdict,
     what_next,
@@ -162,6 +165,38 @@ def test_a_gain_is_named_by_the_objective() -> None:
     constraints = make_result().constraints.model_copy(update={"objective": "samples_per_joule"})
     found = [verdict(make_result(constraints=constraints, **change)).words for change in ({}, {"speedup": None})]
     assert found == ["confirmed gain in samples per joule", "no confirmed gain in samples per joule"]
+
+
+@pytest.mark.parametrize(
+    ("interval", "doubt"),
+    [
+        ((1.01, 1.2), "the interval comes close to 1, so there may be no gain"),
+        ((0.9, 1.2), "the interval includes 1, so there may be no gain"),
+        ((0.8, 0.9), "it is slower"),
+    ],
+)
+def test_what_is_not_confirmed_is_in_doubt_or_slower(interval: tuple[float, float], doubt: str) -> None:
+    """By where the interval lies."""
+    speedup = Speedup(ratio=sum(interval) / 2, ci95=Interval(*interval), pairs=3)
+    assert verdict(make_result(speedup=speedup)).reason.endswith(f"; {doubt}")
+
+
+def test_a_small_share_of_an_epoch_is_not_none() -> None:
+    """Rounded, it would be 0 %."""
+    speedup = Speedup(ratio=1.5, ci95=Interval(1.4, 1.6), pairs=3, epochs=0.001)
+    assert proof_texts(make_result(speedup=speedup)) == [
+        "the rounds cover less than 1 % of an epoch, from places all over it"
+    ]
+
+
+def test_ranks_that_failed_are_told_with_their_end() -> None:
+    """They were measured, and did not train."""
+    steps = [(1, Outcome.OK, 1.0), (2, Outcome.OK, 1.9), (4, Outcome.OOM, None)]
+    scaling = Scaling(
+        steps=tuple(ScalingStep(ranks=n, outcome=end, ratio=None, speed=speed) for n, end, speed in steps)
+    )
+    best = Side(config=TrainConfig(ranks=4), measurement=None)
+    assert str(scaling_text(make_result(best=best, scaling=scaling))).endswith("; 4 ended as oom")
 
 
 @pytest.mark.parametrize(("partner", "over"), [({}, "the baseline"), ({"precision": "bf16"}, "the best so far")])
