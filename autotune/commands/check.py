@@ -21,7 +21,7 @@ from autotune.commands.common import (
     say,
 )
 from autotune.commands.run import Words
-from autotune.errors import NothingFeasibleError
+from autotune.errors import NothingFeasibleError, UsageError
 from autotune.sessions.options import read, words_of
 from autotune.stored import DeviceKind
 from autotune.units import parse_duration
@@ -51,6 +51,8 @@ def check(
     from autotune.terminal.console import check_lines, make_console
     from autotune.terminal.progress import make_progress
 
+    if json and markdown:
+        raise UsageError("expected --json or --markdown, got both; stdout holds one of them")
     result = read_result(file)
     named = trained_by(result.workload, file, model=model, command=command or (), trust=trust)
     target = allowing(named, writable or (), any_network=network)

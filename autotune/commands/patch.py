@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,8 +39,8 @@ def patch(
     if reverse:
         if not former:
             raise UsageError(
-                f"expected files that 'autotune patch {file}' has changed, got others; "
-                f"'patch -R -p1 < {file.with_suffix('.diff')}' takes the changes out where it can"
+                f"expected files that 'autotune patch {shlex.quote(str(file))}' has changed, got others; "
+                f"'patch -R -p1 < {shlex.quote(str(file.with_suffix('.diff')))}' takes the changes out where it can"
             )
         if dry_run:
             _print_diff(former)
