@@ -21,7 +21,7 @@ from autotune.commands.common import (
     say,
 )
 from autotune.commands.run import Words
-from autotune.errors import NothingFeasibleError
+from autotune.errors import NothingFeasibleError, UsageError
 from autotune.sessions.options import read, words_of
 from autotune.stored import DeviceKind
 from autotune.units import parse_duration
@@ -40,7 +40,7 @@ def check(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown on stdout, for a comment.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Checks whether a result still holds here. Exit status: 0 it holds, 1 it has drifted, 3 it no longer fits."""
+    """Checks whether a result still holds here. Exit status: 0 holds or undecided, 1 drifted, 3 no longer fits."""
     from autotune.results.compare_formats import check_markdown
     from autotune.results.files import to_json
     from autotune.results.result import read_result
@@ -51,6 +51,8 @@ def check(
     from autotune.terminal.console import check_lines, make_console
     from autotune.terminal.progress import make_progress
 
+    if json and markdown:
+        raise UsageError("expected --json or --markdown, got both; stdout holds one of them")
     result = read_result(file)
     named = trained_by(result.workload, file, model=model, command=command or (), trust=trust)
     target = allowing(named, writable or (), any_network=network)

@@ -44,7 +44,6 @@ def fleet(
 
     All machines use the working directory: Ray sends it to them, and Slurm's nodes share it.
     """
-    from autotune.commands.fleet import require_understood
     from autotune.fleet import read_plan
     from autotune.report.comparison import render_comparison
     from autotune.search.interrupts import Interrupts
@@ -66,7 +65,7 @@ def fleet(
         page = run.write_page(render_comparison(comparison)) if comparison.groups else ""
         if page and not quiet:
             console.print(comparison_table(comparison))
-            console.print(page, markup=False)
+            console.print(page, markup=False, soft_wrap=True)
         failed = [ending for ending in endings if ending.fate != "done"]
         for ending in failed:
             console.print(ending_lines(ending.machine, ending.message, ending.log))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,8 +39,8 @@ def patch(
     if reverse:
         if not former:
             raise UsageError(
-                f"expected files that 'autotune patch {file}' has changed, got others; "
-                f"'patch -R -p1 < {file.with_suffix('.diff')}' takes the changes out where it can"
+                f"expected files that 'autotune patch {shlex.quote(str(file))}' has changed, got others; "
+                f"'patch -R -p1 < {shlex.quote(str(file.with_suffix('.diff')))}' takes the changes out where it can"
             )
         if dry_run:
             _print_diff(former)
@@ -55,10 +56,10 @@ def patch(
         _print_diff(changes.files)
     elif changes.files:
         for lines in set_aside(result, file):
-            console.print(lines)
+            console.print(lines, soft_wrap=True)
         write_diff(changes, file)  # --reverse needs it
         write_files(changes.files)
-    console.print(patch_lines(changes, file, changed=not dry_run))
+    console.print(patch_lines(changes, file, changed=not dry_run), soft_wrap=True)
 
 
 def after_run(result: Result, place: Path, *, patching: bool) -> tuple[RenderableType | None, AutotuneError | None]:

@@ -72,13 +72,14 @@ def launch(
     from autotune.scripts.launching import differences, orders_of
     from autotune.scripts.script import Script
     from autotune.scripts.training import Training
-    from autotune.terminal.console import make_console, warning_lines
+    from autotune.terminal.console import make_console
+    from autotune.wording import labelled
 
     result, console = read_result(file), make_console()
     script = Script.of(command or ())
 
     def warn(sentence: str) -> None:
-        console.print(warning_lines([sentence]))
+        console.print(labelled("warning", sentence))
 
     with _run_folder() as folder:
         orders = orders_of(result, file, realised=not no_realised)
@@ -104,7 +105,7 @@ def train(
     from autotune.scripts.live import Live
     from autotune.scripts.script import Script
     from autotune.sessions.outputs import require_result_place
-    from autotune.terminal.console import make_console, warning_lines
+    from autotune.terminal.console import make_console
     from autotune.wording import labelled
 
     allowed = allowed_knobs(allow)
@@ -118,7 +119,7 @@ def train(
 
     def warn(sentence: str) -> None:
         if not quiet:
-            console.print(warning_lines([sentence]))
+            console.print(labelled("warning", sentence))
 
     with _run_folder() as folder:
         raise typer.Exit(Live(script, out, folder, say, allowed).run(warn))

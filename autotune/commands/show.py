@@ -38,7 +38,10 @@ def show(
     console = make_console(stderr=False)
     console.print(trials_table(result) if why else result_table(result))
     console.print(training_lines(result, file))
-    console.print(profile_tables(result) if why else usage_lines(result, file))
+    if why:
+        console.print(profile_tables(result))
+    else:
+        console.print(usage_lines(result, file), soft_wrap=True)
 
 
 @reported
@@ -49,8 +52,12 @@ def report(files: Annotated[list[Path], typer.Argument(help="Result files.")]) -
     from autotune.sessions.outputs import PAGE, require_replaceable
 
     results = [(read_result(file), file) for file in files]  # reads all before it writes any
+    files_of: dict[Path, Path] = {}
     for file in files:
-        require_replaceable("the report", file.with_suffix(".html"), PAGE)
+        page = file.with_suffix(".html")
+        if files_of.setdefault(page, file) != file:
+            raise UsageError(f"expected one file for {page}, got {files_of[page]} and {file}; rename one of them")
+        require_replaceable("the report", page, PAGE)
     for result, file in results:
         say(str(write_report(result, file)))
 
@@ -104,6 +111,8 @@ def watch(file: Annotated[Path, typer.Argument(help="The log of a training, or i
     from autotune.terminal.live import follow
 
     log = log_path(file)
+    if file.stem.endswith("-partial") and not log.exists():  # the log is that of the file which the command named
+        log = log_path(file.with_stem(file.stem.removesuffix("-partial")))
     try:
         follow(log, make_console(stderr=False))
     except OSError as error:

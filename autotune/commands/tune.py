@@ -74,11 +74,11 @@ def tune_and_tell(options: Options, *, as_json: bool, quiet: bool, patching: boo
         if why_none is not None:
             console.print(why_none, markup=False)
         if saved.path is not None and not quiet:
-            console.print(usage_lines(saved.result, saved.path, page))
+            console.print(usage_lines(saved.result, saved.path, page), soft_wrap=True)
         if saved.path is not None and failure is None:
             patched, failure = after_run(saved.result, saved.path, patching=patching)
             if patched is not None and not quiet:
-                console.print(patched)
+                console.print(patched, soft_wrap=True)
         if as_json:
             say(to_json(saved.result))
         if failure is not None:

@@ -23,6 +23,7 @@ from autotune.measuring.objective import (
     SAMPLES_PER_SECOND,
     SECONDS_PER_HOUR,
     Objective,
+    ObjectiveName,
     objective_named,
     per_dollar,
 )
@@ -53,8 +54,8 @@ __all__ = [
     "APART_ERROR", "CAVEAT", "FEWEST_STEPS", "FOREIGN_CPU_LIMIT", "MOST_STEPS", "PROCESS_SPREAD",
     "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS", "Agreement", "Block", "Burst",
     "Growth", "Headroom", "Held", "Interval", "KnownInterval", "Line", "Look", "Measurement", "MemoryModel",
-    "Numerics", "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "Progress",
-    "Round", "Rounds", "SampleCost", "SamplePart", "Scatter", "SideName", "Speedup", "Synchronisation",
+    "Numerics", "NumericsGuard", "Objective", "ObjectiveName", "Operator", "Outcome", "Pair", "Point", "Profile",
+    "Progress", "Round", "Rounds", "SampleCost", "SamplePart", "Scatter", "SideName", "Speedup", "Synchronisation",
     "TelemetrySummary", "Trace", "Uninterrupted", "bearable", "block_error", "compiler_text", "judge_agreement",
     "merged", "objective_named", "pair_apart", "pair_of", "paired", "per_dollar", "pool", "slope", "warm_up_length",
     "worst",

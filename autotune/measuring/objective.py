@@ -14,6 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from autotune.errors import UsageError
 from autotune.measuring.records import Measurement
@@ -48,6 +51,11 @@ class Objective:
     costs: Callable[[Measurement], Sequence[float] | None] = lambda measured: measured.block_seconds
     turn_seconds: float | None = None
     is_rate: bool = False
+
+    @property
+    def gain(self) -> str:
+        """What a ratio of scores is called: ``speed-up``, ``gain in samples per joule``."""
+        return "speed-up" if self.is_rate else f"gain in {self.name.replace('_', ' ')}"
 
     def interval(self, measured: Measurement) -> Interval:
         """Bootstrap interval of a measurement's score: blocks are resampled with their costs."""
@@ -100,3 +108,14 @@ def objective_named(name: str) -> Objective:
         names = ", ".join(objective.name for objective in OBJECTIVES)
         raise UsageError(f"expected one of the objectives {names}, got {name!r}; a newer autotune may have it")
     return match
+
+
+def _known(name: str) -> str:
+    try:
+        return objective_named(name).name
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+ObjectiveName = Annotated[str, AfterValidator(_known)]
+"""An objective in a file; one that this version does not know is refused."""

@@ -54,10 +54,11 @@ def _safety(result: Result, source: Path | None) -> list[Block]:
         ratios = [played.after / played.before for played in rounds]
         blocks.append(Text(f"{ahead_text(rounds)}, on the same samples.", lead="proof"))
         spread = f"{ratio_text(min(ratios))} to {ratio_text(max(ratios))}"
-        blocks.append(Text(f"{len(rounds)} rounds of fresh processes gave {spread}.", lead="repeatability"))
+        if len(rounds) > 1:
+            blocks.append(Text(f"{len(rounds)} rounds of fresh processes gave {spread}.", lead="repeatability"))
     elif result.speedup is None:
         blocks.append(Text("no gain is claimed.", lead="proof"))
-    blocks += [Text(_sentence(text)) for text in summary.proof_texts(result)]
+    blocks += [Text(sentence(text)) for text in summary.proof_texts(result)]
     trainings = read_trainings(result, source) if source is not None else None
     blocks += [Text(f"{text}.", lead="since then") for text in (trainings.sentences() if trainings is not None else ())]
     return [*blocks, *(Text(f"{text}.", "warning", "watch out") for text in summary.growth_texts(result))]
@@ -65,21 +66,18 @@ def _safety(result: Result, source: Path | None) -> list[Block]:
 
 def _next(result: Result, source: Path | None) -> list[Block]:
     """The command, or the lines, that train with the result; where no gain is proven, how to try more."""
-    if result.changed_knobs and summary.verdict(result).confirmed:
-        label = "Command that trains the script with this result"
-        if result.workload.script is None:
-            label = "Python that trains with this result"
-        return [Text("Train with this result:"), Code(summary.how_to_train(result, source or UNNAMED), label)]
-    kept = "Train as before: no gain is proven."
-    if result.stopped_by not in {"budget", "interrupted"}:
-        return [Text(kept)]
-    return [Text(f"{kept} {_sentence(summary.how_to_search_longer(result))}")]
+    code, sentences = summary.what_next(result, source or UNNAMED)
+    label = "Command that trains the script with this result"
+    if result.workload.script is None:
+        label = "Python that trains with this result"
+    blocks: list[Block] = [Text("Train with this result:"), Code(code, label)] if code else []
+    return [*blocks, *([Text(" ".join(map(sentence, sentences)))] if sentences else [])]
 
 
 def _limit(result: Result) -> list[Block]:
     """The bottleneck, and the first advice."""
     advice = result.diagnosis.advice[:1] or ("nothing that was measured calls for a change in your own code",)
-    return [Text(f"{summary.bottleneck_text(result)}.", lead="bottleneck"), Text(_sentence(advice[0]))]
+    return [Text(f"{summary.bottleneck_text(result)}.", lead="bottleneck"), Text(sentence(advice[0]))]
 
 
 def rates(result: Result) -> list[Block]:
@@ -99,8 +97,8 @@ def rates(result: Result) -> list[Block]:
     if changed := summary.changes(result):
         blocks.append(Table("Changed knobs", KNOBS, tuple(change[:3] for change in changed)))
     else:
-        blocks.append(Text("No knob was changed: nothing faster than the baseline was found."))
-    blocks += [Text(_sentence(remark)) for remark in summary.remarks(result)]
+        blocks.append(Text("No knob was changed."))
+    blocks += [Text(sentence(remark)) for remark in summary.remarks(result)]
     configs = [side.config.model_dump() for side in (result.baseline, result.best)]
     whole = tuple((knob, *(summary.knob_text(knob, config[knob]) for config in configs)) for knob in KNOB_NAMES)
     return [*blocks, Folded("Every knob", (Table("All knobs, changed or not", KNOBS, whole),))]
@@ -180,6 +178,6 @@ def _no_ablation(result: Result) -> str:
     return "The search tried too little to estimate what each change is worth."
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     """A remark with a capital letter and a full stop."""
     return f"{text[:1].upper()}{text[1:]}."

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from autotune.measuring import Outcome
 from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Table, Text
 from autotune.report.scatters import MOST_MARKS, history_picture
 from autotune.results.result import Result, TrialRecord
-from autotune.results.summary import knob_text, search_text, trial_notes, warm_start_text
+from autotune.results.summary import search_text, settings_text, trial_notes, warm_start_text
 from autotune.units import format_bytes, format_seconds
 from autotune.wording import or_dash, ratio_text
 
@@ -17,7 +18,7 @@ def history(result: Result) -> list[Block]:
     search, unit = result.search, result.objective.unit
     blocks: list[Block] = [Text(f"{search_text(result)}.")]
     svg = history_picture(result)
-    if svg is None:
+    if not result.trials:
         blocks.append(Text("This file does not say which bursts were run.", "note"))
     else:
         legend = f"dot: {unit} of a burst; hollow: disturbed; cross: failed; solid line: best so far; dashed: before"
@@ -26,7 +27,8 @@ def history(result: Result) -> list[Block]:
         headings = ("burst", "turn", "stage", "outcome", unit, "vs before", "memory", "time", "changes and reason")
         rows = tuple(_row(result, number, trial) for number, trial in enumerate(result.trials, 1))
         table = Table("All bursts, in the order in which they ran", headings, rows, frozenset(range(4, 8)), wide=True)
-        blocks.append(Pair(Picture(svg, _finding(result), legend), _stages_table(result)))
+        stages, finding = _stages_table(result), _finding(result)
+        blocks += [Text(finding), stages] if svg is None else [Pair(Picture(svg, finding, legend), stages)]
         blocks.append(Folded("All bursts, with their reasons", (table,)))
     if search.warm_start:
         blocks.append(Bullets(tuple(warm_start_text(record) for record in search.warm_start), "Warm start"))
@@ -41,7 +43,8 @@ def history(result: Result) -> list[Block]:
 def _finding(result: Result) -> str:
     scores = [score for trial in result.trials if (score := result.score_of(trial)) is not None]
     fastest = f"; the fastest ran at {result.objective.format(max(scores))}" if scores else ""
-    return f"{len(result.trials)} bursts, {len(result.trials) - len(scores)} of them failed{fastest}."
+    failed = sum(trial.outcome is not Outcome.OK for trial in result.trials)
+    return f"{len(result.trials)} bursts, {failed} of them failed{fastest}."
 
 
 def _stages_table(result: Result) -> Table:
@@ -50,7 +53,7 @@ def _stages_table(result: Result) -> Table:
     for stage in dict.fromkeys(trial.stage for trial in result.trials):
         trials = [trial for trial in result.trials if trial.stage == stage]
         scores = [score for trial in trials if (score := result.score_of(trial)) is not None]
-        failed = Counter(trial.outcome.value for trial in trials if result.score_of(trial) is None)
+        failed = Counter(trial.outcome.value for trial in trials if trial.outcome is not Outcome.OK)
         failures = ", ".join(f"{count} {outcome}" for outcome, count in failed.items()) or "0"
         rows.append((stage, str(len(trials)), failures, result.objective.bare(max(scores)) if scores else "–"))
     headings = ("stage", "bursts", "failed", "fastest")
@@ -59,8 +62,7 @@ def _stages_table(result: Result) -> Table:
 
 def _row(result: Result, number: int, trial: TrialRecord) -> tuple[str, ...]:
     score, base = result.score_of(trial), result.score_of(result.baseline)
-    changes = " ".join(f"{knob}={knob_text(knob, value)}" for knob, value in trial.changes.items())
-    why = [changes or "baseline", trial.reason, *trial_notes(trial)]
+    why = [settings_text(trial.changes) or "baseline", trial.reason, *trial_notes(trial)]
     if trial.failure is not None:
         why.append(f"failed: {trial.failure}")
     return (

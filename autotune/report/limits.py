@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.measuring import Outcome
-from autotune.report.answer import RIGHT
+from autotune.report.answer import RIGHT, sentence
 from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Table, Text
 from autotune.report.charts import ceilings_picture
 from autotune.report.drawing import drawable
@@ -32,8 +32,7 @@ def ceilings(result: Result) -> list[Block]:
     headroom = result.diagnosis.headroom
     blocks: list[Block] = []
     if headroom is not None:
-        sentence = headroom_text(headroom)
-        blocks.append(Text(f"{sentence[0].upper()}{sentence[1:]}."))
+        blocks.append(Text(sentence(headroom_text(headroom))))
     if svg is None or words is None or result.best.measurement is None:
         why = "No part of the training was measured alone: there was no time, or it failed."
         return [*blocks, Text(f"{words}." if words else why, "note")]

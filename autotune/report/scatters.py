@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from autotune.measuring import Outcome
 from autotune.report.drawing import AFTER, BEFORE, FAILED, SMALL, SURFACE, TARGET, compact, draw, drawable, steps
 from autotune.results.result import Result
 from autotune.units import format_bytes
@@ -22,16 +23,16 @@ MOST_MARKS = 1000
 
 
 def history_picture(result: Result) -> str | None:
-    """The score of each burst in the order of the run; failures are crosses at the bottom."""
+    """The score of each burst in the order of the run; failures are crosses at the bottom. None without any of both."""
     trials = list(enumerate(result.trials, 1))
-    if not trials:
-        return None
     ended = [
         (number, score, trial.disturbance is not None)
         for number, trial in trials
         if (score := result.score_of(trial)) is not None and drawable(score)
     ]
-    failed = [number for number, trial in trials if result.score_of(trial) is None]
+    failed = [number for number, trial in trials if trial.outcome is not Outcome.OK]
+    if not (ended or failed):
+        return None
     before = [score] if (score := result.score_of(result.baseline)) is not None and drawable(score) else []
 
     def paint(axes: Axes) -> None:

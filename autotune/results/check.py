@@ -6,13 +6,16 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from autotune.measuring import Speedup
+from autotune.measuring import ObjectiveName, Speedup
+
+Verdict = Literal["holds", "undecided", "drifted", "no longer fits"]
 
 
 class Check(BaseModel):
     """The verdict on a result.
 
     Attributes:
+        objective: What the speed-ups compare.
         verdict: Decides the exit status of `autotune check`.
         reason: The reason, in one sentence.
         claimed: The speed-up in the file. None when it recommends the baseline.
@@ -24,7 +27,8 @@ class Check(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     target: str
-    verdict: Literal["holds", "drifted", "no longer fits"]
+    objective: ObjectiveName
+    verdict: Verdict
     reason: str
     claimed: Speedup | None
     found: Speedup | None

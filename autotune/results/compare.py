@@ -6,6 +6,7 @@ stands for two workloads.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -15,17 +16,23 @@ from pydantic import Field
 
 from autotune.errors import ResultFileError
 from autotune.knobs import limit_of
-from autotune.measuring import SECONDS_PER_HOUR, Interval, Outcome, Speedup, per_dollar
+from autotune.measuring import (
+    SAMPLES_PER_JOULE,
+    SECONDS_PER_HOUR,
+    Interval,
+    ObjectiveName,
+    Outcome,
+    Speedup,
+    per_dollar,
+)
 from autotune.results.cross_file import Cross
 from autotune.results.gather import Gathered, Machine, machine_of
 from autotune.results.result import Result
-from autotune.results.summary import knob_text
+from autotune.results.summary import knob_text, rate_interval
 from autotune.stored import Stored
 from autotune.units import format_rate, format_seconds, rounded
 from autotune.wording import ratio_text
 
-LEAST_WATTS = 1e-3
-"""No device idles at less. A smaller figure comes from a broken file, and dividing by it overflows."""
 Kin = Literal["", "yours", "like yours"]
 Named = tuple[str, Result]
 """A result file's path, and its result."""
@@ -51,7 +58,8 @@ class Row(Stored):
     before_ci95: Interval | None
     after_samples_per_second: float | None
     after_ci95: Interval | None
-    speedup: Speedup | None
+    objective: ObjectiveName = Field(description="what the speed-up compares")
+    speedup: Speedup | None = Field(description="None: not measured in pairs; `confirmed` says whether it is certain")
     speedup_reason: str | None
     memory_bytes: int | None = Field(description="peak of the best config")
     memory_of: Literal["device", "host"]
@@ -103,6 +111,8 @@ class WorkloadGroup(Stored):
 class Comparison(Stored):
     """The answer of `compare`."""
 
+    # "schema" itself would shadow a method of pydantic's BaseModel.
+    schema_: Literal["autotune.comparison/1"] = Field(default="autotune.comparison/1", alias="schema")
     groups: tuple[WorkloadGroup, ...]
     warnings: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -168,9 +178,12 @@ def _group(
 ) -> WorkloadGroup:
     results = [result for _, result in named]
     machines = {machine_of(result) for result in results}
-    kinds = Counter(kind for kind, _ in machines)
-    # The hardware; with the host where several machines have the same.
-    labels = {(kind, host): kind if kinds[kind] == 1 else f"{kind} on {host}" for kind, host in machines}
+    hosts, devices = (Counter(kind for kind, _ in {(each[0], each[part]) for each in machines}) for part in (1, 2))
+    # The hardware; with the device and the host where several have the same name.
+    labels = {
+        (kind, host, device): kind + f" ({device})" * (devices[kind] > 1) + f" on {host}" * (hosts[kind] > 1)
+        for kind, host, device in machines
+    }
     judging = _newest_complete(results)
     judged = {id(result) for result in judging}
     rows = [
@@ -241,9 +254,10 @@ def _row(path: str, result: Result, label: str, kin: Kin, *, judged: bool) -> Ro
         status=result.status,
         judged=judged,
         before_samples_per_second=getattr(before, "samples_per_second", None),
-        before_ci95=getattr(before, "ci95_samples_per_second", None),
+        before_ci95=_known(rate_interval(result.baseline)),
         after_samples_per_second=rate,
-        after_ci95=getattr(after, "ci95_samples_per_second", None),
+        after_ci95=_known(rate_interval(result.best)),
+        objective=result.objective.name,
         speedup=result.speedup,
         speedup_reason=result.speedup_reason,
         memory_bytes=getattr(after, f"{memory_of}_memory_bytes", None),
@@ -257,20 +271,17 @@ def _row(path: str, result: Result, label: str, kin: Kin, *, judged: bool) -> Ro
     )
 
 
-def _samples_per_joule(result: Result) -> float | None:
-    """The best config's rate over the device's mean power.
+def _known(interval: Interval) -> Interval | None:
+    return interval if interval.high else None
 
-    None where the device reports neither energy nor power, and where several GPUs trained: only the first was counted.
-    """
-    measurement, several = result.best.measurement, result.best.config.ranks > 1
-    if measurement is None or (telemetry := measurement.telemetry) is None:
+
+def _samples_per_joule(result: Result) -> float | None:
+    """Of the best config. None where no energy was read, and for several GPUs, of which only the first is counted."""
+    measured, several = result.best.measurement, result.best.config.ranks > 1
+    if measured is None or (several and result.constraints.device != "cpu"):
         return None
-    if several and result.constraints.device != "cpu":
-        return None
-    watts = telemetry.power_watts
-    if telemetry.energy_joules and telemetry.seconds:
-        watts = telemetry.energy_joules / telemetry.seconds
-    return measurement.samples_per_second / watts if watts and watts > LEAST_WATTS else None
+    score = SAMPLES_PER_JOULE.score(measured)
+    return score if score is not None and score < math.inf else None  # a broken file may hold no joules at all
 
 
 def _held_knobs(result: Result) -> dict[str, str]:
@@ -365,7 +376,7 @@ def _best_warnings(results: Sequence[Result]) -> Iterator[str]:
 
 def _cross_warnings(group: WorkloadGroup, crosses: Sequence[tuple[str, Cross]]) -> Iterator[str]:
     """Warns of crosses that measured another config than a machine's row has now."""
-    judged = {(row.machine, row.hostname): row for row in group.rows if row.judged}
+    judged = {(row.machine, row.hostname, row.device): row for row in group.rows if row.judged}
     for path, cross in crosses:
         for machine, side in ((machine_of(cross), cross.own), (cross.config_of.where, cross.theirs)):
             row = judged.get(machine)
@@ -445,9 +456,9 @@ def _best(word: str, rows: Sequence[Row], values: dict[str, float], words: Calla
 
 
 def _relative(row: Row) -> tuple[float, float]:
-    """The ends of the rate's interval, as shares of the rate; without an interval, the rate counts as certain."""
+    """The ends of the rate's interval, as shares of the rate; without an interval, nothing is certain."""
     rate, interval = row.after_samples_per_second, row.after_ci95
-    return (interval.low / rate, interval.high / rate) if rate and interval is not None else (1.0, 1.0)
+    return (interval.low / rate, interval.high / rate) if rate and interval is not None else (0.0, math.inf)
 
 
 def _whole_trainings(rows: Sequence[Row], samples: int) -> Iterator[str]:

@@ -12,10 +12,11 @@ from typing import Any
 from urllib.parse import quote
 
 from autotune.knobs import KNOB_NAMES
+from autotune.measuring import objective_named
 from autotune.results.check import Check
 from autotune.results.compare import Comparison, Row, WorkloadGroup
 from autotune.results.sheet import Cell, Sheet, sheet
-from autotune.results.summary import knob_text, spread_text
+from autotune.results.summary import knob_text, settings_text, spread_text
 from autotune.wording import ratio_text, spelled
 
 _ESCAPES = (
@@ -35,14 +36,15 @@ CSV_COLUMNS = (
     "file", "workload", "target", "fingerprint", "machine", "hostname", "device", "torch", "created", "status",
     "before_samples_per_second", "before_ci95_low", "before_ci95_high",
     "after_samples_per_second", "after_ci95_low", "after_ci95_high",
-    "speedup", "speedup_ci95_low", "speedup_ci95_high", "speedup_pairs", "speedup_reason",
+    "objective", "speedup", "speedup_ci95_low", "speedup_ci95_high", "speedup_pairs", "speedup_confirmed",
+    "speedup_reason",
     "memory_bytes", "memory_of", "samples_per_joule", "dollars_per_hour", "samples_per_dollar", "changed_knobs",
 )  # fmt: skip
 """The first columns; one column for each knob of the best config follows."""
 LEGEND = (
     "Before and after are samples per second; per joule and per dollar are samples for each joule of the device and "
-    "each dollar of the machine's price. The speed-up comes from interleaved pairs of runs. Below each figure stands "
-    "its 95 % interval. Memory is the peak of the tuned config."
+    "each dollar of the machine's price. The gain, a ratio of rates unless a unit stands below it, comes from "
+    "interleaved pairs of runs. Below each figure stands its 95 % interval. Memory is the peak of the tuned config."
 )
 
 
@@ -74,7 +76,7 @@ def check_markdown(check: Check) -> str:
         f"| {when} | {ratio_text(it.ratio)} | {_escaped(spread_text(it))} |" for when, it in found if it is not None
     ]
     if rows:
-        lines += ["| | speed-up | how certain |", "|---|---|---|", *rows, ""]
+        lines += [f"| | {objective_named(check.objective).gain} | how certain |", "|---|---|---|", *rows, ""]
     remarks = [*filter(None, [check.trainings]), *check.differences]
     return "\n".join([*lines, *(f"- {_escaped(remark)}" for remark in remarks)])
 
@@ -177,10 +179,11 @@ def _fields(group: WorkloadGroup, row: Row) -> Iterator[Any]:
     yield from (row.before_samples_per_second, *(row.before_ci95 or (None, None)))
     yield from (row.after_samples_per_second, *(row.after_ci95 or (None, None)))
     speedup = row.speedup
-    yield from (speedup.ratio, *speedup.ci95, speedup.pairs) if speedup is not None else [None] * 4
+    yield row.objective
+    yield from (speedup.ratio, *speedup.ci95, speedup.pairs, speedup.confirmed) if speedup is not None else [None] * 5
     yield from (row.speedup_reason, row.memory_bytes, row.memory_of, row.samples_per_joule)
     yield from (row.dollars_per_hour, row.samples_per_dollar)
-    yield " ".join(f"{knob}={knob_text(knob, after)}" for knob, (_, after) in row.changed_knobs.items())
+    yield settings_text({knob: after for knob, (_, after) in row.changed_knobs.items()})
 
 
 def _knob_field(row: Row, knob: str) -> Any:

@@ -9,12 +9,12 @@ from pydantic import AwareDatetime, Field
 
 from autotune.files import stem_of
 from autotune.hardware import DeviceKind, Hardware, Software
-from autotune.measuring import Outcome, Speedup
+from autotune.measuring import SAMPLES_PER_SECOND, ObjectiveName, Outcome, Speedup, objective_named
 from autotune.results.files import Document
 from autotune.results.result import Result, Side, WorkloadRecord
-from autotune.results.summary import ratios
+from autotune.results.summary import ratio_with_interval
 from autotune.stored import Stored, Whole
-from autotune.wording import percent, ratio_text
+from autotune.wording import percent
 
 RESULTS = Path("results")
 """Folder for the files of all machines, with a folder for each."""
@@ -31,9 +31,9 @@ class Origin(Stored):
     fingerprint: str = Field(description="of the workload there")
 
     @property
-    def where(self) -> tuple[str, str]:
-        """The hardware that trained, and its host."""
-        return self.machine, self.hostname
+    def where(self) -> tuple[str, str, str]:
+        """The hardware that trained, its host, and the kind of device."""
+        return self.machine, self.hostname, self.device
 
 
 class OwnSide(Side):
@@ -64,6 +64,7 @@ class Cross(Document):
     own: OwnSide | None = Field(description="None: this machine has no result")
     outcome: Outcome = Field(description="how bursts of their config end here")
     failure: str | None = Field(default=None, description="why they do not end well")
+    objective: ObjectiveName = Field(default=SAMPLES_PER_SECOND.name, description="what the two below compare")
     over_own: Speedup | None = Field(description="of their config over this machine's own")
     over_own_reason: str | None = Field(default=None, description="why that was not measured")
     over_baseline: Speedup | None = Field(description="of their config over the baseline")
@@ -82,6 +83,12 @@ class Cross(Document):
         return self.own is not None and self.own.point == self.theirs.point
 
     @property
+    def unit(self) -> str:
+        """What a gain is in, to follow it: `` in samples/J``; empty for the rate."""
+        objective = objective_named(self.objective)
+        return "" if objective.is_rate else f" in {objective.unit}"
+
+    @property
     def finding(self) -> str:
         """The outcome, in words that follow the machine's name: ``loses 17 % (13 – 21 %) with the config of …``."""
         whose = f"the config of {self.config_of.machine}"
@@ -90,17 +97,13 @@ class Cross(Document):
         if self.same_config:
             sentence = f"has the same config as {self.config_of.machine}"
         elif self.over_own is not None:
-            sentence = f"{gain_text(self.over_own)} with {whose}: {ratio_with_interval(self.over_own)} of its own"
+            gain = f"{gain_text(self.over_own)}{self.unit} with {whose}"
+            sentence = f"{gain}: {ratio_with_interval(self.over_own)} of its own"
         else:
             sentence = f"was measured with {whose}, but not against its own: {self.over_own_reason}"
         if self.over_baseline is not None:
-            sentence += f"; over the baseline it is {ratio_with_interval(self.over_baseline)}"
+            sentence += f"; over the baseline it is {ratio_with_interval(self.over_baseline)}{self.unit}"
         return sentence
-
-
-def ratio_with_interval(speedup: Speedup) -> str:
-    """A ratio with its 95 % interval, ``0.83× (0.79 – 0.87)``."""
-    return f"{ratio_text(speedup.ratio)} ({ratios(speedup.ci95)})"
 
 
 def gain_text(speedup: Speedup) -> str:
@@ -127,7 +130,7 @@ def origin_of(result: Result) -> Origin:
 
 
 def default_cross_path(cross: Cross) -> Path:
-    """``results/<this machine>/cross/<workload>-<device>-from-<other machine>-<its host>.json``."""
+    """``results/<this machine>/cross/<workload>-<device>-from-<other machine>-<its host>-<its device>.json``."""
     other = stem_of(" ".join(cross.config_of.where))
     name = f"{stem_of(cross.workload.target)}-{cross.device}-from-{other}.json"
     return RESULTS / cross.hardware.slug / "cross" / name

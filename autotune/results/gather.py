@@ -13,8 +13,8 @@ from autotune.results.cross_file import Cross
 from autotune.results.files import Document, OtherKindError, read_document
 from autotune.results.result import Result
 
-Machine = tuple[str, str]
-"""The hardware that trained, and its host."""
+Machine = tuple[str, str, str]
+"""The hardware that trained, its host, and the kind of device: a name that you gave covers all of a machine's."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ def gather(paths: Iterable[Path | str]) -> Gathered:
 
 
 def machine_of(record: Result | Cross) -> Machine:
-    """The hardware that trained, and its host."""
-    return record.machine, record.hardware.hostname
+    """The machine that a record comes from."""
+    return record.machine, record.hardware.hostname, record.device
 
 
 def distinct(results: Iterable[tuple[str, Result]]) -> tuple[list[tuple[str, Result]], list[str]]:

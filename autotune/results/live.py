@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import shlex
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -254,7 +255,7 @@ class LiveLog:
             }
         )
         knobs = ", ".join(dict.fromkeys(knob for candidate in words for knob in candidate["knobs"]))
-        follow = "" if self._file is None else f"; follow it with 'autotune watch {self._file.name}'"
+        follow = "" if self._file is None else f"; follow it with 'autotune watch {shlex.quote(self._file.name)}'"
         tried = f"{len(words)} settings of {knobs} are tried while it trains{follow}"
         self._say(tried if words else "there is nothing to try")
         for knob in facts.allowed:

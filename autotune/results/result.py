@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, computed_field, model_validator
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, computed_field
 
-from autotune.errors import ResultFileError, UsageError
+from autotune.errors import ResultFileError
 from autotune.hardware import DeviceKind, Hardware, Software
 from autotune.knobs import KNOBS, ModelFacts, Parameters, Scalar, TrainConfig, WorkloadFacts
 from autotune.measuring import (
@@ -19,6 +19,7 @@ from autotune.measuring import (
     Measurement,
     Numerics,
     Objective,
+    ObjectiveName,
     Outcome,
     Point,
     Profile,
@@ -133,7 +134,7 @@ class AblationRow(Stored):
 class Constraints(Stored):
     """The request, and the limits of the search."""
 
-    objective: str = Field(default=SAMPLES_PER_SECOND.name, description="what was maximised")
+    objective: ObjectiveName = Field(default=SAMPLES_PER_SECOND.name, description="what was maximised")
     at_least: Share | None = Field(default=None, description="of the fastest config's rate, to be kept; null: any")
     budget_seconds: Seconds
     device: DeviceKind
@@ -333,21 +334,14 @@ class Result(Document):
         """Its name, if you gave one, or its hardware: ``NVIDIA GeForce RTX 4070, 16 CPUs``, ``Intel Xeon, 2 CPUs``."""
         return self.machine_name or self.hardware.machine(self.constraints.device)
 
-    @model_validator(mode="after")
-    def _knows_its_objective(self) -> Result:
-        try:
-            objective_named(self.constraints.objective)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-        return self
+    @property
+    def device(self) -> DeviceKind:
+        """The kind of device that trained."""
+        return self.constraints.device
 
     @property
     def objective(self) -> Objective:
-        """The maximised objective.
-
-        Raises:
-            UsageError: This version does not know the objective.
-        """
+        """The maximised objective."""
         return objective_named(self.constraints.objective)
 
     def score_of(self, side: Side | TrialRecord) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from autotune.measuring import Interval
+from autotune.measuring import Interval, objective_named
 from autotune.results.compare import Row, WorkloadGroup
 from autotune.results.summary import bare_rate, knob_text, ratios
 from autotune.units import format_bytes
@@ -75,7 +75,7 @@ def sheet(group: WorkloadGroup) -> Sheet:
     extra = {word: field for word, field in EXTRA.items() if any(getattr(row, field) is not None for row in group.rows)}
     machines = "both machines" if group.machines == 2 else f"all {group.machines} machines"
     return Sheet(
-        headings=("before", "after", "speed-up", "memory", *extra),
+        headings=("before", "after", "gain", "memory", *extra),
         lines=tuple(_line(row, extra.values()) for row in group.rows),
         sharers=f"shared by {machines}" if group.machines > 1 else "",
         shared=", ".join(f"{knob}={knob_text(knob, value)}" for knob, value in group.shared_knobs.items())
@@ -89,7 +89,8 @@ def rate_cell(rate: float | None, ci95: Interval | None) -> Cell:
     """A rate with its interval."""
     if rate is None:
         return Cell()
-    return Cell(bare_rate(rate), f"{bare_rate(ci95.low)} – {bare_rate(ci95.high)}" if ci95 is not None else "")
+    spread = f"{bare_rate(ci95.low)} – {bare_rate(ci95.high)}" if ci95 is not None and ci95.high else ""
+    return Cell(bare_rate(rate), spread)
 
 
 def _line(row: Row, extra: Iterable[str]) -> Line:
@@ -112,7 +113,8 @@ def _cells(row: Row, extra: Iterable[str]) -> Iterator[Cell]:
     if row.speedup is None:
         yield Cell("not confirmed", tone="doubtful")
     else:
-        ratio, sure = ratio_text(row.speedup.ratio), ratios(row.speedup.ci95)
+        objective, ratio = objective_named(row.objective), ratio_text(row.speedup.ratio)
+        sure = ratios(row.speedup.ci95) + ("" if objective.is_rate else f" in {objective.unit}")
         yield Cell(ratio, sure, "good") if row.speedup.confirmed else Cell(f"{ratio}, not confirmed", sure, "doubtful")
     yield Cell(format_bytes(row.memory_bytes), row.memory_of) if row.memory_bytes is not None else Cell()
     for field in extra:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from autotune.knobs import KNOB_NAMES, format_scalar
-from autotune.measuring import CAVEAT, FOREIGN_CPU_LIMIT, Growth, Headroom, Interval, Speedup
+from autotune.measuring import CAVEAT, FOREIGN_CPU_LIMIT, Growth, Headroom, Interval, Pair, Speedup
 from autotune.results.result import Result, Side, TrialRecord, WarmStartRecord
+from autotune.secrets import is_masked
 from autotune.units import format_bytes, format_flops, format_rate, format_seconds, rounded
 from autotune.wording import percent, ratio_text
 
@@ -113,12 +114,24 @@ def how_to_train(result: Result, path: Path) -> str:
     return "\n".join(lines)
 
 
+def what_next(result: Result, path: Path) -> tuple[str, list[str]]:
+    """The code that trains with the answer, empty where no gain is proven; and what else to do, in sentences."""
+    alone = result.speedup is None and result.baseline.measurement is None and result.best.measurement is not None
+    if result.changed_knobs and (alone or verdict(result).confirmed):
+        script = result.workload.script
+        hides = script is not None and is_masked(script.command)
+        return how_to_train(result, path), ["put your secret in the place of ***"] * hides
+    longer = [how_to_search_longer(result)] * (result.stopped_by in {"budget", "interrupted"})
+    return "", ["train as before: no gain is proven", *longer]
+
+
 def how_to_search_longer(result: Result) -> str:
     """How to continue with twice the budget; no whole command, since a result does not hold all options of its own."""
     if result.constraints.sampler == "none":  # of `autotune train`
         return "to try more, repeat your command: its search begins anew, and goes further in a longer training"
     budget = math.ceil(2 * result.constraints.budget_seconds)
-    return f"to try more, repeat your command with all its options, and add --resume --budget {budget}s (before --)"
+    options = f"--budget {budget}s (before --), and --resume unless it has --join"
+    return f"to try more, repeat your command with all its options, and add {options}"
 
 
 # Figures.
@@ -133,9 +146,19 @@ def knob_text(knob: str, value: Any) -> str:
     return json.dumps(value)  # a file may hold any JSON
 
 
+def settings_text(values: Mapping[str, Any]) -> str:
+    """Knobs and arguments of `build()` with their values: ``precision=bf16 num_workers=2``."""
+    return " ".join(f"{knob}={knob_text(knob, value)}" for knob, value in values.items())
+
+
 def ratios(interval: Interval) -> str:
     """An interval of ratios: ``1.47 – 1.53``."""
     return f"{ratio_text(interval.low).removesuffix('×')} – {ratio_text(interval.high).removesuffix('×')}"
+
+
+def ratio_with_interval(compared: Speedup | Pair) -> str:
+    """A ratio with its 95 % interval, ``0.83× (0.79 – 0.87)``."""
+    return f"{ratio_text(compared.ratio)} ({ratios(compared.ci95)})"
 
 
 def gain_text(ratio: float, interval: Interval) -> str:
@@ -284,14 +307,15 @@ def proof_texts(result: Result) -> list[str]:
             "deviation)"
         )
     if speedup.epochs is not None and speedup.epochs < 1:
-        texts.append(f"the rounds cover {percent(speedup.epochs)} of an epoch, from places all over it")
+        share = percent(speedup.epochs) if speedup.epochs >= 0.01 else "less than 1 %"
+        texts.append(f"the rounds cover {share} of an epoch, from places all over it")
     return texts
 
 
 def verdict(result: Result) -> Verdict:
     """Whether there is a confirmed speed-up: the figure, or the reason why there is none."""
     speedup, objective = result.speedup, result.objective
-    gained = "confirmed " + ("speed-up" if objective.is_rate else f"gain in {objective.name.replace('_', ' ')}")
+    gained = f"confirmed {objective.gain}"
     if speedup is None:
         reason = result.speedup_reason or "it was not measured in pairs"
         return Verdict(confirmed=False, words=f"no {gained}", reason=reason)
@@ -299,8 +323,10 @@ def verdict(result: Result) -> Verdict:
     if speedup.confirmed:
         reason = "; ".join(filter(None, (gain, _beside_others(result))))
         return Verdict(confirmed=True, words=gained, reason=reason)
-    doubt = "the interval includes 1" if speedup.ci95.low <= 1 else "the interval comes close to 1"
-    reason = f"{gain}; {result.speedup_reason or f'{doubt}, so there may be no gain'}"
+    doubt = f"the interval {'includes' if speedup.ci95.low <= 1 else 'comes close to'} 1, so there may be no gain"
+    if speedup.ci95.high < 1:
+        doubt = "it is slower" if objective.is_rate else "it is worse"
+    reason = f"{gain}; {result.speedup_reason or doubt}"
     return Verdict(confirmed=False, words=f"no {gained}", reason=reason)
 
 
@@ -317,14 +343,13 @@ def _beside_others(result: Result) -> str | None:
     )
 
 
-def turn_text(trials: Sequence[TrialRecord], turn: int) -> str:
+def turn_text(playing: Sequence[TrialRecord]) -> str:
     """The players of a turn, and its length: ``turn 3, 1.9 s: 4 against num_workers=2 (expected gain)``."""
-    playing = [trial for trial in trials if trial.turn == turn]
     partner = next((trial.partner for trial in playing if trial.partner is not None), None)
-    against = "nothing" if partner is None else " ".join(f"{k}={knob_text(k, v)}" for k, v in partner.items())
+    against = "nothing" if partner is None else settings_text(partner)
     stages = ", ".join(dict.fromkeys(trial.stage for trial in playing))
     seconds = format_seconds(sum(trial.seconds for trial in playing))
-    return f"turn {turn}, {seconds}: {len(playing)} against {against or 'the baseline'} ({stages})"
+    return f"turn {playing[0].turn}, {seconds}: {len(playing)} against {against or 'the baseline'} ({stages})"
 
 
 def duet_text(trial: TrialRecord) -> str | None:
@@ -474,7 +499,8 @@ def scaling_text(result: Result) -> str | None:
     ranks = result.best.config.ranks
     advice = ""
     if scaling.trained[-1].ranks != ranks:
-        advice = f"; {ranks} were not measured"
+        failed = [f"ended as {step.outcome.value}" for step in scaling.steps if step.ranks == ranks]
+        advice = f"; {ranks} {failed[0] if failed else 'were not measured'}"
     elif scaling.paying != ranks:
         advice = f"; more than {scaling.paying} bring no certain gain"
     return f"speed by ranks, and efficiency of each: {', '.join(speeds)}{advice}"

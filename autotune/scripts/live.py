@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import socket
 import threading
 from collections import Counter
@@ -189,7 +190,9 @@ class Live:
                 self._say(str(failure))
             if path is not None:
                 self.log.add({"event": "written", "path": str(path)})
-                self._say(f"result file: {path}; next time: autotune launch {path} -- {self._script.text}")
+                self._say(
+                    f"result file: {path}; next time: autotune launch {shlex.quote(str(path))} -- {self._script.text}"
+                )
         else:
             self._say(f"no result is written: {self._why_unseen}")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import platform
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Literal
 
 from autotune.hardware import DeviceKind, Hardware, probe_host
 from autotune.measuring import Progress
-from autotune.results.check import Check
+from autotune.results.check import Check, Verdict
 from autotune.results.cross_file import Cross
 from autotune.results.result import Result
 from autotune.results.trainings import read_trainings
@@ -19,7 +18,7 @@ from autotune.search.stopping import Budget
 from autotune.sessions.crossing import cross_result, differences_of
 from autotune.wording import percent
 
-STATUS = {"holds": 0, "drifted": 1, "no longer fits": 3}
+STATUS = {"holds": 0, "undecided": 0, "drifted": 1, "no longer fits": 3}
 DRIFT = 0.05
 """A ratio that is lower by more than this share has drifted, if the intervals do not overlap. Not tuned."""
 RECENT = timedelta(days=7)
@@ -80,6 +79,7 @@ def by_trainings(result: Result, target: str, file: Path) -> Check | None:
     )
     return Check(
         target=target,
+        objective=result.objective.name,
         verdict="holds" if holds else "drifted",
         reason=reason if holds else f"the last training on this machine fell {percent(1 - ratio)} short of the claim",
         claimed=result.speedup,
@@ -102,24 +102,30 @@ def is_like(here: Hardware, result: Result) -> bool:
 def judge_check(result: Result, target: str, cross: Cross) -> Check:
     """The verdict on a result, from a comparison of its config with its baseline."""
     claimed, measured = result.speedup, cross.over_baseline
-
-    def check(verdict: Literal["holds", "drifted", "no longer fits"], reason: str) -> Check:
-        differences = tuple(differences_of(result, cross.workload.fingerprint))
-        return Check(
-            target=target, verdict=verdict, reason=reason, claimed=claimed, found=measured, differences=differences
-        )
-
+    trains, had_baseline = cross.theirs.measurement is not None, result.baseline.measurement is not None
+    verdict: Verdict = "holds"
     if cross.failure is not None:
-        return check("no longer fits", f"with the tuned config {cross.failure}")
-    if not result.changed_knobs:
-        trains = cross.theirs.measurement is not None
-        why = f"the file recommends the baseline, and it {'trains' if trains else 'gave no figure'}"
-        return check("holds" if trains else "no longer fits", why)
-    if measured is None:
-        return check("no longer fits", cross.over_baseline_reason or "the baseline gave no figure")
-    if claimed is not None and measured.ratio < (1 - DRIFT) * claimed.ratio and measured.ci95.high < claimed.ci95.low:
-        return check("drifted", "the tuned config gains less than the file says")
-    if measured.ci95.high < 1:
+        verdict, reason = "no longer fits", f"with the tuned config {cross.failure}"
+    elif not result.changed_knobs:
+        verdict = "holds" if trains else "no longer fits"
+        reason = f"the file recommends the baseline, and it {'trains' if trains else 'gave no figure'}"
+    elif measured is None and trains and claimed is None and not had_baseline:
+        reason = "the tuned config trains and the baseline does not, as in the file"
+    elif measured is None:
+        verdict, reason = "no longer fits", cross.over_baseline_reason or "the baseline gave no figure"
+    elif claimed and measured.ratio < (1 - DRIFT) * claimed.ratio and measured.ci95.high < claimed.ci95.low:
+        verdict, reason = "drifted", "the tuned config gains less than the file says"
+    elif measured.ci95.high < 1:
         worse = "slower" if result.objective.is_rate else "worse"
-        return check("drifted", f"the tuned config is {worse} than the baseline here")
-    return check("holds", "the tuned config gains what the file says, within the error of a few rounds")
+        verdict, reason = "drifted", f"the tuned config is {worse} than the baseline here"
+    elif claimed is None:
+        reason = "the file claims no gain, and the tuned config is no worse than the baseline here"
+    elif measured.ci95.low <= 1:
+        verdict = "undecided"
+        reason = "the budget was too short to tell whether there is a gain; give a longer --budget"
+    else:
+        reason = "the tuned config gains what the file says, within the error of a few rounds"
+    return Check(
+        target=target, objective=result.objective.name, verdict=verdict, reason=reason, claimed=claimed,
+        found=measured, differences=tuple(differences_of(result, cross.workload.fingerprint)),
+    )  # fmt: skip

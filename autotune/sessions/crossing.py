@@ -239,6 +239,7 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
         own=_own_side(place.own, rounds) if place.own is not None else None,
         outcome=broken.outcome if broken is not None else Outcome.OK,
         failure=failure,
+        objective=source.objective.name,
         over_own=over_own,
         over_own_reason=own_reason,
         over_baseline=over_baseline,

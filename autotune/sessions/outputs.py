@@ -38,7 +38,7 @@ CARDS = {
 COMPARISONS = {
     "md": Kind("a comparison", re.compile(rb"# Tuned by autotune\n")),
     "csv": Kind("a comparison", re.compile(rb"file,workload,target,fingerprint,machine,")),
-    "json": Kind("a comparison", re.compile(rb'\{\s*"groups":')),
+    "json": Kind("a comparison", re.compile(rb'\{\s*"schema":\s*"autotune\.comparison/')),
     "html": PAGE,
 }
 BESIDE = {".html": PAGE, ".journal": JOURNAL, ".live.jsonl": LIVE, ".diff": None}
@@ -94,9 +94,9 @@ def require_result_place(path: Path) -> None:
     """
     from autotune.results.result import place_of_partial  # takes long to import
 
-    if path.suffix in BESIDE:
-        raise UsageError(f"--out: expected the result's own file, such as {path.with_suffix('.json')}, got {path}")
     require_replaceable("--out", path, RESULT)
+    if path.suffix != ".json":  # of another ending, two results could share the files beside them
+        raise UsageError(f"--out: expected the result's own file, such as {path.with_suffix('.json')}, got {path}")
     require_replaceable("--out", place_of_partial(path), RESULT)
     for ending, kind in BESIDE.items():
         if kind is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -382,7 +383,8 @@ class Saved:
 
             return write_report(self.result, self.path), None
         except Exception as error:  # noqa: BLE001 - the result is written; without its report it is still complete
-            return None, f"the report could not be made: {error}; 'autotune report {self.path}' tries again"
+            again = f"autotune report {shlex.quote(str(self.path))}"
+            return None, f"the report could not be made: {error}; '{again}' tries again"
 
 
 def tune_and_save(options: Options, progress: Progress, budget: Budget, stop: Stop) -> Saved:

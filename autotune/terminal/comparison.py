@@ -10,9 +10,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from autotune.results.compare import Comparison, WorkloadGroup
-from autotune.results.cross_file import Cross, gain_text, ratio_with_interval
+from autotune.results.cross_file import Cross, gain_text
 from autotune.results.sheet import Cell, Sheet, rate_cell, sheet
-from autotune.results.summary import knob_text
+from autotune.results.summary import knob_text, rate_interval, ratio_with_interval
 from autotune.terminal.console import plain_table
 from autotune.units import format_bytes
 from autotune.wording import as_text, labelled, or_dash
@@ -111,7 +111,7 @@ def _sides_table(cross: Cross) -> Table:
         measured, values = side.measurement, side.config.model_dump()
         rate, memory = Cell(), None
         if measured is not None:
-            rate = rate_cell(measured.samples_per_second, measured.ci95_samples_per_second)
+            rate = rate_cell(measured.samples_per_second, rate_interval(side))
             memory = measured.host_memory_bytes if cross.device == "cpu" else measured.device_memory_bytes
         knobs = ", ".join(f"{knob}={knob_text(knob, values[knob])}" for knob in values if knob in differing)
         table.add_row(as_text(name), _cell(rate), or_dash(memory, format_bytes), as_text(knobs))
@@ -123,13 +123,13 @@ def _verdict(cross: Cross) -> Iterator[Text]:
         yield labelled(f"the config of {cross.config_of.machine} cannot train here", str(cross.failure), "bold red")
         return
     if cross.over_own is not None:
-        ratio = f"here it runs at {ratio_with_interval(cross.over_own)} of this machine's own config"
+        ratio = f"here it reaches {ratio_with_interval(cross.over_own)} of this machine's own config{cross.unit}"
         yield Text.assemble(as_text(ratio, "bold"), as_text(f": it {gain_text(cross.over_own)}"))
     elif cross.same_config:
         yield as_text("this machine's own config is the same", "bold")
     else:
         yield as_text(f"not compared with this machine's own config: {cross.over_own_reason}", "bold")
     if cross.over_baseline is not None:
-        yield as_text(f"over the baseline it is {ratio_with_interval(cross.over_baseline)}")
+        yield as_text(f"over the baseline it is {ratio_with_interval(cross.over_baseline)}{cross.unit}")
     else:
         yield as_text(f"not compared with the baseline: {cross.over_baseline_reason}")

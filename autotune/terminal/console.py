@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, cast
@@ -21,13 +21,13 @@ from rich.text import Text
 
 from autotune.errors import AutotuneError
 from autotune.hardware import Hardware, hardware_rows
-from autotune.knobs import format_scalar
+from autotune.measuring import Outcome, objective_named
 from autotune.results import summary
 from autotune.results.check import Check
 from autotune.results.result import Result, TrialRecord
-from autotune.results.summary import operators, sample_parts, skipped_lines, trial_notes, turn_text
+from autotune.results.summary import operators, sample_parts, settings_text, skipped_lines, trial_notes, turn_text
 from autotune.results.trainings import read_trainings
-from autotune.wording import as_text, labelled, ratio_text
+from autotune.wording import as_text, labelled, or_dash, ratio_text
 
 
 def make_console(*, stderr: bool = True) -> Console:
@@ -62,12 +62,16 @@ def result_table(result: Result) -> RenderableType:
 
 
 def usage_lines(result: Result, path: Path, page: Path | None = None) -> RenderableType:
-    """The paths of a result and of its report, if it has one, and how to train with it."""
+    """The paths of a result and of its report, if it has one, and what to do next.
+
+    To be copied, so printed with `soft_wrap`: a break at the terminal's width would end a command.
+    """
     places = [labelled("result file", str(path), "", "bold")]
     if page is not None:
         places.append(labelled("report", str(page), "", "bold"))
-    code = [as_text(f"    {line}", "cyan") for line in summary.how_to_train(result, path).splitlines()]
-    return Group(*places, "train with it:", *code)
+    code, sentences = summary.what_next(result, path)
+    lines = [as_text(f"    {line}", "cyan") for line in code.splitlines()]
+    return Group(*places, *["train with it:"] * bool(code), *lines, *map(as_text, sentences))
 
 
 def training_lines(result: Result, path: Path) -> RenderableType:
@@ -78,20 +82,15 @@ def training_lines(result: Result, path: Path) -> RenderableType:
 
 def check_lines(check: Check) -> RenderableType:
     """Whether a result still holds: the speed-up now beside the one in the file."""
-    style = {"holds": "bold green", "drifted": "bold yellow", "no longer fits": "bold red"}[check.verdict]
+    style = {"holds": "bold green", "no longer fits": "bold red"}.get(check.verdict, "bold yellow")
     parts: list[RenderableType] = [labelled(check.verdict, check.reason, style)]
     for when, speedup in (("in the file", check.claimed), ("here and now", check.found)):
         if speedup is not None:
             figures = f"{ratio_text(speedup.ratio)} ({summary.spread_text(speedup)})"
-            parts.append(as_text(f"speed-up {when}: {figures}"))
+            parts.append(as_text(f"{objective_named(check.objective).gain} {when}: {figures}"))
     if check.trainings is not None:
         parts.append(as_text(check.trainings))
     return Group(*parts, *(labelled("warning", difference) for difference in check.differences))
-
-
-def warning_lines(warnings: Sequence[str]) -> RenderableType:
-    """Warnings, one line each."""
-    return Group(*(labelled("warning", text, "yellow") for text in warnings))
 
 
 def error_lines(error: AutotuneError) -> RenderableType:
@@ -172,15 +171,20 @@ def trials_table(result: Result) -> RenderableType:
     columns = [Column(heading, justify="right", overflow="fold") for heading in figures]
     table = plain_table(*columns, Column("what and why", overflow="fold"))
     base, heading = result.score_of(result.baseline), ""
+    turns: dict[int | None, list[TrialRecord]] = {}
+    for trial in result.trials:
+        turns.setdefault(trial.turn, []).append(trial)
+    headings: dict[int | None, str] = {turn: turn_text(playing) for turn, playing in turns.items() if turn is not None}
     for number, trial in enumerate(result.trials, 1):
-        if (own := trial.stage if trial.turn is None else turn_text(result.trials, trial.turn)) != heading:
+        if (own := headings.get(trial.turn, trial.stage)) != heading:
             heading = own
             table.add_row("", "", "", as_text(heading, "bold"))
-        if (score := result.score_of(trial)) is None:
-            table.add_row(str(number), as_text(trial.outcome.value, "red"), "", _what_and_why(trial))
-        else:
-            ratio = ratio_text(score / base) if base else ""
-            table.add_row(str(number), result.objective.format(score), ratio, _what_and_why(trial))
+        score = result.score_of(trial)
+        ratio = score / base if score is not None and base else None
+        figure = as_text(or_dash(score, result.objective.format))
+        if trial.outcome is not Outcome.OK:
+            figure = as_text(trial.outcome.value, "red")
+        table.add_row(str(number), figure, "" if ratio is None else ratio_text(ratio), _what_and_why(trial))
     return Group(title, table, *skipped)
 
 
@@ -201,7 +205,7 @@ def profile_tables(result: Result) -> RenderableType:
 
 
 def _what_and_why(trial: TrialRecord) -> Text:
-    changes = " ".join(f"{knob}={format_scalar(value)}" for knob, value in trial.changes.items()) or "baseline"
+    changes = settings_text(trial.changes) or "baseline"
     parts: list[str | Text] = [as_text(changes), "\n", as_text("; ".join([trial.reason, *trial_notes(trial)]), "dim")]
     if trial.failure is not None:
         parts += ["\n", as_text(trial.failure, "red")]

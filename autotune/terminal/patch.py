@@ -1,4 +1,4 @@
-"""The output about a script's changes: its diff, and the changed files."""
+"""The output about a script's changes, its diff and the changed files; printed with `soft_wrap`, to be copied."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Outcome, Pair, Point, Progress
-from autotune.results.summary import ratios
+from autotune.results.summary import ratio_with_interval
 from autotune.terminal.console import lasting
 from autotune.units import format_seconds
 from autotune.wording import as_text, labelled, percent, ratio_text
@@ -76,7 +76,7 @@ class Latest(Progress):
     def text(self) -> str:
         """The stage, the number of decisions, the running duet, the best so far, the last burst: a sentence."""
         duet = self.playing  # another thread may end it meanwhile
-        playing = f"comparing: {gain_text(duet[1])} for {_changes(*duet)}" if duet is not None else ""
+        playing = f"comparing: {ratio_with_interval(duet[1])} for {_changes(*duet)}" if duet is not None else ""
         decided = f"{self.decided} decided" if self.decided else ""
         best, last = f"best so far: {self.best}" * bool(self.best), f"last: {self.last}" * bool(self.last)
         return " | ".join(filter(None, (self.now, decided, playing, best, last)))
@@ -99,8 +99,10 @@ class Latest(Progress):
         if pair.partner in self._over_baseline:
             self._over_baseline[burst.point] = burst, pair.ratio * self._over_baseline[pair.partner][1]
         if pair.partner == self._baseline_point:
-            return self.describe(burst, f"{self.figure(burst, over=False)}, {gain_text(pair)} over the baseline")
-        return self.describe(burst, f"{self.figure(burst)}, {gain_text(pair)} over the best so far")
+            return self.describe(
+                burst, f"{self.figure(burst, over=False)}, {ratio_with_interval(pair)} over the baseline"
+            )
+        return self.describe(burst, f"{self.figure(burst)}, {ratio_with_interval(pair)} over the best so far")
 
     def describe(self, burst: Burst, figure: str = "") -> str:
         """One burst: `figure` or its score, or how it failed; and the knobs that it changes."""
@@ -283,17 +285,12 @@ def _duet_rows(candidate: Point, pair: Pair) -> Iterator[RenderableType]:
     changes.no_wrap, changes.overflow = True, "ellipsis"
     yield changes
     style = "green" if pair.ci95.low > 1 else "red" if pair.ci95.high < 1 else "yellow"
-    yield as_text(gain_text(pair), style)
+    yield as_text(ratio_with_interval(pair), style)
 
 
 def _changes(candidate: Point, pair: Pair) -> str:
     """What a candidate changes in the incumbent."""
     return candidate.changes_text(pair.partner) or "the same config"
-
-
-def gain_text(pair: Pair) -> str:
-    """The ratio with its interval: ``1.12× (0.98 – 1.27)``."""
-    return f"{ratio_text(pair.ratio)} ({ratios(pair.ci95)})"
 
 
 def _ticking(seconds: float) -> str:

@@ -110,6 +110,29 @@ def test_a_baseline_that_fails_no_longer_fits() -> None:
     assert (check.verdict, check.reason) == ("no longer fits", "the baseline ended as crashed: it broke")
 
 
+def test_an_answer_that_trains_where_the_baseline_does_not_holds() -> None:
+    """The file says the same."""
+    result = result_of(speedup=None, baseline=Side(config=BEFORE, measurement=None))
+    burst = Burst(point=Point(config=BEFORE), outcome=Outcome.OOM, reason="too large", seconds=1.0)
+    check = judged(result, [{Point(config=AFTER): make_measurement(1000)}], [burst])
+    assert (check.verdict, check.reason) == (
+        "holds", "the tuned config trains and the baseline does not, as in the file",
+    )  # fmt: skip
+
+
+def test_a_gain_that_the_rounds_do_not_show_is_undecided() -> None:
+    """An interval around 1 and the claim is no evidence, and no failure."""
+    check = judged(result_of(), [*rounds_of(0.7, 1), *rounds_of(1.9, 1)], [])
+    assert (check.verdict, STATUS[check.verdict]) == ("undecided", 0)
+    assert "give a longer --budget" in check.reason
+
+
+def test_a_file_without_a_claim_promises_no_gain() -> None:
+    """Though the tuned config is faster here."""
+    check = judged(result_of(speedup=None), rounds_of(1.5), [])
+    assert (check.verdict, "the file claims no gain" in check.reason) == ("holds", True)
+
+
 def test_a_result_that_recommends_its_baseline_holds_if_that_trains() -> None:
     """There is nothing to compare."""
     check = judged(result_of(None), rounds_of(1.0), [])

@@ -35,13 +35,52 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_what_is_to_be_copied_stands_on_one_line(folder: Path) -> None:
+    """A break at the terminal's width would end a path or a command."""
+    (long := folder / f"{'a' * 90}.json").write_bytes((folder / "result.json").read_bytes())
+    lines = run_inside(["show", long.name], folder).out.splitlines()
+    assert f"result file: {long.name}" in lines
+    assert f'    tuned = autotune.load("{long.name}")' in lines
+
+
+def test_two_results_never_share_a_page(folder: Path) -> None:
+    """The second would replace the first."""
+    for name in ("run.v1", "run.v2"):
+        (folder / name).write_bytes((folder / "result.json").read_bytes())
+    done = run_inside(["report", "run.v1", "run.v2"], folder)
+    assert (done.status, "expected one file for run.html" in " ".join(done.err.split())) == (2, True)
+    assert not (folder / "run.html").exists()
+
+
+def test_stdout_holds_one_format(folder: Path) -> None:
+    """Another program reads it."""
+    done = run_inside(["check", "result.json", "--json", "--markdown"], folder)
+    assert (done.status, done.out) == (2, "")
+
+
+@pytest.mark.parametrize("place", ["own.page", "new.v2", "new"])
+def test_a_result_has_the_ending_json(place: str, folder: Path) -> None:
+    """Else run.v1 and run.v2 would share run.html and run.diff, and own.page would write own.html."""
+    done = run_inside(["--model", "train:build", "--out", place], folder)
+    assert (done.status, f"such as {place.partition('.')[0]}.json, got {place}" in " ".join(done.err.split())) == (
+        2,
+        True,
+    )
+
+
+def test_a_comparison_is_no_result_that_was_left_out(folder: Path) -> None:
+    """It may stand in the folder that it compares."""
+    arguments = ["compare", ".", "--out", "all.json"]
+    assert [run_inside(arguments, folder).status for _ in range(2)] == [0, 0]
+    assert "all.json" not in (folder / "all.json").read_text()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["--model", "train:build", "--out", "train.py"],
         ["--model", "train:build", "--out", "own.json"],
         ["--model", "train:build", "--out", "cross.json"],
-        ["--model", "train:build", "--out", "own.page"],
         ["--model", "train:build", "--out", "lone.json"],
         ["run", "--out", "train.py", "--", "python3", "train.py"],
         ["run", "--dry-run", "--out", "train.py", "--", "python3", "train.py"],
@@ -55,7 +94,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_file_of_another_kind_is_never_replaced(arguments: list[str], folder: Path) -> None:
-    """A sentence says what was expected and what to do, and nothing has run; --out own.page would write own.html."""
+    """A sentence says what was expected and what to do, and nothing has run."""
     before = {path: path.read_bytes() for path in folder.iterdir()}
     done = run_inside(arguments, folder)
     told = " ".join(done.err.split())
@@ -149,7 +188,7 @@ def test_a_cross_names_its_file_once_it_is_written(
         monkeypatch.setattr("autotune.results.files.write_document", full)
     done = run_inside([*CROSS, "--out", "new.json"], folder)
     told = " ".join(done.err.split())
-    assert "here it runs at 0.830×" in told
+    assert "here it reaches 0.830×" in told
     assert (done.status, "cross file: new.json, which" in told) == ((2, False) if is_full else (0, True))
     assert (folder / "new.json").exists() is not is_full
 

@@ -111,6 +111,14 @@ def test_page_says(words: str) -> None:
     assert words in full_page().text
 
 
+def test_candidates_of_a_running_training_have_not_failed() -> None:
+    """They have ratios, and no rates to draw."""
+    live = trial(None, outcome="ok", failure=None, partner={}, ratio=1.12, ci95=Interval(1.08, 1.16))
+    text = shown(full_result(trials=(live, live)))
+    assert "2 bursts, 0 of them failed." in text
+    assert "1.12× (1.080 – 1.16) over the baseline" in text
+
+
 def test_usage_names_the_file_as_it_was_given() -> None:
     """The lines can be copied."""
     text = shown(full_result(), Path("results/my machine/train-build.json"))

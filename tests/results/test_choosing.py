@@ -44,7 +44,7 @@ def test_the_cheapest_among_the_fast_is_named() -> None:
 
 def frugal(rate: float, name: str, watts: float, *, gpu: bool, ranks: int = 1) -> Result:
     """A result of a machine that is called so, whose device takes so much power."""
-    telemetry = TelemetrySummary(seconds=4.0, power_watts=watts)
+    telemetry = TelemetrySummary(seconds=4.0, energy_joules=4.0 * watts)
     config, measured = TrainConfig(ranks=ranks), make_measurement(rate, spread=0.001, telemetry=telemetry)
     make = on_gpu if gpu else make_result
     return make(best=Side(config=config, measurement=measured), machine_name=name)

@@ -85,15 +85,13 @@ def test_memory_is_the_devices_own_where_it_has_one() -> None:
     ("telemetry", "expected"),
     [
         (TelemetrySummary(seconds=4.0, energy_joules=800.0, power_watts=150.0), 5.0),
-        (TelemetrySummary(seconds=4.0, power_watts=100.0), 10.0),
+        (TelemetrySummary(seconds=4.0, power_watts=100.0), None),
         (TelemetrySummary(seconds=4.0, energy_joules=0.0), None),
         (TelemetrySummary(seconds=4.0), None),
         (None, None),
     ],
 )
-def test_samples_per_joule_is_the_rate_over_the_mean_power(
-    telemetry: TelemetrySummary | None, expected: float | None
-) -> None:
+def test_samples_per_joule_is_the_objectives_score(telemetry: TelemetrySummary | None, expected: float | None) -> None:
     """800 J in 4 s are 200 W: 1000 samples/s of them are 5 a joule. A card that reports no energy has none."""
     best = Side(config=TrainConfig(), measurement=make_measurement(1000, spread=0, telemetry=telemetry))
     (row,) = group_of(on_gpu(best=best)).rows
@@ -129,6 +127,20 @@ def test_same_workload_under_two_targets_is_one() -> None:
     """`train:build` and `train.py:build` are two spellings of one thing."""
     comparison = compared(make_result(), on_gpu(target="train.py:build", best=ALIKE))
     assert (len(comparison.groups), comparison.warnings) == (1, ())
+
+
+def test_two_devices_of_one_named_machine_are_told_apart() -> None:
+    """Each has its own row, label and knobs."""
+    rows = group_of(on_gpu(3, machine_name="box"), make_result(machine_name="box")).rows
+    assert [(row.label, row.judged) for row in rows] == [("box (cpu)", True), ("box (cuda)", True)]
+
+
+def test_one_timed_block_leaves_the_rate_uncertain() -> None:
+    """It shows no spread, so no machine is the fastest for sure."""
+    single = Side(config=TrainConfig(), measurement=make_measurement(1000, blocks=1))
+    group = group_of(on_gpu(best=single), make_result(best=tuned(TrainConfig(), 500.0)))
+    assert group.rows[0].after_ci95 is None
+    assert group.choices[0].endswith("; no certain difference from Intel(R) Xeon(R) Gold 6338, 2 CPUs")
 
 
 # Shared and particular knobs.

@@ -14,7 +14,8 @@ from autotune.knobs.config import KNOB_NAMES, TrainConfig
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.compare_formats import CSV_COLUMNS, to_csv, to_markdown
+from autotune.results.check import Check
+from autotune.results.compare_formats import CSV_COLUMNS, check_markdown, to_csv, to_markdown
 from autotune.results.result import Result, Side
 from tests.crosses import compared, make_cross, on_gpu
 from tests.factories import make_hardware, make_measurement, make_result
@@ -61,6 +62,25 @@ def test_markdown_shows_the_figures_with_their_intervals() -> None:
     assert sure[2:5] == ["1,500<br>1,490 – 1,510", "**1.50×**<br>1.47 – 1.53", "2.00 GiB<br>host"]
     assert sure[5] == "batch_size 64 → 32"
     assert unsure[3] == "1.50×, not confirmed<br>0.900 – 2.10"
+
+
+def test_a_gain_in_energy_is_no_speed_up() -> None:
+    """A file that maximised samples per joule says so, in each format."""
+    constraints = make_result().constraints.model_copy(update={"objective": "samples_per_joule"})
+    result = make_result(constraints=constraints)
+    heading, _, line = table(to_markdown(compared(result)))
+    assert (heading[3], line[3]) == ("gain", "**1.50×**<br>1.47 – 1.53 in samples/J")
+    assert [row["objective"] for row in rows_of(result, on_gpu())] == ["samples_per_second", "samples_per_joule"]
+    assert {row["speedup_confirmed"] for row in rows_of(result)} == {"True"}
+    check = Check(
+        target="t:build",
+        objective="samples_per_joule",
+        verdict="holds",
+        reason="so",
+        claimed=result.speedup,
+        found=None,
+    )
+    assert "| | gain in samples per joule | how certain |" in check_markdown(check)
 
 
 def test_markdown_shows_samples_per_joule_where_they_are_known() -> None:

@@ -12,8 +12,9 @@ from autotune.errors import ResultFileError
 from autotune.measuring.records import Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
-from autotune.results.cross_file import Cross, default_cross_path, gain_text, ratio_with_interval
+from autotune.results.cross_file import Cross, default_cross_path, gain_text
 from autotune.results.files import read_document, write_document
+from autotune.results.summary import ratio_with_interval
 from tests.crosses import make_cross, on_gpu
 from tests.factories import make_result
 
@@ -91,7 +92,7 @@ def test_default_path_names_both_machines_and_the_workload() -> None:
     """Under the folder of the machine where it was measured; the other one by its hardware and its host."""
     assert default_cross_path(make_cross()) == Path(
         "results/intel-xeon-gold-6338-2-cpus/cross/"
-        "train-build-cpu-from-NVIDIA-GeForce-RTX-4070-2-CPUs-workstation-ab5e6ee6.json"
+        "train-build-cpu-from-NVIDIA-GeForce-RTX-4070-2-CPUs-workstation-cuda-3c3343c2.json"
     )
 
 
@@ -124,6 +125,13 @@ def finding(**changes: Any) -> str:
     """What came of a cross."""
     cross: Cross = make_cross(**changes)
     return cross.finding
+
+
+def test_a_gain_in_energy_names_its_unit() -> None:
+    """The rate needs none."""
+    told = finding(objective="samples_per_joule")
+    assert told.startswith("loses 17 % (13 – 21 %) in samples/J with the config of")
+    assert told.endswith("over the baseline it is 1.20× (1.10 – 1.30) in samples/J")
 
 
 def test_a_config_that_cannot_run_is_told_with_its_end() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.growth import Growth, Held, SideName
+from autotune.measuring.records import Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.result import Diagnosis, PeakShare, Result, Side
+from autotune.results.result import Diagnosis, PeakShare, Result, Scaling, ScalingStep, ScriptRecord, Side, SourceRecord
 from autotune.results.summary import (
     bottleneck_text,
     changes,
@@ -20,9 +22,12 @@ from autotune.results.summary import (
     growth_texts,
     knob_text,
     peak_texts,
+    proof_texts,
     ratios,
+    scaling_text,
     unfinished,
     verdict,
+    what_next,
 )
 from tests.factories import make_measurement, make_result
 from tests.report.samples import trial
@@ -162,6 +167,38 @@ def test_a_gain_is_named_by_the_objective() -> None:
     assert found == ["confirmed gain in samples per joule", "no confirmed gain in samples per joule"]
 
 
+@pytest.mark.parametrize(
+    ("interval", "doubt"),
+    [
+        ((1.01, 1.2), "the interval comes close to 1, so there may be no gain"),
+        ((0.9, 1.2), "the interval includes 1, so there may be no gain"),
+        ((0.8, 0.9), "it is slower"),
+    ],
+)
+def test_what_is_not_confirmed_is_in_doubt_or_slower(interval: tuple[float, float], doubt: str) -> None:
+    """By where the interval lies."""
+    speedup = Speedup(ratio=sum(interval) / 2, ci95=Interval(*interval), pairs=3)
+    assert verdict(make_result(speedup=speedup)).reason.endswith(f"; {doubt}")
+
+
+def test_a_small_share_of_an_epoch_is_not_none() -> None:
+    """Rounded, it would be 0 %."""
+    speedup = Speedup(ratio=1.5, ci95=Interval(1.4, 1.6), pairs=3, epochs=0.001)
+    assert proof_texts(make_result(speedup=speedup)) == [
+        "the rounds cover less than 1 % of an epoch, from places all over it"
+    ]
+
+
+def test_ranks_that_failed_are_told_with_their_end() -> None:
+    """They were measured, and did not train."""
+    steps = [(1, Outcome.OK, 1.0), (2, Outcome.OK, 1.9), (4, Outcome.OOM, None)]
+    scaling = Scaling(
+        steps=tuple(ScalingStep(ranks=n, outcome=end, ratio=None, speed=speed) for n, end, speed in steps)
+    )
+    best = Side(config=TrainConfig(ranks=4), measurement=None)
+    assert str(scaling_text(make_result(best=best, scaling=scaling))).endswith("; 4 ended as oom")
+
+
 @pytest.mark.parametrize(("partner", "over"), [({}, "the baseline"), ({"precision": "bf16"}, "the best so far")])
 def test_a_duet_is_told_with_its_interval_and_partner(partner: dict[str, Any], over: str) -> None:
     """In few words."""
@@ -189,6 +226,36 @@ def test_a_gain_beside_other_programs_is_told_as_that(foreign: float, told: bool
     found = verdict(make_result(best=Side(config=TrainConfig(), measurement=side)))
     assert found.confirmed
     assert ("measured while other load took 46 % of the CPUs: the gain may be larger" in found.reason) is told
+
+
+NO_MEMORY = {"baseline": Side(config=TrainConfig(), measurement=None), "speedup": None}
+IN_DOUBT = Speedup(ratio=1.1, ci95=Interval(0.9, 1.3), pairs=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "trains", "sentences"),
+    [
+        ({}, True, []),
+        (NO_MEMORY, True, []),
+        ({"speedup": None, "stopped_by": "plateau"}, False, ["train as before: no gain is proven"]),
+        ({"speedup": IN_DOUBT, "stopped_by": "plateau"}, False, ["train as before: no gain is proven"]),
+    ],
+)
+def test_an_answer_is_to_be_trained_with_where_it_gains_or_trains_alone(
+    changes: dict[str, Any], trains: bool, sentences: list[str]
+) -> None:
+    """The terminal and the report say the same."""
+    code, told = what_next(make_result(**changes), Path("a.json"))
+    assert (bool(code), told) == (trains, sentences)
+
+
+def test_a_command_without_its_secret_says_so() -> None:
+    """It cannot run as it stands."""
+    source = SourceRecord(main="train.py", folder=".")
+    script = ScriptRecord(command=("python", "train.py", "--token", "***"), loop={}, source=source)
+    workload = make_result().workload.model_copy(update={"script": script})
+    code, sentences = what_next(make_result(workload=workload), Path("a.json"))
+    assert ("***" in code, sentences) == (True, ["put your secret in the place of ***"])
 
 
 def test_only_a_partial_result_is_unfinished() -> None:

@@ -119,7 +119,7 @@ def test_names_of_users_are_neither_markup_nor_control_characters(field: str) ->
 def test_cross_shows_the_three_configs_and_the_ratio() -> None:
     """The other machine's, this one's and the baseline, with the knobs in which they differ."""
     words = shown(cross_lines(make_cross()), width=200)
-    assert "here it runs at 0.830× (0.790 – 0.870) of this machine's own config: it loses 17 % (13 – 21 %)" in words
+    assert "here it reaches 0.830× (0.790 – 0.870) of this machine's own config: it loses 17 % (13 – 21 %)" in words
     assert "over the baseline it is 1.20× (1.10 – 1.30)" in words
     assert "batch_size=32, accumulation_steps=2, precision=bf16, num_workers=2" in words
 

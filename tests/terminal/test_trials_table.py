@@ -50,6 +50,12 @@ def test_a_failure_says_why() -> None:
     assert "no memory left" in text
 
 
+def test_a_candidate_of_a_running_training_has_not_failed() -> None:
+    """It has no rate, but its ratio."""
+    live = trial(samples_per_second=None, partner={}, ratio=1.12, ci95=(1.08, 1.16))
+    assert "1 – precision=bf16 all at once; 1.12× (1.080 – 1.16)" in shown(make_result(trials=(live,)))
+
+
 def test_hostile_names_stay_text() -> None:
     """What comes from a file is neither markup nor control characters."""
     text = shown(make_result(trials=(trial(reason="[bold]x[/bold] \x1b[2J"),)))

@@ -89,6 +89,14 @@ def test_a_place_without_a_log_is_told(place: str, tmp_path: Path) -> None:
     assert (done.status, done.err.startswith("error: expected the log of a training at ")) == (2, True)
 
 
+def test_a_partial_result_names_its_log(tmp_path: Path) -> None:
+    """The log is that of the file which the command named."""
+    ended = {"event": "exited", "status": 0}
+    (tmp_path / "train.live.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in [*EVENTS, ended]))
+    done = run_inside(["watch", "train-partial.json"], tmp_path)
+    assert (done.status, "12.5 steps/s" in done.out) == (0, True), done.err
+
+
 def test_figures_that_are_none_are_skipped() -> None:
     """A log may come from anywhere."""
     story, console = Story(), console_of(is_terminal=False)
