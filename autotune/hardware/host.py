@@ -20,6 +20,7 @@ import psutil
 
 from autotune.hardware.cgroups import ROOT, cpu_quota, memory_limit, read_text
 from autotune.hardware.model import Cpu, Memory
+from autotune.sandbox.system import LINUX, stat_of
 
 _X86_FLAGS = (
     "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16",
@@ -167,15 +168,22 @@ def _windows_model() -> str | None:
 
 
 def this_process() -> list[Any]:
-    """Identifies this process uniquely: by its machine, its id, and its start time."""
-    return [platform.node(), os.getpid(), psutil.Process().create_time()]
+    """Identifies this process uniquely: by where its id counts, its id, and its start."""
+    namespace = os.stat("/proc/self/ns/pid").st_ino if LINUX else 0  # containers may share a name, and /tmp
+    return [f"{platform.node()} {namespace}", os.getpid(), _start_of(os.getpid())]
 
 
 def running(described: Any) -> int | None:
     """The id of a process that `this_process` described, if it still runs on this machine."""
     try:
-        node, pid, created = described
-        alive = node == platform.node() and psutil.Process(pid).create_time() == created
-    except (TypeError, ValueError, psutil.Error):
+        place, pid, start = described
+        alive = place == this_process()[0] and start == _start_of(pid)
+    except (TypeError, ValueError, IndexError, OSError, psutil.Error):
         return None
     return int(pid) if alive else None
+
+
+def _start_of(pid: int) -> Any:
+    """The start of a process: on Linux in ticks of a boot, because psutil's time moves when the clock is set."""
+    boot = ROOT / "proc/sys/kernel/random/boot_id"
+    return f"{read_text(boot).strip()} {stat_of(pid)[19]}" if LINUX else psutil.Process(pid).create_time()

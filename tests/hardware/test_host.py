@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import platform
 import subprocess
@@ -215,3 +216,20 @@ def test_control_group_above_the_container_counts(tmp_path: Path, monkeypatch: p
     cpu = host.read_cpu({}, write_host(tmp_path, dataclasses.replace(I5_9400F, files=files)), usable=6)
     assert cpu.budget == 2
     assert "/kubepods/pod1" in cpu.budget_reason
+
+
+def test_a_clock_that_is_set_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By psutil, start times count from when the machine started, which moves with the clock."""
+    described = json.loads(json.dumps(host.this_process()))
+    assert host.running(described) == os.getpid()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: 1.0)
+    assert host.running(described) == os.getpid()
+
+
+@pytest.mark.parametrize("changed", [{0: "another container"}, {1: 2**30}, {1: []}, {2: "another boot 1"}, {2: None}])
+def test_a_process_that_ended_or_runs_elsewhere_is_not_taken_for_another(changed: dict[int, object]) -> None:
+    """By each part of what describes it."""
+    described = host.this_process()
+    for place, value in changed.items():
+        described[place] = value
+    assert host.running(described) is None

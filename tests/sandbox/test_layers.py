@@ -319,6 +319,28 @@ def test_a_full_disk_is_said_before_the_first_burst(tmp_path: Path, monkeypatch:
         begun(tmp_path / "run")
 
 
+@pytest.mark.parametrize("kind", ["own", "link", "foreign", "named"])
+def test_another_user_opens_no_folder_of_yours_to_bursts(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a link where NVIDIA's MPS has its pipes by default; a folder that you name yourself may be one."""
+    home, place = tmp_path / "home", tmp_path / "nvidia-mps"
+    home.mkdir()
+    if kind in {"link", "named"}:
+        place.symlink_to(home)
+    else:
+        place.mkdir()
+    if kind == "foreign":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a folder away")
+        os.chown(place, 12345, -1)
+    monkeypatch.setattr(module, "_MPS", str(place))
+    if kind == "named":
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(place))
+    expected = {"own": [str(place)], "named": [str(home)]}.get(kind, [])
+    assert Protection(tmp_path, lambda _: None)._through == expected
+
+
 @pytest.mark.parametrize(
     ("printed", "path"),
     [
