@@ -78,6 +78,12 @@ def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
     return MemoryLimit(*map(min, zip(*levels, strict=True))) if levels else None
 
 
+def process_limit(root: Path = ROOT) -> int | None:
+    """The tightest limit on processes and threads, or None if no level sets one; `root` stands for ``/``."""
+    limits = (_number(read_text(folder / "pids.max")) for _, folder in _groups(root, "pids"))
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 def _cpus(folder: Path) -> float | None:
     """The quota of one level in CPUs."""
     words = read_text(folder / "cpu.max").split()

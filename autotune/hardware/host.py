@@ -90,6 +90,7 @@ def _budget(logical: int, usable: int, root: Path) -> tuple[int, str]:
     A quota of 3.5 CPUs counts as 4, as in the JVM and Go: the fourth is idle half of the time, which costs less than a
     CPU that is never used.
     """
+    usable = min(usable, logical)  # a container may be shown fewer CPUs than its mask has
     quota = cpu_quota(root)
     if quota is not None and math.ceil(quota.cpus) < usable:
         reason = f"the cgroup {quota.group} has a quota of {quota.cpus:g} of the {logical} logical CPUs"
@@ -103,6 +104,8 @@ def _precisions(isa: Collection[str], system: str) -> tuple[tuple[str, ...], str
     """The precisions worth trying on a CPU, fp32 first, and why, in one sentence."""
     if system == "Darwin":
         return ("fp32",), "fp32 only: torch has no fast bf16 or fp16 kernels for the CPU on macOS"
+    if not isa:
+        return ("fp32",), "fp32 only: the CPU's instruction sets could not be read"
     instruction = next((name for name in _BF16_INSTRUCTIONS if name in isa), None)
     if instruction is None:
         return ("fp32",), "fp32 only: without avx512_bf16, amx_bf16 or Arm's bf16 instructions bf16 would be emulated"

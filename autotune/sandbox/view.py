@@ -260,15 +260,18 @@ class _Explorer:
     def _place_file(self, path: str) -> None:
         """Plans a writable copy of a small file; makes a large one read-only."""
         inside = os.path.join(self._skeleton, path.lstrip("/"))
-        if not os.path.isdir(os.path.dirname(inside)):
-            self._plan.read_only[path] = "a file that is a mount of its own"
-        elif os.path.isfile(path) and os.path.getsize(path) <= COPIED_BYTES and os.access(path, os.R_OK):
-            shutil.copy2(path, inside)
-        elif stat.S_ISFIFO(os.stat(path).st_mode):
-            os.mkfifo(inside)
-        elif os.path.isfile(path):
-            _make_like(path, inside)
-            self._plan.read_only[path] = f"a file of more than {COPIED_BYTES >> 20} MiB beside another mount"
+        try:
+            if not os.path.isdir(os.path.dirname(inside)):
+                self._plan.read_only[path] = "a file that is a mount of its own"
+            elif os.path.isfile(path) and os.path.getsize(path) <= COPIED_BYTES and os.access(path, os.R_OK):
+                shutil.copy2(path, inside)
+            elif stat.S_ISFIFO(os.stat(path).st_mode):
+                os.mkfifo(inside)
+            elif os.path.isfile(path):
+                _make_like(path, inside)
+                self._plan.read_only[path] = f"a file of more than {COPIED_BYTES >> 20} MiB beside another mount"
+        except OSError as error:  # it has been removed, or is a mount that answers to another user only
+            self._plan.read_only[path] = f"it cannot be read ({error.strerror})"
 
 
 def _overlay(target: str, above: str, lower: str, start: str = "") -> None:

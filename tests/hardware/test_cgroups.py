@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.hardware.cgroups import cpu_quota, memory_limit, mounts
+from autotune.hardware.cgroups import cpu_quota, memory_limit, mounts, process_limit
 from tests.hardware.readings import GIB, MIB, mount, write_files
 
 V2 = mount("/sys/fs/cgroup", "cgroup2")
@@ -179,3 +179,15 @@ def test_system_without_control_groups(tmp_path: Path) -> None:
     """Where /proc has nothing to say there is no limit, and no error."""
     assert cpu_quota(tmp_path) is None
     assert memory_limit(tmp_path) is None
+
+
+def test_tightest_limit_on_processes_holds(tmp_path: Path) -> None:
+    """Docker sets one on its own group."""
+    files = {
+        "proc/self/mountinfo": V2,
+        "proc/self/cgroup": "0::/docker/abc\n",
+        "sys/fs/cgroup/docker/pids.max": "max\n",
+        "sys/fs/cgroup/docker/abc/pids.max": "100\n",
+    }
+    assert process_limit(write_files(tmp_path, files)) == 100
+    assert process_limit(tmp_path / "none") is None

@@ -70,6 +70,13 @@ def test_affinity_bounds_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "leaves 3 of 6" in cpu.budget_reason
 
 
+def test_a_mask_of_more_cpus_than_there_are_is_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may be shown fewer than the host has."""
+    pretend(monkeypatch, I5_9400F)
+    cpu = host.read_cpu({}, write_host(tmp_path, I5_9400F), usable=64)
+    assert (cpu.budget, cpu.budget_reason[:19]) == (6, "all 6 logical CPUs ")
+
+
 def test_budget_without_any_limit_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where nothing limits, the reason is a sentence that can be printed."""
     pretend(monkeypatch, I5_9400F)
@@ -163,6 +170,7 @@ def test_windows_has_no_instruction_sets_to_tell(tmp_path: Path, monkeypatch: py
     cpu = host.read_cpu(unread, tmp_path, usable=6)
     assert (cpu.model, cpu.physical_cores) == ("Intel64 Family 6", 6)
     assert set(unread) == {"cpu.isa"}
+    assert "could not be read" in cpu.precision_reason
 
 
 def test_memory_is_bounded_by_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

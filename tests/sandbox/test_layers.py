@@ -13,7 +13,7 @@ import pytest
 from autotune.errors import IsolationError, UsageError
 from autotune.sandbox import protection as module
 from autotune.sandbox.protection import Offer, Protection, find_offer
-from autotune.sandbox.view import remove_folder
+from autotune.sandbox.view import Plan, _Explorer, remove_folder
 from tests.sandbox.starting import begun, forking, python, run
 
 LARGE = "open({!r}, 'wb').write(bytes(2**20))\n"
@@ -246,6 +246,14 @@ def mounts() -> Iterator[Callable[..., None]]:
     yield mount
     for point in reversed(points):
         subprocess.run(["umount", "-l", str(point)], check=True)
+
+
+def test_a_file_that_cannot_be_looked_at_ends_no_plan(tmp_path: Path) -> None:
+    """It has vanished since its folder was listed, or is a mount of another user, such as `/run/user/1000/doc`."""
+    plan = Plan(str(tmp_path), [])
+    (tmp_path / "skeleton").mkdir()
+    _Explorer(plan)._place_file("/gone")
+    assert plan.read_only == {"/gone": "it cannot be read (No such file or directory)"}
 
 
 @pytest.mark.alone  # what is mounted meanwhile is a part of other tests' views
