@@ -132,13 +132,45 @@ def test_an_option_on_the_command_line_is_changed_by_the_one_line(typed: str, op
         ("if args.workers > 0: start()", False),
         ("args.workers = 0", False),
         ("parser.set_defaults(workers=0)", False),
-        ("test = Loader(other, num_workers=args.workers)", True),
+        ("test = DataLoader(other, num_workers=args.workers)", True),
+        ("model = Model(num_workers=args.workers)", False),
         ("print(args)", True),
+        ("rate = 0.1 * vars(args)['workers']", False),
+        ("rate = args.__dict__['workers']", False),
+        ("rate = getattr(args, 'workers')", False),
+        ("model = Model(**vars(args))", False),
+        ("train(model, args)", False),
+        ("options = args", False),
+        ("def main(args): print(args.pin)\nmain(args)", True),
+        ("def main(args): print(args.pin)\nmain(read())", False),
+        ("def main(args): print(args.pin)\nspawn(main)", False),
+        ("def main(args): read(args)\nmain(args)", False),
+        ("args = parser.parse_args(['--workers', '0'])", False),
+        ("args = read(args)", False),
+        ("parser = argparse.ArgumentParser(fromfile_prefix_chars='@')", False),
     ],
 )
 def test_an_option_that_decides_more_than_the_setting_is_left_alone(elsewhere: str, is_in_place: bool) -> None:
     """Its default is changed where it gives that argument only, of any call."""
     source = SCRIPT.replace("ARGUMENTS", "num_workers=args.workers").replace("WORKERS = 0", elsewhere)
+    patch = patch_of(written(source.encode(), {"num_workers": 2}), RESULT)
+    assert (patch.why_whole is None) == is_in_place
+
+
+@pytest.mark.parametrize(
+    ("parsing", "is_in_place"),
+    [
+        ("def parse_args():\n    args = parser.parse_args()\n    return args\nargs = parse_args()", True),
+        ("def parse_args():\n    return parser.parse_args()\nargs = parse_args()", True),
+        ("args, rest = parser.parse_known_args()", False),
+        ("args = yaml.safe_load('')", False),
+        ("args = parser.parse_args()\nother = parser.parse_args()", False),
+        ("parser = argparse.ArgumentParser(fromfile_prefix_chars='@')\nargs = parser.parse_args()", False),
+    ],
+)
+def test_an_option_is_surely_read_from_the_command_line(parsing: str, is_in_place: bool) -> None:
+    """A file of settings, or of words, may decide otherwise."""
+    source = SCRIPT.replace("ARGUMENTS", "num_workers=args.workers").replace("args = parser.parse_args()", parsing)
     patch = patch_of(written(source.encode(), {"num_workers": 2}), RESULT)
     assert (patch.why_whole is None) == is_in_place
 
