@@ -7,6 +7,8 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 
+import psutil
+
 from autotune.doctor import features, limits, memory, searching, timing
 from autotune.doctor.context import Clinic
 from autotune.doctor.findings import Examination, Finding, examination_of
@@ -62,7 +64,7 @@ def _examine(
         try:
             for finding in check(clinic):
                 add(finding)
-        except (AutotuneError, OSError, subprocess.SubprocessError) as error:
+        except (AutotuneError, OSError, subprocess.SubprocessError, psutil.Error) as error:
             remedy = "the check itself failed: see its message"
             add(Finding.of(name, holds=False, found=str(error) or type(error).__name__, remedy=remedy, decisive=True))
     return examination_of(clinic.hardware, clinic.device, findings, time.monotonic() - began)

@@ -28,7 +28,7 @@ Case = Mapping[str, Scalar]
 def peak(clinic: Clinic) -> Iterator[Finding]:
     """This torch has kernels for the GPU, and bf16 is as fast as fp16."""
     name = "peak arithmetic"
-    if (why := clinic.hardware.unread.get(UNUSABLE)) is not None:
+    if (why := clinic.hardware.unread.get(UNUSABLE)) is not None and not clinic.hardware.gpus:
         remedy = "install a build of torch for it, as https://pytorch.org/get-started shows"
         yield Finding.of(name, holds=False, found=why, remedy=remedy)
         return

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ import psutil
 
 from autotune.doctor.context import DEADLINE_SECONDS, SHORT, Clinic, point
 from autotune.doctor.findings import Finding
+from autotune.hardware.cgroups import process_limit
 from autotune.measuring import TelemetrySummary
 from autotune.sandbox.protection import find_offer
 from autotune.sandbox.system import KILL, LINUX, WINDOWS, open_files_limit, resource
@@ -28,7 +30,11 @@ LEAST_MEMORY_BYTES = 2 * 2**30
 LEAST_PROCESSES = 256
 """The limit counts threads too: each process with torch starts one per processor, and a few more."""
 PATIENCE_SECONDS = 5.0
-FAMILY = "import subprocess, sys; p = subprocess.Popen(['sleep', '5']); print(p.pid, flush=True); sys.stdin.read()"
+_WAITS = "import sys; sys.stdin.read()"
+FAMILY = (
+    "import subprocess, sys; "
+    f"print(subprocess.Popen([sys.executable, '-c', {_WAITS!r}]).pid, flush=True); sys.stdin.read()"
+)
 ORPHANED = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); print(p.pid, flush=True)"
 """Starts another program and ends, because a command's live descendants count as its own."""
 FOREIGN = "import torch, time; x = torch.ones(1, device='cuda'); print('here', flush=True); time.sleep(60)"
@@ -77,7 +83,7 @@ def host_memory(clinic: Clinic) -> Iterator[Finding]:
     """Host memory."""
     memory = clinic.hardware.memory
     limit = memory.cgroup_limit_bytes
-    within = f" of the {format_bytes(limit)} that the container may take" if limit is not None else ""
+    within = f" of the {format_bytes(limit)} that its control group may take" if limit is not None else ""
     yield Finding.of(
         "host memory",
         holds=memory.available_bytes >= LEAST_MEMORY_BYTES,
@@ -91,18 +97,19 @@ def processes(_: Clinic) -> Iterator[Finding]:
     if WINDOWS:
         yield Finding.none("processes", "Windows has no signals: runners wait by themselves")
         return
-    parent = subprocess.Popen([sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    wrong = ""
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    parent = subprocess.Popen([sys.executable, "-c", FAMILY], stdin=pipe, stdout=pipe, stderr=nowhere, text=True)
+    wrong, pids = "", [parent.pid]
     try:
-        child = int(_first_line(parent))
-        for pid in (parent.pid, child):
+        pids.append(int(_next_line(parent, "a child process cannot start another one")))
+        for pid in pids:
             wrong = wrong or _stops_and_goes_on(pid)
-        os.kill(child, KILL)
-    except (OSError, ValueError) as error:
-        wrong = wrong or f"no process could be started and stopped: {error}"
+    except (OSError, ValueError, subprocess.SubprocessError, psutil.Error) as error:
+        wrong = f"no process could be started and stopped: {error}"
     finally:
-        with contextlib.suppress(OSError):  # if the system forbids signals, the parent ends by itself
-            parent.kill()
+        with contextlib.suppress(OSError):  # if the system forbids signals, both end with their input
+            for pid in pids:
+                os.kill(pid, KILL)
         parent.communicate()
     remedy = "allow the container to send signals to its own processes (its seccomp profile forbids kill)"
     text = wrong or "stop, continue and end, with their children"
@@ -110,9 +117,15 @@ def processes(_: Clinic) -> Iterator[Finding]:
     yield from _room_for_processes()
 
 
-def _first_line(process: subprocess.Popen[str]) -> str:
-    """Waits for a process's first line, and returns it."""
-    return process.stdout.readline() if process.stdout is not None else ""
+def _next_line(process: subprocess.Popen[str], else_why: str) -> str:
+    """Waits for a process's next line, and returns it.
+
+    Raises:
+        SubprocessError: It ends without one.
+    """
+    if process.stdout is None or not (line := process.stdout.readline()):
+        raise subprocess.SubprocessError(else_why)
+    return line
 
 
 def _stops_and_goes_on(pid: int) -> str:
@@ -131,8 +144,9 @@ def _stops_and_goes_on(pid: int) -> str:
 
 
 def _room_for_processes() -> Iterator[Finding]:
-    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    if limit != resource.RLIM_INFINITY and limit < LEAST_PROCESSES:
+    own = resource.getrlimit(resource.RLIMIT_NPROC)[0] if os.geteuid() else resource.RLIM_INFINITY  # root has none
+    limits = [one for one in (process_limit(), own) if one not in {None, resource.RLIM_INFINITY}]
+    if (limit := min(limits, default=LEAST_PROCESSES)) < LEAST_PROCESSES:
         remedy = f"raise the limit: ulimit -u {LEAST_PROCESSES * 16}, or docker run --pids-limit"
         text = f"{limit} processes and threads are allowed"
         yield Finding.of("number of processes", holds=False, found=text, remedy=remedy)
@@ -180,15 +194,16 @@ def _watched(clinic: Clinic) -> TelemetrySummary | None:
 def _foreign(clinic: Clinic) -> Finding:
     """Checks whether a second program on the GPU is noticed."""
     starter = subprocess.Popen([sys.executable, "-c", ORPHANED, FOREIGN], stdout=subprocess.PIPE, text=True)
-    if not (line := _first_line(starter).strip()):
-        starter.wait()
-        raise subprocess.SubprocessError("a second program could not be started")
-    other = int(line)
+    other = int(_next_line(starter, "a second program could not be started"))
+    late = threading.Timer(DEADLINE_SECONDS, os.kill, (other, KILL))
+    late.start()
     try:
-        _first_line(starter)  # it holds the GPU from here on
+        _next_line(starter, "a second program could not use the GPU")  # it holds the GPU from here on
+        late.cancel()
         starter.wait()
         summary = _watched(clinic)
     finally:
+        late.cancel()
         with contextlib.suppress(OSError):
             os.kill(other, KILL)
         starter.communicate()

@@ -33,6 +33,9 @@ def itself(clinic: Clinic) -> Iterator[Finding]:
     taken = None if free is not None else _taken_bytes(clinic, plan)
     texts, holds = [], True
     for share in FILLED:
+        if free is not None and share * free <= OVERHEAD_BYTES:
+            texts.append(f"not checked at {share:.0%}: only {format_bytes(free)} are free")
+            continue
         if free is not None:
             runner = clinic.runner(device_bytes=free)
             filled = point("filling", {"mib": max(1, round((share * free - OVERHEAD_BYTES) / 2**20))})

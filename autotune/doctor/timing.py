@@ -56,7 +56,7 @@ def truth(clinic: Clinic) -> Iterator[Finding]:
     step, fetch = cases[worst]
     text = f"{apart[worst]:+.1%} beside a plain loop at worst, with steps of {step:g} ms and batches of {fetch:g} ms"
     yield _rates_finding("rates of bursts", text, holds=abs(apart[worst]) <= TOLERANCE)
-    if clinic.device != "cpu":
+    if clinic.torch_device == "cuda":  # elsewhere the host waits for the step
         fed = [side.data_wait_fraction for side, (step, fetch) in zip(measured, cases, strict=True) if fetch < step]
         yield Finding.of(
             "waiting for data",
@@ -77,7 +77,7 @@ def scripts(clinic: Clinic) -> Iterator[Finding]:
     measured = _measured(runner, Point(config=runner.check(DEADLINE_SECONDS).baseline), plan)
     (plain,) = clinic.plain_rates([SCRIPT], SCRIPT_SECONDS * clinic.length)
     apart, waits = measured.samples_per_second / plain - 1, measured.data_wait_fraction
-    fed = clinic.device == "cpu" or waits <= WAITING_LIMIT
+    fed = clinic.torch_device != "cuda" or waits <= WAITING_LIMIT
     step, fetch = SCRIPT
     text = (
         f"{apart:+.1%} beside a plain loop, {waits:.0%} waiting, with steps of {step:g} ms and batches of {fetch:g} ms"

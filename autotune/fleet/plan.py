@@ -35,7 +35,7 @@ class MachineKind(BaseModel):
     Attributes:
         dollars_per_hour: Price of one machine of this kind.
         cpus: CPUs to reserve; reserve the whole node, or its other jobs disturb the measurements.
-        gpus: GPUs to reserve.
+        gpus: GPUs to reserve; Ray hides a node's GPUs from a job that reserves none.
         labels: Ray: labels that a node must have, with their values.
         resources: Ray: custom resources that a node must have, with their amounts.
         partition: Slurm: the partition.
@@ -65,7 +65,8 @@ class Plan(BaseModel):
         address: Address of the Ray cluster, as `ray.init` takes it.
         folder: Slurm: folder for jobs and their output, which every node must see.
         excludes: Ray: files and folders that are not sent to the nodes, as in a ``.gitignore``.
-        wait: Longest time that a job may stay in the queue, such as ``2h``; None for no limit.
+        wait: Longest time that a job may stay in Slurm's queue, or without any Ray node that fits, such as ``2h``. None
+            for no limit.
         machines: Kinds of machine by name; results and comparisons use these names.
     """
 
@@ -100,7 +101,7 @@ class Plan(BaseModel):
 
     @property
     def wait_seconds(self) -> float | None:
-        """Longest time that a job may stay in the queue."""
+        """`wait` in seconds."""
         return parse_duration(self.wait) if self.wait is not None else None
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from autotune.sandbox.view import mounts
+
 ROOT = Path("/")
 _V1_UNLIMITED_BYTES = 2**60  # version 1 writes "no limit" as the largest multiple of the page size
 
@@ -35,31 +37,12 @@ class MemoryLimit(NamedTuple):
     room_bytes: int
 
 
-class Mount(NamedTuple):
-    """A line of ``mountinfo``: the mounted part of a device, the mount point, and the file system."""
-
-    top: str
-    point: PurePosixPath
-    kind: str
-    options: str
-
-
 def read_text(path: Path) -> str:
     """The content of a small system file; empty if it does not exist or cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def mounts(root: Path) -> Iterator[Mount]:
-    """Yields mounts in the order of mounting; skips malformed lines."""
-    for line in read_text(root / "proc/self/mountinfo").splitlines():
-        left, _, right = line.partition(" - ")
-        fields, details = left.split(), right.split()
-        if len(fields) >= 5 and len(details) >= 2:
-            kind, _, options = [*details, ""][:3]
-            yield Mount(fields[3], PurePosixPath(_unescape(fields[4])), kind, options)
 
 
 def cpu_quota(root: Path = ROOT) -> CpuQuota | None:
@@ -76,6 +59,12 @@ def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
         if (limit := _limit_bytes(folder)) is not None
     ]
     return MemoryLimit(*map(min, zip(*levels, strict=True))) if levels else None
+
+
+def process_limit(root: Path = ROOT) -> int | None:
+    """The tightest limit on processes and threads, or None if no level sets one; `root` stands for ``/``."""
+    limits = (_number(read_text(folder / "pids.max")) for _, folder in _groups(root, "pids"))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _cpus(folder: Path) -> float | None:
@@ -115,10 +104,10 @@ def _number(text: str) -> int | None:
 def _groups(root: Path, controller: str) -> Iterator[tuple[str, Path]]:
     """Yields this process's group and its ancestors up to the mount point, in each hierarchy with the controller."""
     paths = _memberships(root, controller)
-    for mount in mounts(root):
-        if mount.kind in paths and (mount.kind == "cgroup2" or controller in mount.options.split(",")):
+    for mount in mounts(str(root)):
+        if mount.kind in paths and (mount.kind == "cgroup2" or controller in mount.kind_options):
             parts = _below(paths[mount.kind], mount.top)
-            folder = root / str(mount.point).lstrip("/")
+            folder = root / mount.point.lstrip("/")
             for depth in range(len(parts), -1, -1):
                 yield "/" + "/".join(parts[:depth]), folder.joinpath(*parts[:depth])
 
@@ -142,8 +131,3 @@ def _below(path: PurePosixPath, mounted: str) -> tuple[str, ...]:
     with ``..`` lies outside the mounted folder. In both cases the mount point is the group.
     """
     return path.relative_to(mounted).parts if path.is_relative_to(mounted) and ".." not in path.parts else ()
-
-
-def _unescape(text: str) -> str:
-    r"""Decodes a path of ``mountinfo``, where a space is written as ``\040``."""
-    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)

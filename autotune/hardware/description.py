@@ -60,7 +60,7 @@ def _gpu_lines(gpu: Gpu) -> Iterator[str]:
         ),
         _with(
             gpu.others_processes or None,
-            f"in use by {{}} process{'' if gpu.others_processes == 1 else 'es'} of other users",
+            f"in use by {{}} process{'' if gpu.others_processes == 1 else 'es'} of other users or of other containers",
         ),
     )
     yield from filter(None, lines)
@@ -81,7 +81,7 @@ def _precisions(device: Gpu | Cpu) -> str:
 
 
 def _host_memory_lines(memory: Memory) -> Iterator[str]:
-    limit = _size(memory.cgroup_limit_bytes, "limited to {} by the container")
+    limit = _size(memory.cgroup_limit_bytes, "limited to {} by its control group")
     yield _joined(format_bytes(memory.total_bytes), f"{format_bytes(memory.available_bytes)} available", limit)
     if memory.shm_bytes is not None:
         yield f"{format_bytes(memory.shm_bytes)} free in /dev/shm, through which workers send batches"

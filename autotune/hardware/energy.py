@@ -49,9 +49,10 @@ class CpuEnergy:
     def open(cls, root: Path = POWERCAP) -> CpuEnergy | None:
         """Opens the counters; None if there are none, or they cannot be read."""
         try:
-            return cls([_opened(folder) for folder in _folders(root)]) if _folders(root) else None
+            zones = [_opened(folder) for folder in _folders(root)]
         except (OSError, ValueError):
             return None
+        return cls(zones) if zones else None
 
     def joules(self) -> float | None:
         """Joules since it was opened; None if a counter can no longer be read."""

@@ -20,6 +20,7 @@ import psutil
 
 from autotune.hardware.cgroups import ROOT, cpu_quota, memory_limit, read_text
 from autotune.hardware.model import Cpu, Memory
+from autotune.sandbox.system import LINUX, stat_of
 
 _X86_FLAGS = (
     "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16",
@@ -89,6 +90,7 @@ def _budget(logical: int, usable: int, root: Path) -> tuple[int, str]:
     A quota of 3.5 CPUs counts as 4, as in the JVM and Go: the fourth is idle half of the time, which costs less than a
     CPU that is never used.
     """
+    usable = min(usable, logical)  # a container may be shown fewer CPUs than its mask has
     quota = cpu_quota(root)
     if quota is not None and math.ceil(quota.cpus) < usable:
         reason = f"the cgroup {quota.group} has a quota of {quota.cpus:g} of the {logical} logical CPUs"
@@ -102,6 +104,8 @@ def _precisions(isa: Collection[str], system: str) -> tuple[tuple[str, ...], str
     """The precisions worth trying on a CPU, fp32 first, and why, in one sentence."""
     if system == "Darwin":
         return ("fp32",), "fp32 only: torch has no fast bf16 or fp16 kernels for the CPU on macOS"
+    if not isa:
+        return ("fp32",), "fp32 only: the CPU's instruction sets could not be read"
     instruction = next((name for name in _BF16_INSTRUCTIONS if name in isa), None)
     if instruction is None:
         return ("fp32",), "fp32 only: without avx512_bf16, amx_bf16 or Arm's bf16 instructions bf16 would be emulated"
@@ -167,15 +171,22 @@ def _windows_model() -> str | None:
 
 
 def this_process() -> list[Any]:
-    """Identifies this process uniquely: by its machine, its id, and its start time."""
-    return [platform.node(), os.getpid(), psutil.Process().create_time()]
+    """Identifies this process uniquely: by where its id counts, its id, and its start."""
+    namespace = os.stat("/proc/self/ns/pid").st_ino if LINUX else 0  # containers may share a name, and /tmp
+    return [f"{platform.node()} {namespace}", os.getpid(), _start_of(os.getpid())]
 
 
 def running(described: Any) -> int | None:
     """The id of a process that `this_process` described, if it still runs on this machine."""
     try:
-        node, pid, created = described
-        alive = node == platform.node() and psutil.Process(pid).create_time() == created
-    except (TypeError, ValueError, psutil.Error):
+        place, pid, start = described
+        alive = place == this_process()[0] and start == _start_of(pid)
+    except (TypeError, ValueError, IndexError, OSError, psutil.Error):
         return None
     return int(pid) if alive else None
+
+
+def _start_of(pid: int) -> Any:
+    """The start of a process: on Linux in ticks of a boot, because psutil's time moves when the clock is set."""
+    boot = ROOT / "proc/sys/kernel/random/boot_id"
+    return f"{read_text(boot).strip()} {stat_of(pid)[19]}" if LINUX else psutil.Process(pid).create_time()

@@ -45,7 +45,7 @@ def set_arguments(
         with naming([name]):
             if name in given:
                 code = _with_workers(name, value, given, spreads=spreads) if _is_off(given[name]) else value
-                _set_value(source, given[name], code, seen.get(name, ANY), name)
+                _set_value(source, call, given[name], code, seen.get(name, ANY), name)
             elif absent(name, value) and (not spreads or (name in seen and seen[name] is ANY)):
                 pass
             elif spreads:
@@ -77,14 +77,14 @@ def _is_off(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value in {None, False}
 
 
-def _set_value(source: Source, node: ast.expr, value: object, seen: object, name: str) -> None:
+def _set_value(source: Source, call: ast.Call, node: ast.expr, value: object, seen: object, name: str) -> None:
     """Changes a literal, or the default of the option that an expression reads."""
     if isinstance(node, ast.Constant):
         _replace(source, node, value, seen)
-    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+    elif isinstance(node, ast.Attribute):
         stays_on = seen is not ANY and bool(seen) == bool(value)
         try:
-            _replace(source, _default_of(source, node, name, stays_on=stays_on), value, seen)
+            _replace(source, _default_of(source, call, node, name, stays_on=stays_on), value, seen)
         except CannotEditError as error:
             raise CannotEditError(f"is given by {ast.unparse(node)}, which {error.why}") from None
     else:
@@ -98,11 +98,12 @@ def _replace(source: Source, node: ast.Constant, value: object, seen: object) ->
         source.replace(node, literal(value))
 
 
-def _default_of(source: Source, node: ast.Attribute, name: str, *, stays_on: bool) -> ast.Constant:
-    """The literal default of an option that decides this argument, in any call, and nothing else.
+def _default_of(source: Source, call: ast.Call, node: ast.Attribute, name: str, *, stays_on: bool) -> ast.Constant:
+    """The literal default of an option that decides this argument, in calls of the same name, and nothing else.
 
     Args:
         source: The file.
+        call: The call that gives it.
         node: The attribute that is read.
         name: The argument.
         stays_on: Whether the old and the new value are both zero, or both not.
@@ -124,16 +125,47 @@ def _default_of(source: Source, node: ast.Attribute, name: str, *, stays_on: boo
     negated = [f"--no-{flag[2:]}" for flag in flags if flag.startswith("--") and kind != "store"]
     if (word := typed([*flags, *negated], source.argv)) is not None:
         raise CannotEditError(f"the command line decides ({word})")
-    harmless = {id(node)}
+    if not _is_parsed(source, node.value):
+        raise CannotEditError("is not surely an option, or may be read elsewhere as well")
+    alike = source.calls(last_name(call.func) or "")
+    harmless = {id(part.value) for one in alike for part in one.keywords if part.arg == name} | {id(node)}
     for part in ast.walk(source.tree):
-        if isinstance(part, ast.keyword) and part.arg == name:
-            harmless.add(id(part.value))
-        elif stays_on and isinstance(part, ast.Compare) and ast.unparse(part) == f"{ast.unparse(node)} > 0":
+        if stays_on and isinstance(part, ast.Compare) and ast.unparse(part) == f"{ast.unparse(node)} > 0":
             harmless.add(id(part.left))
     uses = [part for part in ast.walk(source.tree) if isinstance(part, ast.Attribute) and part.attr == node.attr]
     if not all(id(use) in harmless for use in uses):
         raise CannotEditError("the script sets, or reads elsewhere as well")
     return default
+
+
+def _is_parsed(source: Source, options: ast.expr) -> bool:
+    """Whether this is a name that holds the words of the command line, and nothing but attributes of it are read.
+
+    Functions of the file may take it under the same name, and one that is called ``parse_args`` may return it.
+    """
+    parsers = [call for call in source.calls() if "argparse.ArgumentParser" in source.meanings(call.func)]
+    taken = {keyword.arg for parser in parsers for keyword in parser.keywords}
+    parsing = source.calls("parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args")
+    if len(parsers) != 1 or taken & {None, "fromfile_prefix_chars"} or any(one.args or one.keywords for one in parsing):
+        return False
+    parts, name = [*ast.walk(source.tree)], ast.unparse(options)
+    functions = [one for one in parts if isinstance(one, ast.FunctionDef)]
+    inside = [part for one in functions if one.name == "parse_args" for part in ast.walk(one)]
+    fine = {id(one.value) for one in inside if isinstance(one, ast.Return)}
+    bound = [one for one in parts if isinstance(one, ast.Assign) and [*map(ast.unparse, one.targets)] == [name]]
+    bound = [one for one in bound if one.value in parsing]
+    if not bound or not {id(call) for call in parsing} <= {id(one.value) for one in bound} | fine:
+        return False
+    takers = {one.name for one in functions if one in source.tree.body and name in {arg.arg for arg in one.args.args}}
+    if sum(isinstance(one, ast.arg) and one.arg == name for one in parts) != len(takers):
+        return False
+    fine |= {id(one.targets[0]) for one in bound}
+    fine |= {id(one.value) for one in parts if isinstance(one, ast.Attribute) and one.attr != "__dict__"}
+    for call in source.calls(*takers, "print"):
+        given = [one for one in (*call.args, *(word.value for word in call.keywords)) if ast.unparse(one) == name]
+        if given and isinstance(call.func, ast.Name):
+            fine |= {id(call.func), *map(id, given)}
+    return all(id(one) in fine for one in parts if isinstance(one, ast.Name) and one.id in {name, *takers})
 
 
 def typed(named: Sequence[str], argv: Sequence[str]) -> str | None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 _NO_END = b"\\ No newline at end of file\n"
+_NAME = re.compile(rb"\+\+\+ (?:b/)?([^\t\n]+)")
 _HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
@@ -35,7 +36,7 @@ def reverted(diff: bytes, name: str, after: bytes) -> bytes | None:
         after: Its content with the changes.
     """
     lines, shift = _lines(after), 0
-    hunks = list(_hunks(diff, name))
+    hunks = [(at, old, new) for changed, at, old, new in _hunks(diff) if changed == name]
     for at, old, new in hunks:
         begin = max(0, at - 1) + shift
         if lines[begin : begin + len(new)] != new:
@@ -45,30 +46,23 @@ def reverted(diff: bytes, name: str, after: bytes) -> bytes | None:
     return b"".join(lines) if hunks else None
 
 
-def is_in(diff: bytes, name: str) -> bool:
-    """Whether a diff changes a file."""
-    return next(_hunks(diff, name), None) is not None
-
-
 def names_in(diff: bytes) -> list[str]:
     """The paths of the files that a diff changes."""
-    names = re.findall(rb"^\+\+\+ (?:b/)?([^\t\n]+)", diff, re.MULTILINE)
-    return [name.decode("utf-8", "replace") for name in dict.fromkeys(names)]
+    return [*dict.fromkeys(name for name, *_ in _hunks(diff))]
 
 
-def _hunks(diff: bytes, name: str) -> Iterator[tuple[int, list[bytes], list[bytes]]]:
-    """Yields the hunks of a file: each one's line in the new content, its old lines, and its new ones."""
+def _hunks(diff: bytes) -> Iterator[tuple[str, int, list[bytes], list[bytes]]]:
+    """Yields the hunks: each one's file and line in the new content, its old lines, and its new ones."""
     lines: list[bytes] = []
     for line in _lines(diff):
         if line == _NO_END:
             lines[-1] = lines[-1][:-1]
         else:
             lines.append(line)
-    names, is_ours = {f"+++ b/{name}".encode(), f"+++ {name}".encode()}, False
-    rest = iter(lines)
+    name, rest = "", iter(lines)
     for line in rest:
-        if line.startswith(b"+++ "):
-            is_ours = line.rstrip(b"\t\n") in names
+        if (named := _NAME.match(line)) is not None:
+            name = named[1].decode("utf-8", "replace")
         elif (header := _HUNK.match(line)) is not None:
             missing = {b"-": int(header[1] or 1), b"+": int(header[3] or 1)}
             sides: dict[bytes, list[bytes]] = {b"-": [], b"+": []}
@@ -79,8 +73,7 @@ def _hunks(diff: bytes, name: str) -> Iterator[tuple[int, list[bytes], list[byte
                 for side in (b"-", b"+") if part[:1] in {b" ", b"\n"} else (part[:1],):
                     sides[side].append(part[1:] or part)
                     missing[side] -= 1
-            if is_ours:
-                yield int(header[2]), sides[b"-"], sides[b"+"]
+            yield name, int(header[2]), sides[b"-"], sides[b"+"]
 
 
 def _lines(content: bytes) -> list[bytes]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import UsageError
-from autotune.patching.diff import is_in, names_in, reverted, unified
+from autotune.patching.diff import names_in, reverted, unified
 from autotune.patching.in_place import EditedFile, Files, read_file, set_in_place
 from autotune.patching.source import CannotEditError, Source, literal
 from autotune.results.result import Result, SourceRecord
@@ -137,7 +137,7 @@ def undone(result: Result, path: Path, diff: bytes, *, reverse: bool) -> tuple[E
         former = reverted(diff, name, content)
         if former is not None and hash_of(former) == hashed:
             files.append(EditedFile(name, content, former))
-        elif is_in(diff, name):
+        elif name in names_in(diff):
             (restored if hash_of(content) == hashed else edited).append(name)
     others = edited if reverse else [*restored, *edited]
     if files and others:

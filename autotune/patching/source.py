@@ -105,8 +105,9 @@ class Source:
 
     @functools.cached_property
     def _imported(self) -> Mapping[str, set[str]]:
-        """What each name stands for that an import of another package binds, anywhere in the file."""
+        """What each name stands for that an import of another package binds anywhere in the file, and nothing else."""
         names: dict[str, set[str]] = {}
+        own: set[str] = set()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -115,7 +116,9 @@ class Source:
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 for alias in node.names:
                     names.setdefault(alias.asname or alias.name, set()).add(f"{node.module}.{alias.name}")
-        return names
+            elif isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+                own.add(node.name)
+        return {name: meanings for name, meanings in names.items() if name not in own}
 
     def replace(self, node: ast.expr, text: str) -> None:
         """Replaces an expression by other code."""
@@ -130,12 +133,14 @@ class Source:
         close = self._span(call)[1] - 1
         spans = [*map(self._span, call.args), *map(self._span, call.keywords)]
         if not spans:
-            self._edit(close, close, ", ".join(arguments))
+            begin = self._text.index(b"(", self._span(call.func)[1]) + 1
+            self._edit(begin, begin, ", ".join(arguments))
             return
         start, end = max(spans)
         if end > close:
             raise CannotEditError("cannot be added to a call with nothing but a generator")
-        code = self._text[end:close].partition(b"#")[0].rstrip()  # may hold brackets around the last one, and a comma
+        # This may hold brackets around the last one, and a comma; a backslash joins lines.
+        code = self._text[end:close].partition(b"#")[0].rstrip(b" \t\f\r\n\\")
         begin = line_end = end + len(code)
         comma = "," if code.endswith(b",") else ""
         separator = " "

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -140,6 +141,17 @@ def _explored(scratch: Path, through: Sequence[str]) -> tuple[Plan | None, str]:
     return None, refusal
 
 
+def _mps_folder() -> list[str]:
+    """The folder of NVIDIA's MPS, if there is one. Any user may put a link at the default place."""
+    named = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
+    place = os.path.realpath(named) if named else _MPS
+    with contextlib.suppress(OSError):
+        seen = os.lstat(place)
+        if stat.S_ISDIR(seen.st_mode) and (named or seen.st_uid in {0, os.geteuid()}):
+            return [place]
+    return []
+
+
 class Protection:
     """Keeps all starts of one script from changing your files.
 
@@ -167,8 +179,7 @@ class Protection:
         run = run.resolve()  # the kernel lists mounts by their real paths
         self._run = run
         self._note = note
-        mps = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS))
-        self._through = [str(path.resolve()) for path in (*writable, *caches, *([mps] if mps.is_dir() else []))]
+        self._through = [*(str(path.resolve()) for path in (*writable, *caches)), *_mps_folder()]
         self._is_writable = bool(writable)
         self.shared = run / "shared"
         self.shared.mkdir()

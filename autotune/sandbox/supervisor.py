@@ -21,6 +21,7 @@ from pathlib import Path
 
 from autotune.sandbox.calls import MACHINES, STEPPED
 from autotune.sandbox.system import fcntl
+from autotune.sandbox.view import is_below
 
 _RECEIVE, _SEND = 0xC0502100, 0xC0182101
 """Requests of a listener, from linux/seccomp.h."""
@@ -163,7 +164,7 @@ class Supervisor:
     def _judged_state(self, thread: int, name: str, arguments: list[int]) -> int:
         path = _path_of(thread, name, arguments)
         allowed = self._rules.writable
-        if path is None or allowed is None or any(_is_below(path, one) for one in allowed):
+        if path is None or allowed is None or is_below(path, allowed):
             return 0
         self._rules.report(path, denied(path, "its mode, owner, times or attributes would have changed"))
         return errno.EACCES
@@ -262,10 +263,6 @@ def _text(thread: int, place: int) -> str:
     if b"\0" not in raw:
         raw += _read(thread, place + page, _LONGEST_PATH)
     return os.fsdecode(raw.partition(b"\0")[0])
-
-
-def _is_below(path: str, place: str) -> bool:
-    return path == place or path.startswith(place.rstrip("/") + "/")
 
 
 def _own_addresses() -> set[str]:

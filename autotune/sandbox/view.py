@@ -46,11 +46,13 @@ _LOCKED_FLAGS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodirat
 
 
 class Mount(NamedTuple):
-    """A line of ``/proc/self/mountinfo``."""
+    """A line of ``mountinfo``: the mounted part of a file system, the mount point, its options, and the file system."""
 
+    top: str
     point: str
-    kind: str
     options: frozenset[str]
+    kind: str
+    kind_options: frozenset[str]
 
 
 class Plan:
@@ -167,7 +169,7 @@ class _Explorer:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._mounts = {mount.point: mount for mount in _mounts()}  # the last of several at one point is visible
+        self._mounts = {mount.point: mount for mount in mounts()}  # the last of several at one point is visible
         self._skeleton = os.path.join(plan.scratch, _SKELETON)
 
     def explore(self, own_folders: list[str]) -> None:
@@ -260,15 +262,18 @@ class _Explorer:
     def _place_file(self, path: str) -> None:
         """Plans a writable copy of a small file; makes a large one read-only."""
         inside = os.path.join(self._skeleton, path.lstrip("/"))
-        if not os.path.isdir(os.path.dirname(inside)):
-            self._plan.read_only[path] = "a file that is a mount of its own"
-        elif os.path.isfile(path) and os.path.getsize(path) <= COPIED_BYTES and os.access(path, os.R_OK):
-            shutil.copy2(path, inside)
-        elif stat.S_ISFIFO(os.stat(path).st_mode):
-            os.mkfifo(inside)
-        elif os.path.isfile(path):
-            _make_like(path, inside)
-            self._plan.read_only[path] = f"a file of more than {COPIED_BYTES >> 20} MiB beside another mount"
+        try:
+            if not os.path.isdir(os.path.dirname(inside)):
+                self._plan.read_only[path] = "a file that is a mount of its own"
+            elif os.path.isfile(path) and os.path.getsize(path) <= COPIED_BYTES and os.access(path, os.R_OK):
+                shutil.copy2(path, inside)
+            elif stat.S_ISFIFO(os.stat(path).st_mode):
+                os.mkfifo(inside)
+            elif os.path.isfile(path):
+                _make_like(path, inside)
+                self._plan.read_only[path] = f"a file of more than {COPIED_BYTES >> 20} MiB beside another mount"
+        except OSError as error:  # it has been removed, or is a mount that answers to another user only
+            self._plan.read_only[path] = f"it cannot be read ({error.strerror})"
 
 
 def _overlay(target: str, above: str, lower: str, start: str = "") -> None:
@@ -322,7 +327,7 @@ def _bind(place: str, target: str, *, read_only: bool) -> None:
 
 def _make_read_only(target: str) -> None:
     """Remounts as read-only. Keeps the flags that a mount has outside, which a user namespace may not clear."""
-    options = next((mount.options for mount in reversed(_mounts()) if mount.point == target), frozenset())
+    options = next((mount.options for mount in reversed(mounts()) if mount.point == target), frozenset())
     kept = sum(flag for name, flag in _LOCKED_FLAGS.items() if name in options)
     _mount(None, target, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept)
 
@@ -384,15 +389,19 @@ def _try_out(plan: Plan) -> None:
         raise OSError(error.errno, f"files in {folder} cannot be copied into it ({error.strerror})") from error
 
 
-def _mounts() -> list[Mount]:
-    mounts = []
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+def mounts(root: str = "/") -> list[Mount]:
+    """The mounts in their order, without malformed lines; `root` stands for ``/``. Empty if they cannot be read."""
+    found = []
+    file = os.path.join(root, "proc/self/mountinfo")
+    with contextlib.suppress(OSError), open(file, encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
-            own, _, rest = line.partition(" - ")
-            fields = own.split()
-            point = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[4])
-            mounts.append(Mount(point, rest.split()[0], frozenset(fields[5].split(","))))
-    return mounts
+            left, _, right = line.partition(" - ")
+            fields, details = left.split(), right.split()  # the source between them may be empty
+            if len(fields) >= 6 and details:
+                top, point = (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), one) for one in fields[3:5])
+                options, kind_options = (frozenset(one.split(",")) for one in (fields[5], details[-1]))
+                found.append(Mount(top, point, options, details[0], kind_options))
+    return found
 
 
 def _sockets() -> list[str]:

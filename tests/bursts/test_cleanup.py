@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.bursts.hosts.cleanup import end_processes, remove_shared_memory
+from autotune.bursts.hosts import cleanup
+from autotune.bursts.hosts.cleanup import end_processes, make_run_folder, remove_shared_memory
+from autotune.hardware import this_process
 
 if sys.platform != "win32":
     import fcntl
@@ -63,3 +67,31 @@ def leases_are_known(file: Path) -> bool:
         fcntl.fcntl(opened, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         return True
     return False
+
+
+def test_a_start_removes_only_what_a_killed_run_of_this_user_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other users may put anything into the temporary folder, and other containers may share it."""
+    here, pid, start = this_process()
+    owners = {
+        "killed": [here, pid, "another start"], "alive": [here, pid, start], "broken": {}, "empty": [], "null": None,
+        "elsewhere": ["another container", pid, "another start"], "foreign": [here, pid, "another start"],
+    }  # fmt: skip
+    if os.geteuid() != 0:  # only root can give a folder away
+        del owners["foreign"]
+    for name, owner in owners.items():
+        (tmp_path / f"autotune-{name}").mkdir()
+        (tmp_path / f"autotune-{name}" / "owner.json").write_text(json.dumps(owner))
+        if name == "foreign":
+            os.chown(tmp_path / "autotune-foreign", 12345, -1)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "owner.json").write_text(json.dumps(owners["killed"]))
+    (tmp_path / "autotune-link").symlink_to(tmp_path / "mine")
+    (tmp_path / "autotune-pipe").mkdir()
+    os.mkfifo(tmp_path / "autotune-pipe" / "owner.json")
+    monkeypatch.setattr(cleanup, "_place_for_sockets", lambda: tmp_path)
+    before = {path.name for path in tmp_path.iterdir()}
+    made = make_run_folder()
+    assert {path.name for path in tmp_path.iterdir()} == (before | {made.name}) - {"autotune-killed"}
+    assert (tmp_path / "mine" / "owner.json").exists()

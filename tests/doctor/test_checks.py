@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from autotune.doctor import features, limits, memory, searching, timing
+from autotune.doctor import examination, features, limits, memory, searching, timing
 from autotune.doctor.context import Clinic, point
 from autotune.doctor.examination import examine_quickly
 from autotune.doctor.findings import Examination, Finding, Status, examination_path, known_examination
@@ -58,7 +59,7 @@ def test_a_container_with_little_memory_is_named() -> None:
     machine = cpu_machine()
     small = machine.memory.model_copy(update={"available_bytes": 900 * MIB, "cgroup_limit_bytes": 1024 * MIB})
     (finding,) = failures(limits.host_memory, machine.model_copy(update={"memory": small}))
-    assert "1.00 GiB that the container may take" in finding.found
+    assert "1.00 GiB that its control group may take" in finding.found
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,68 @@ def test_a_system_that_forbids_signals_is_named(monkeypatch: pytest.MonkeyPatch)
     (finding,) = failures(limits.processes, cpu_machine())
     assert finding.decisive
     assert "seccomp" in finding.remedy
+
+
+def test_processes_are_checked_without_any_program_but_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may hold no other."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert failures(limits.processes, cpu_machine()) == []
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [("raise SystemExit", "cannot start another one"), ("print('hello')", "no process could be started and stopped")],
+)
+def test_a_process_that_starts_no_other_is_named(monkeypatch: pytest.MonkeyPatch, program: str, words: str) -> None:
+    """In a sentence."""
+    monkeypatch.setattr(limits, "FAMILY", program)
+    (finding,) = failures(limits.processes, cpu_machine())
+    assert words in finding.found
+
+
+def test_a_process_that_cannot_be_looked_at_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this check and in any other: each tuning runs them."""
+
+    def hidden(_: object) -> None:
+        raise psutil.AccessDenied(1)
+
+    def check(_: Clinic) -> Iterator[Finding]:
+        raise psutil.NoSuchProcess(1)
+        yield
+
+    monkeypatch.setattr(limits.psutil, "Process", hidden)
+    (finding,) = failures(limits.processes, cpu_machine())
+    assert finding.found.startswith("no process could be started and stopped")
+    monkeypatch.setattr(examination, "QUICK", (check,))
+    assert not examine_quickly(cpu_machine(), "cpu").trusted
+
+
+@pytest.mark.parametrize(
+    ("user", "own", "group", "words"),
+    [
+        (1000, 100, None, ["100 processes"]), (0, 100, None, []), (0, 100, 64, ["64 processes"]),
+        (1000, -1, None, []), (1000, 100_000, 100, ["100 processes"]),
+    ],
+)  # fmt: skip
+def test_few_processes_are_named(
+    monkeypatch: pytest.MonkeyPatch, user: int, own: int, group: int | None, words: list[str]
+) -> None:
+    """By the shell's limit, which does not count for root, or the control group's."""
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(limits.resource, "getrlimit", lambda _: (own, own))
+    monkeypatch.setattr(limits, "process_limit", lambda: group)
+    assert [
+        finding.found[: len(word)] for finding, word in zip(limits._room_for_processes(), words, strict=True)
+    ] == words
+
+
+def test_a_second_program_that_does_not_start_is_none_that_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends, or hangs before it has the GPU."""
+    monkeypatch.setattr(limits, "DEADLINE_SECONDS", 2.0)
+    for program in ("raise SystemExit", "import time; time.sleep(60)"):
+        monkeypatch.setattr(limits, "FOREIGN", program)
+        with pytest.raises(subprocess.SubprocessError, match="could not use the GPU"):
+            limits._foreign(Clinic(gpu_machine(), "cuda"))
 
 
 @pytest.mark.parametrize(
@@ -158,20 +221,22 @@ def with_runner(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rates", "unread", "words"),
-    [
-        ({"bf16": 122e12, "fp16": 660e12}, {}, "122 TFLOP/s in bf16, 660 in fp16"),
-        ({}, {}, "0 TFLOP/s"),
-        ({}, {UNUSABLE: "torch is not built for it"}, "torch is not built for it"),
-    ],
+    ("rates", "words"), [({"bf16": 122e12, "fp16": 660e12}, "122 TFLOP/s in bf16, 660 in fp16"), ({}, "0 TFLOP/s")]
 )
-def test_a_peak_that_is_off_is_named(
-    monkeypatch: pytest.MonkeyPatch, rates: dict[str, float], unread: dict[str, str], words: str
-) -> None:
+def test_a_peak_that_is_off_is_named(monkeypatch: pytest.MonkeyPatch, rates: dict[str, float], words: str) -> None:
     """The first one is what an H100 once read."""
     monkeypatch.setattr(Clinic, "peak_rates", lambda _: rates)
-    (finding,) = failures(features.peak, gpu_machine().model_copy(update={"unread": unread}), "cuda")
+    (finding,) = failures(features.peak, gpu_machine(), "cuda")
     assert words in finding.found
+
+
+@pytest.mark.parametrize(("machine", "found"), [(cpu_machine, ["torch is not built for it"]), (gpu_machine, [])])
+def test_a_gpu_that_torch_cannot_use_is_named_where_it_is_the_only_one(
+    machine: Callable[[], Hardware], found: list[str]
+) -> None:
+    """Beside another one, it is not what is trained on."""
+    hardware = machine().model_copy(update={"unread": {UNUSABLE: "torch is not built for it"}})
+    assert [finding.found for finding in failures(features.peak, hardware, "cpu")] == found
 
 
 def pair(ratio: float, blocks: int = 20) -> Pair:
@@ -314,6 +379,29 @@ def test_each_value_that_a_knob_names_for_trial_is_tried(
         if device in devices and name != "compile_mode" and (device == "cuda" or name != "precision")
     }
     assert set.union(*tried) == expected
+
+
+def test_a_device_on_which_the_host_waits_for_the_step_is_not_called_hungry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As MPS: a batch that is read meanwhile would still be waited for."""
+    measured = make_measurement(10, data_wait_fraction=0.3)
+    with_runner(
+        monkeypatch, FakeRunner(Burst(point=point("small"), outcome=Outcome.OK, measurement=measured, seconds=1))
+    )
+    monkeypatch.setattr(Clinic, "script_runner", Clinic.runner)
+    monkeypatch.setattr(Clinic, "plain_rates", lambda _, cases, _seconds: [measured.samples_per_second] * len(cases))
+    for check in (timing.truth, timing.scripts):
+        assert failures(check, cpu_machine(), "mps") == []
+        assert failures(check, gpu_machine(), "cuda") != []
+
+
+def test_memory_that_cannot_be_filled_is_said_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a GPU that others use: a step of nothing would fill no share."""
+    machine = gpu_machine()
+    gpu = machine.gpus[0].model_copy(update={"memory_free_bytes": 2 * 2**30})
+    with_runner(monkeypatch, FakeRunner(GOOD, pairs=[pair(1.0)]))
+    (finding,) = memory.itself(Clinic(machine.model_copy(update={"gpus": (gpu,)}), "cuda"))
+    assert finding.found.startswith("not checked at 30%: only 2.00 GiB are free; not checked at 48%")
+    assert "at 90%" in finding.found
 
 
 def test_rates_that_are_off_three_times_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.hardware.cgroups import cpu_quota, memory_limit, mounts
+from autotune.hardware.cgroups import cpu_quota, memory_limit, process_limit
+from autotune.sandbox.view import mounts
 from tests.hardware.readings import GIB, MIB, mount, write_files
 
 V2 = mount("/sys/fs/cgroup", "cgroup2")
@@ -99,15 +100,26 @@ def test_path_outside_of_what_is_mounted(tmp_path: Path) -> None:
     assert quota.cpus == 1.0
 
 
-def test_mount_point_with_a_space(tmp_path: Path) -> None:
-    """Mount points are escaped in mountinfo."""
+def test_mounted_group_and_mount_point_with_a_space(tmp_path: Path) -> None:
+    """Both are escaped in mountinfo."""
     files = {
-        "proc/self/mountinfo": mount(r"/mnt/c\040group", "cgroup2"),
-        "proc/self/cgroup": "0::/\n",
-        "mnt/c group/cpu.max": "100000 100000\n",
+        "proc/self/mountinfo": "cut short\n" + mount(r"/mnt/c\040group", "cgroup2", top=r"/a\040pod"),
+        "proc/self/cgroup": "0::/a pod/own\n",
+        "mnt/c group/own/cpu.max": "100000 100000\n",
     }
     assert cpu_quota(write_files(tmp_path, files)) is not None
-    assert [str(mount.point) for mount in mounts(tmp_path)] == ["/mnt/c group"]
+    assert [mount.point for mount in mounts(str(tmp_path))] == ["/mnt/c group"]
+
+
+def test_mount_without_a_source(tmp_path: Path) -> None:
+    """The word is missing then; the controllers follow it."""
+    files = {
+        "proc/self/mountinfo": mount("/sys/fs/cgroup/cpu", "cgroup", "rw,cpu", source=""),
+        "proc/self/cgroup": "4:cpu:/\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "150000\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+    }
+    assert cpu_quota(write_files(tmp_path, files)) is not None
 
 
 def test_room_is_what_the_tightest_level_leaves(tmp_path: Path) -> None:
@@ -179,3 +191,15 @@ def test_system_without_control_groups(tmp_path: Path) -> None:
     """Where /proc has nothing to say there is no limit, and no error."""
     assert cpu_quota(tmp_path) is None
     assert memory_limit(tmp_path) is None
+
+
+def test_tightest_limit_on_processes_holds(tmp_path: Path) -> None:
+    """Docker sets one on its own group."""
+    files = {
+        "proc/self/mountinfo": V2,
+        "proc/self/cgroup": "0::/docker/abc\n",
+        "sys/fs/cgroup/docker/pids.max": "max\n",
+        "sys/fs/cgroup/docker/abc/pids.max": "100\n",
+    }
+    assert process_limit(write_files(tmp_path, files)) == 100
+    assert process_limit(tmp_path / "none") is None

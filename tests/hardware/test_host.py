@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import platform
 import subprocess
@@ -67,6 +68,13 @@ def test_affinity_bounds_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     cpu = host.read_cpu({}, write_host(tmp_path, limited(I5_9400F, cpu_max="500000 100000")), usable=3)
     assert cpu.budget == 3
     assert "leaves 3 of 6" in cpu.budget_reason
+
+
+def test_a_mask_of_more_cpus_than_there_are_is_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may be shown fewer than the host has."""
+    pretend(monkeypatch, I5_9400F)
+    cpu = host.read_cpu({}, write_host(tmp_path, I5_9400F), usable=64)
+    assert (cpu.budget, cpu.budget_reason[:19]) == (6, "all 6 logical CPUs ")
 
 
 def test_budget_without_any_limit_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +170,7 @@ def test_windows_has_no_instruction_sets_to_tell(tmp_path: Path, monkeypatch: py
     cpu = host.read_cpu(unread, tmp_path, usable=6)
     assert (cpu.model, cpu.physical_cores) == ("Intel64 Family 6", 6)
     assert set(unread) == {"cpu.isa"}
+    assert "could not be read" in cpu.precision_reason
 
 
 def test_memory_is_bounded_by_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,3 +224,20 @@ def test_control_group_above_the_container_counts(tmp_path: Path, monkeypatch: p
     cpu = host.read_cpu({}, write_host(tmp_path, dataclasses.replace(I5_9400F, files=files)), usable=6)
     assert cpu.budget == 2
     assert "/kubepods/pod1" in cpu.budget_reason
+
+
+def test_a_clock_that_is_set_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By psutil, start times count from when the machine started, which moves with the clock."""
+    described = json.loads(json.dumps(host.this_process()))
+    assert host.running(described) == os.getpid()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: 1.0)
+    assert host.running(described) == os.getpid()
+
+
+@pytest.mark.parametrize("changed", [{0: "another container"}, {1: 2**30}, {1: []}, {2: "another boot 1"}, {2: None}])
+def test_a_process_that_ended_or_runs_elsewhere_is_not_taken_for_another(changed: dict[int, object]) -> None:
+    """By each part of what describes it."""
+    described = host.this_process()
+    for place, value in changed.items():
+        described[place] = value
+    assert host.running(described) is None

@@ -13,7 +13,7 @@ import pytest
 from autotune.errors import IsolationError, UsageError
 from autotune.sandbox import protection as module
 from autotune.sandbox.protection import Offer, Protection, find_offer
-from autotune.sandbox.view import remove_folder
+from autotune.sandbox.view import Plan, _Explorer, remove_folder
 from tests.sandbox.starting import begun, forking, python, run
 
 LARGE = "open({!r}, 'wb').write(bytes(2**20))\n"
@@ -248,6 +248,14 @@ def mounts() -> Iterator[Callable[..., None]]:
         subprocess.run(["umount", "-l", str(point)], check=True)
 
 
+def test_a_file_that_cannot_be_looked_at_ends_no_plan(tmp_path: Path) -> None:
+    """It has vanished since its folder was listed, or is a mount of another user, such as `/run/user/1000/doc`."""
+    plan = Plan(str(tmp_path), [])
+    (tmp_path / "skeleton").mkdir()
+    _Explorer(plan)._place_file("/gone")
+    assert plan.read_only == {"/gone": "it cannot be read (No such file or directory)"}
+
+
 @pytest.mark.alone  # what is mounted meanwhile is a part of other tests' views
 def test_a_mount_that_carries_no_overlay_can_be_read(
     tmp_path: Path, mounts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
@@ -317,6 +325,28 @@ def test_a_full_disk_is_said_before_the_first_burst(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=2**20))
     with pytest.raises(IsolationError, match=r"expected 64.0 MiB or more of free space in .*, got 1.00 MiB"):
         begun(tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", ["own", "link", "foreign", "named"])
+def test_another_user_opens_no_folder_of_yours_to_bursts(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a link where NVIDIA's MPS has its pipes by default; a folder that you name yourself may be one."""
+    home, place = tmp_path / "home", tmp_path / "nvidia-mps"
+    home.mkdir()
+    if kind in {"link", "named"}:
+        place.symlink_to(home)
+    else:
+        place.mkdir()
+    if kind == "foreign":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a folder away")
+        os.chown(place, 12345, -1)
+    monkeypatch.setattr(module, "_MPS", str(place))
+    if kind == "named":
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(place))
+    expected = {"own": [str(place)], "named": [str(home)]}.get(kind, [])
+    assert Protection(tmp_path, lambda _: None)._through == expected
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from autotune.errors import UsageError
-from autotune.patching.diff import reverted, unified
+from autotune.patching.diff import names_in, reverted, unified
 from autotune.patching.patch import Patch, patch_of
+from autotune.patching.source import Source
 from autotune.results.result import SourceRecord
 from tests.factories import make_result
 from tests.scripts.patching import changes, written
@@ -132,13 +133,45 @@ def test_an_option_on_the_command_line_is_changed_by_the_one_line(typed: str, op
         ("if args.workers > 0: start()", False),
         ("args.workers = 0", False),
         ("parser.set_defaults(workers=0)", False),
-        ("test = Loader(other, num_workers=args.workers)", True),
+        ("test = DataLoader(other, num_workers=args.workers)", True),
+        ("model = Model(num_workers=args.workers)", False),
         ("print(args)", True),
+        ("rate = 0.1 * vars(args)['workers']", False),
+        ("rate = args.__dict__['workers']", False),
+        ("rate = getattr(args, 'workers')", False),
+        ("model = Model(**vars(args))", False),
+        ("train(model, args)", False),
+        ("options = args", False),
+        ("def main(args): print(args.pin)\nmain(args)", True),
+        ("def main(args): print(args.pin)\nmain(read())", False),
+        ("def main(args): print(args.pin)\nspawn(main)", False),
+        ("def main(args): read(args)\nmain(args)", False),
+        ("args = parser.parse_args(['--workers', '0'])", False),
+        ("args = read(args)", False),
+        ("parser = argparse.ArgumentParser(fromfile_prefix_chars='@')", False),
     ],
 )
 def test_an_option_that_decides_more_than_the_setting_is_left_alone(elsewhere: str, is_in_place: bool) -> None:
     """Its default is changed where it gives that argument only, of any call."""
     source = SCRIPT.replace("ARGUMENTS", "num_workers=args.workers").replace("WORKERS = 0", elsewhere)
+    patch = patch_of(written(source.encode(), {"num_workers": 2}), RESULT)
+    assert (patch.why_whole is None) == is_in_place
+
+
+@pytest.mark.parametrize(
+    ("parsing", "is_in_place"),
+    [
+        ("def parse_args():\n    args = parser.parse_args()\n    return args\nargs = parse_args()", True),
+        ("def parse_args():\n    return parser.parse_args()\nargs = parse_args()", True),
+        ("args, rest = parser.parse_known_args()", False),
+        ("args = yaml.safe_load('')", False),
+        ("args = parser.parse_args()\nother = parser.parse_args()", False),
+        ("parser = argparse.ArgumentParser(fromfile_prefix_chars='@')\nargs = parser.parse_args()", False),
+    ],
+)
+def test_an_option_is_surely_read_from_the_command_line(parsing: str, is_in_place: bool) -> None:
+    """A file of settings, or of words, may decide otherwise."""
+    source = SCRIPT.replace("ARGUMENTS", "num_workers=args.workers").replace("args = parser.parse_args()", parsing)
     patch = patch_of(written(source.encode(), {"num_workers": 2}), RESULT)
     assert (patch.why_whole is None) == is_in_place
 
@@ -218,8 +251,10 @@ def test_a_compile_mode_that_torch_does_not_know_is_no_word_of_transformers(mode
         ("\n    num_workers=0  # why\n", "\n    num_workers=2,  # why\n    prefetch_factor=4\n)"),
         ("\n    num_workers=(0)", "\n    num_workers=(2),\n    prefetch_factor=4)"),
         ("num_workers=0,", "num_workers=2, prefetch_factor=4,)"),
+        ("num_workers=0 \\\n    ", "num_workers=2, prefetch_factor=4 \\\n    )"),
+        ("\n    num_workers=0 \\\n    ", "\n    num_workers=2, \\\n    prefetch_factor=4\n    )"),
     ],
-    ids=["a comma in the end", "none", "the bracket behind the last", "one line"],
+    ids=["a comma in the end", "none", "the bracket behind the last", "one line", "joined", "a joined line each"],
 )
 @pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
 def test_arguments_are_added_as_the_others_stand(layout: str, after: str, newline: str) -> None:
@@ -228,6 +263,14 @@ def test_arguments_are_added_as_the_others_stand(layout: str, after: str, newlin
     patch = patch_of(written(source, {"num_workers": 2, "prefetch_factor": 4}), RESULT)
     assert after.replace("\n", newline).encode() in patch.files[0].after
     assert patch.files[0].after.count(b"\r") == patch.files[0].after.count(b"\n") * (newline == "\r\n")
+
+
+@pytest.mark.parametrize(("inside", "after"), [("\n", "lr=1\n"), ("  # why\n", "lr=1  # why\n")])
+def test_arguments_of_an_empty_call_stand_at_its_bracket(inside: str, after: str) -> None:
+    """Not at the beginning of a line."""
+    source = Source(f"x = (make)({inside})\n".encode())
+    source.add_arguments(source.calls()[0], ["lr=1"])
+    assert source.edited().decode() == f"x = (make)({after})\n"
 
 
 @pytest.mark.parametrize(
@@ -262,6 +305,13 @@ def test_the_diff_is_taken_by_git_and_by_patch_both_ways(tool: list[str], last: 
         assert Path("train.py").read_bytes() == expected
     assert reverted(patch.diff, "train.py", patch.files[0].after) == source
     assert reverted(patch.diff, "train.py", source) is None
+
+
+def test_an_added_line_that_looks_like_a_header_names_no_file() -> None:
+    """As a patch has it that is a part of the file."""
+    diff = unified("a.py", b"x\n", b"x\n++ b/z\n")
+    assert names_in(diff) == ["a.py"]
+    assert reverted(diff, "a.py", b"x\n++ b/z\n") == b"x\n"
 
 
 def test_hunks_that_shift_lines_are_reverted() -> None:
@@ -352,6 +402,7 @@ def test_workers_that_persist_have_no_place_in_a_loader_that_is_made_again(conte
     [
         ("import lightning\nfrom mine import Trainer", "Trainer(1)", False),
         ("import lightning\nfrom transformers import Trainer", "Trainer(1)", False),
+        ("from lightning import Trainer\nclass Trainer:\n    pass", "Trainer(1)", False),
         ("import lightning as L", "L.Trainer(1)", True),
         ("from pytorch_lightning import Trainer as T", "T(1)", True),
         (
@@ -360,7 +411,14 @@ def test_workers_that_persist_have_no_place_in_a_loader_that_is_made_again(conte
             True,
         ),
     ],
-    ids=["the script's own", "another package's", "by its module", "by another name", "one of two"],
+    ids=[
+        "the script's own",
+        "another package's",
+        "the script's own over it",
+        "by its module",
+        "by another name",
+        "one of two",
+    ],
 )
 def test_a_framework_is_told_only_by_a_class_of_its_own(imports: str, call: str, is_changed: bool) -> None:
     """Another class of that name would refuse the argument, or take it for something else."""

@@ -251,7 +251,7 @@ def test_machine_shows_all_that_its_gpu_reports() -> None:
     assert "driver 570.86, CUDA up to 12.8" in text
     assert "12 W now, limit 200 W, 38 °C, 2 % busy" in text
     assert "in use by process 4711, python, 1.00 GiB" in text
-    assert "in use by 2 processes of other users" in text
+    assert "in use by 2 processes of other users or of other containers" in text
 
 
 def test_machine_shows_no_line_for_what_a_gpu_does_not_report() -> None:
@@ -268,7 +268,7 @@ def test_machine_shows_cpu_memory_software_and_peaks() -> None:
     """The limits of a container and the reasons for them are part of the machine."""
     text = shown(hardware_table(make_hardware()), width=200)
     assert "2 usable (cgroup v2 quota of 200 %)" in text
-    assert "64.0 GiB, 7.00 GiB available, limited to 8.00 GiB by the container" in text
+    assert "64.0 GiB, 7.00 GiB available, limited to 8.00 GiB by its control group" in text
     assert "64.0 MiB free in /dev/shm" in text
     assert "software torch 2.13.0, Python 3.11.7" in text
     assert "matrix products: fp32 184 GFLOP/s, bf16 not measured" in text

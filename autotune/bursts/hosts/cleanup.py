@@ -10,10 +10,10 @@ import contextlib
 import errno
 import json
 import os
-import platform
 import re
 import shutil
 import signal
+import stat
 import tempfile
 import threading
 import time
@@ -182,11 +182,15 @@ def make_run_folder() -> Path:
         OSError: The folder cannot be made.
     """
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=_place_for_sockets()))
-    (folder / _OWNER).write_text(json.dumps(this_process()))
+    own, this_user = this_process(), folder.stat().st_uid
+    (folder / _OWNER).write_text(json.dumps(own))
     for other in folder.parent.glob(f"{_FOLDER_PREFIX}*/{_OWNER}"):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            place, file = other.parent.lstat(), other.lstat()
+            if not stat.S_ISDIR(place.st_mode) or place.st_uid != this_user or not stat.S_ISREG(file.st_mode):
+                continue  # anybody may write to the parent
             owner = json.loads(other.read_text())
-            if owner[0] == platform.node() and other.parent != folder and running(owner) is None:
+            if owner[0] == own[0] and other.parent != folder and running(owner) is None:
                 remove_folder(str(other.parent))
     return folder
 
