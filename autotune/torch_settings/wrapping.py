@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -53,8 +54,8 @@ def checkpoint_blocks(model: nn.Module, config: TrainConfig) -> Undo:
     if config.checkpointing != "blocks":
         return nothing
     undos = [wrap_forward(part, no_cache_in_training) for part in without_cache(model)]
-    groups = repeated_blocks(model, recomputable=True)
-    return in_reverse([*undos, *(wrap_forward(block, recomputed) for group in groups for block in group)])
+    blocks = itertools.chain.from_iterable(repeated_blocks(model))
+    return in_reverse([*undos, *(wrap_forward(block, recomputed) for block in blocks)])
 
 
 def checkpointed(model: nn.Module | None, *_: object) -> str | None:
@@ -63,7 +64,7 @@ def checkpointed(model: nn.Module | None, *_: object) -> str | None:
         return None
     if any(recomputed.__qualname__ in getattr(part.forward, _WITHIN, ()) for part in model.modules()):
         return "blocks"
-    return "none" if repeated_blocks(model, recomputable=True) else None
+    return "none" if repeated_blocks(model) else None
 
 
 def autocast_forward(model: nn.Module, config: TrainConfig) -> Undo:
