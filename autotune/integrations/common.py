@@ -13,12 +13,15 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, OWN_MODES, ddp_arguments, keep_gradients, variables
 from autotune.recorder.drawing import Own
+from autotune.torch_settings.layout import as_channels_last
+from autotune.torch_settings.process_settings import why_no_form
 from autotune.training.tuned import Tuned
 from autotune.workload.adapters.loaders import LoaderParts, read_loader
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+UNCLIPPED = "it does not clip gradients that a fused optimizer unscales"
 Missing = dict[str, str]
 """Knobs that are not in effect, and why."""
 
@@ -113,19 +116,17 @@ def apply(
     config = config.eager if compiles else config
     if config.compiles_loss:
         missing["compile_mode"] = "it compiles the model alone: wrap your loss in tuned.compiled_loss"
-    if device.type != tuned.device.type:
-        missing["device"] = f"it trains on {device}"
-    form = config.optimizer_impl
-    for optimizer in optimizers:
-        if form != "default" and form not in optimizer.defaults:
-            missing["optimizer_impl"] = f"{type(optimizer).__name__} has no such form"
-            config = config.replace(optimizer_impl="default")
-    Tuned(config, device=device).apply(model, optimizers[0] if optimizers else None)
     if compiles:
         keep_gradients(model, tuned.config)
-    others = Tuned(config.eager, device=device)
-    for optimizer in optimizers[1:]:
-        others.apply(nn.Identity(), optimizer)
+    if device.type != tuned.device.type:
+        missing["device"] = f"it trains on {device}"
+    for optimizer in optimizers or (None,):
+        own, form = config, config.optimizer_impl
+        if optimizer is not None and form != "default" and (why := why_no_form(optimizer, form)) is not None:
+            missing["optimizer_impl"] = why
+            own = config.replace(optimizer_impl="default")
+        Tuned(own, device=device).apply(model, optimizer)
+        model, config = nn.Identity(), config.eager  # the model is done with the first optimizer
     return missing
 
 
@@ -136,15 +137,7 @@ def lay_out_inputs(tuned: Tuned, model: nn.Module) -> None:
 
 
 def _lay_out_arguments(_model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return tuple(map(_lay_out, args)), {name: _lay_out(value) for name, value in kwargs.items()}
-
-
-def _lay_out(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point():
-        # Not contiguous(): with one channel both layouts are alike in memory, and it would keep the old strides, from
-        # which the next layer derives its layout.
-        return value.to(memory_format=torch.channels_last)
-    return value
+    return tuple(map(as_channels_last, args)), {name: as_channels_last(value) for name, value in kwargs.items()}
 
 
 def tuned_loader(

@@ -54,9 +54,11 @@ def setup(
     Returns:
         Fabric's model, optimizer and loader.
     """
-    missing = common.apply(tuned, model, [optimizer], device=fabric.device)
-    precision = placement(tuned)[0]["precision"]
-    missing |= common.differences({"precision": (precision, fabric.strategy.precision.precision)})
+    precision, actual = placement(tuned)[0]["precision"], fabric.strategy.precision.precision
+    unclipped = tuned.config.optimizer_impl == "fused" and actual == "16-mixed"  # whether your loop clips is unknown
+    leave = {"optimizer_impl": common.UNCLIPPED} if unclipped else {}
+    missing = leave | common.apply(tuned, model, [optimizer], device=fabric.device, leave=tuple(leave))
+    missing |= common.differences({"precision": (precision, actual)})
     common.lay_out_inputs(tuned, model)
     loader, kept = common.tuned_loader(tuned, loader)
     common.tell("Fabric", tuned, missing | kept | common.other_copies(tuned))

@@ -198,7 +198,7 @@ class _Hooks:
         refused: Missing = {}
         if config.optimizer_impl == "fused" and trainer.precision == "16-mixed" and trainer.gradient_clip_val:
             leave.append("optimizer_impl")
-            refused["optimizer_impl"] = "it does not clip gradients that a fused optimizer unscales"
+            refused["optimizer_impl"] = common.UNCLIPPED
         for part in (*itertools.chain.from_iterable(repeated_blocks(pl_module)), *without_cache(pl_module)):
             for name in ("forward", "_compiled_call_impl"):
                 self._undo.callback(remember(part, name))

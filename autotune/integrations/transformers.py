@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from autotune.integrations import common
 from autotune.integrations.common import Missing
-from autotune.knobs import framework_arguments
+from autotune.knobs import KNOBS, framework_arguments
 from autotune.torch_settings.undo import put
 from autotune.training.ranks import this_rank
 
@@ -86,8 +86,10 @@ def _words(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
         words |= {"torch_compile": True, "torch_compile_mode": config.compile_mode}
     more, missing_exchange = _exchanging(tuned)
     words, missing = words | more, missing | missing_exchange
-    if config.optimizer_impl != "default":  # transformers' own default is the fused AdamW
-        words["optim"] = "adamw_torch_fused" if config.optimizer_impl == "fused" else "adamw_torch"
+    measured = tuned.result.workload.model if tuned.result is not None else None
+    if config.optimizer_impl != "default":  # unknown: transformers' own default is AdamW
+        optimizer = measured.optimizer if measured is not None else "AdamW"
+        words |= KNOBS["optimizer_impl"].written["transformers"](config.optimizer_impl, optimizer) or {}
     return words, missing
 
 

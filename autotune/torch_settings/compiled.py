@@ -165,7 +165,9 @@ def keep_gradients(model: nn.Module, config: TrainConfig) -> Undo:
     """Keeps a model's gradients through the micro-batches of a step, each of which replays a CUDA graph."""
     if config.compile_mode not in GRAPHED or config.accumulation_steps == 1:
         return nothing
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    from torch.nn.parameter import is_lazy
+
+    weights = [weight for weight in model.parameters() if weight.requires_grad and not is_lazy(weight)]
     handles: list[Any] = [weight.register_post_accumulate_grad_hook(_own_gradient) for weight in weights]  # type: ignore[no-untyped-call]
     return in_reverse([handle.remove for handle in handles])
 

@@ -34,21 +34,21 @@ def lay_out(model: nn.Module, config: TrainConfig) -> Undo:
         return nothing
     import torch
 
-    changed = []
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.dim() == 4:
-            data = tensor.data.to(memory_format=torch.channels_last)
-            if data.stride() != tensor.stride():
-                changed.append((tensor, tensor.stride()))
-                _lay_before()[tensor] = tensor.stride()
-            tensor.data = data
-            _lie(tensor, data.stride())
+    changed: list[tuple[torch.Tensor, tuple[int, ...]]] = []
+    laid: dict[Any, Any] = {}
+    for tensor in filter(is_image, (*model.parameters(), *model.buffers())):
+        strides = torch.empty_like(tensor, device="meta", memory_format=torch.channels_last).stride()
+        if strides != tensor.stride():
+            changed.append((tensor, tensor.stride()))
+            _lay_before()[tensor] = tensor.stride()
+        _lie(tensor, strides, laid)
     follow_weights()
     _lay_out_states()
 
     def undo() -> None:
+        laid: dict[Any, Any] = {}
         for tensor, strides in changed:
-            _lie(tensor, strides)
+            _lie(tensor, strides, laid)
             _lay_before().pop(tensor, None)
         _lay_out_states()
 
@@ -78,7 +78,7 @@ def convolve_channels_last(model: nn.Module, config: TrainConfig) -> Undo:
 
     def convolving(forward: Any, *args: Any, **kwargs: Any) -> Any:
         if plays and (depth or is_in_backward()):  # checkpointing calls it again
-            args = tuple(map(_channels_last, args))
+            args = tuple(map(as_channels_last, args))
         return forward(*args, **kwargs)
 
     def stop() -> None:  # copies of the model, too
@@ -122,20 +122,23 @@ def _giving_contiguous(argument: Any) -> Any:
     return argument
 
 
-def _channels_last(tensor: Any) -> Any:
+def is_image(value: Any) -> bool:
+    """Whether a value is a tensor that can be laid out as channels-last, by its numbers, dimensions and memory."""
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    if not isinstance(value, torch.Tensor) or is_lazy(value) or value.is_nested or value.layout is not torch.strided:
+        return False
+    return value.dim() == 4 and value.is_floating_point()
+
+
+def as_channels_last(value: Any) -> Any:
+    """An image as channels-last; anything else as it is."""
     import torch
 
-    if (
-        not isinstance(tensor, torch.Tensor)
-        or tensor.dim() != 4
-        or not tensor.is_floating_point()
-        or tensor.layout is not torch.strided
-    ):
-        return tensor
-    _, channels, height, width = tensor.shape
-    if channels == 1 and tensor.is_contiguous():  # both at once: torch would take it for contiguous
-        return tensor.as_strided(tensor.shape, (height * width, 1, width, 1))
-    return tensor.contiguous(memory_format=torch.channels_last)
+    # Not contiguous(): with one channel both layouts are alike in memory, and it would keep the old strides, from which
+    # the next layer derives its layout.
+    return value.to(memory_format=torch.channels_last) if is_image(value) else value
 
 
 def layout_of(model: nn.Module | None, *_: object) -> str | None:
@@ -154,9 +157,18 @@ def layout_of(model: nn.Module | None, *_: object) -> str | None:
     return "channels_last" if all(last for last, _ in ways) else "contiguous"
 
 
-def _lie(tensor: torch.Tensor, strides: tuple[int, ...]) -> None:
-    """Gives a tensor and its gradient these strides."""
-    tensor.data = _with_strides(tensor.data, strides)
+def _lie(tensor: torch.Tensor, strides: tuple[int, ...], laid: dict[Any, Any]) -> None:
+    """Gives a tensor and its gradient these strides.
+
+    Args:
+        tensor: A weight or buffer.
+        strides: The strides.
+        laid: Data before and after, by where it lies: tensors that share their data go on sharing it.
+    """
+    key = (tensor.data_ptr(), tensor.shape, tensor.stride())
+    if key not in laid:
+        laid[key] = tensor.data, _with_strides(tensor.data, strides)  # kept, so that the address stays taken
+    tensor.data = laid[key][1]
     if tensor.grad is not None:
         tensor.grad = _with_strides(tensor.grad, strides)
 

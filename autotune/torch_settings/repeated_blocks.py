@@ -47,11 +47,13 @@ def without_cache(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def no_cache_in_training(forward: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls a forward with ``use_cache=False``, unless the caller sets it or computes no gradient."""
+    """Calls a forward with ``use_cache=False``, unless the caller sets it, gives a cache, or computes no gradient."""
     import torch
 
-    if torch.is_grad_enabled():
-        kwargs.setdefault("use_cache", False)
+    # Few arguments do not reach that far, and compiled code should not have to look at the signature.
+    given = kwargs if len(args) < 2 else inspect.signature(forward).bind_partial(*args, **kwargs).arguments
+    if torch.is_grad_enabled() and "use_cache" not in given and given.get("past_key_values") is None:
+        kwargs["use_cache"] = False
     return forward(*args, **kwargs)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import functools
 import itertools
 import types
@@ -124,4 +126,8 @@ def each_tensor(out: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any
         for name, part in list(out.items()):
             if (changed := each_tensor(part, change)) is not part:
                 out[name] = changed
+    elif dataclasses.is_dataclass(out) and not isinstance(out, type):
+        out = copy.copy(out)
+        for field in dataclasses.fields(out):
+            object.__setattr__(out, field.name, each_tensor(getattr(out, field.name), change))  # also of frozen ones
     return out

@@ -54,6 +54,6 @@ def _hides_tensors(batch: Any) -> bool:
         return any(map(_hides_tensors, batch.values()))
     if isinstance(batch, (list, tuple)):
         return any(map(_hides_tensors, batch))
-    if dataclasses.is_dataclass(batch) and not hasattr(batch, "to"):
+    if dataclasses.is_dataclass(batch) and not callable(getattr(batch, "to", None)):
         return any(_hides_tensors(getattr(batch, field.name, None)) for field in dataclasses.fields(batch))
-    return hasattr(batch, "to")
+    return callable(getattr(batch, "to", None))

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from autotune.torch_settings.layout import as_channels_last
+
 
 def move(batch: Any, device: torch.device, *, non_blocking: bool = False, channels_last: bool = False) -> Any:
     """Moves a batch to a device: tensors in mappings, sequences and dataclasses; anything with ``.to``.
@@ -22,10 +24,10 @@ def move(batch: Any, device: torch.device, *, non_blocking: bool = False, channe
         channels_last: Use this layout for floating-point tensors of four dimensions.
     """
     if isinstance(batch, torch.Tensor):
-        images = channels_last and batch.dim() == 4 and batch.is_floating_point()
-        layout = torch.channels_last if images else torch.preserve_format
-        return batch.to(device, non_blocking=non_blocking, memory_format=layout)
-    if hasattr(batch, "to"):  # before the containers: packed sequences and token batches move themselves
+        moved = batch.to(device, non_blocking=non_blocking)
+        return as_channels_last(moved) if channels_last else moved
+    # Before the containers: packed sequences and token batches move themselves. A named tuple may have a field `to`.
+    if callable(getattr(batch, "to", None)):
         if non_blocking:
             with contextlib.suppress(TypeError):  # not every .to() has this argument
                 return batch.to(device, non_blocking=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, default_collate
 
 from autotune.knobs.config import TrainConfig
@@ -175,8 +177,8 @@ def test_an_optimizer_without_the_form_is_told() -> None:
     assert ran.steps == 2
 
 
-def test_several_optimizers_are_switched() -> None:
-    """A module that steps by itself may have more than one."""
+def test_each_optimizer_that_can_is_switched() -> None:
+    """A module that steps by itself may have more than one; those that cannot train as they are."""
 
     class Manual(Module):
         automatic_optimization = False
@@ -188,11 +190,16 @@ def test_several_optimizers_are_switched() -> None:
                 optimizer.zero_grad()
 
         def configure_optimizers(self) -> Any:
-            return [torch.optim.SGD(part.parameters(), lr=0.01) for part in (self.net.conv, self.net.head)]
+            kinds = torch.optim.SGD, functools.partial(torch.optim.Adam, differentiable=True), torch.optim.SGD
+            parts = self.net.conv, nn.Linear(1, 1), self.net.head
+            return [kind(part.parameters(), lr=0.01) for kind, part in zip(kinds, parts, strict=True)]
 
     ran = Run(tuned(optimizer_impl="fused", batch_size=13), Manual())
-    assert [optimizer.defaults["fused"] for optimizer in ran.trainer.optimizers] == [True, True]
-    assert (ran.told, ran.callback.not_in_effect) == ([], ())
+    assert [optimizer.defaults["fused"] for optimizer in ran.trainer.optimizers] == [True, None, True]
+    assert ran.told == [
+        "Lightning does not apply what was tuned: optimizer_impl=fused (the optimizer is differentiable)"
+    ]
+    assert ran.callback.not_in_effect == ("optimizer_impl",)
 
 
 def test_clipping_in_fp16_is_kept_before_the_fused_form() -> None:

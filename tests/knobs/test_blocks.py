@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounter
 
 from autotune.knobs.config import TrainConfig
 from autotune.torch_settings import compiled
-from autotune.torch_settings.repeated_blocks import count_blocks, repeated_blocks
+from autotune.torch_settings.repeated_blocks import count_blocks, no_cache_in_training, repeated_blocks
 from autotune.training.tuned import Tuned
 from benchmarks.charlm import CharGPT
 from tests.knobs.models import Residual, Stages, stack
@@ -241,6 +241,21 @@ def test_a_model_that_would_keep_keys_and_values_is_computed_again() -> None:
     with torch.no_grad():
         model(tokens)
     assert model.kept is not None  # as ever, where nothing is trained
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "expected"),
+    [((1,), {}, False), ((1,), {"use_cache": True}, True), ((1,), {"past_key_values": "cache"}, None),
+     ((1, None, True), {}, True), ((1, "cache"), {}, None), ((1, None), {}, False)],
+)  # fmt: skip
+def test_a_cache_that_the_caller_asks_for_stays(args: Any, kwargs: dict[str, Any], expected: bool | None) -> None:
+    """By name or by place; a caller that gives one wants it read."""
+
+    def forward(_ids: int, past_key_values: Any = None, use_cache: bool | None = None) -> bool | None:
+        del past_key_values
+        return use_cache
+
+    assert no_cache_in_training(forward, *args, **kwargs) is expected
 
 
 def test_where_blocks_repeat_they_are_offered() -> None:

@@ -59,7 +59,12 @@ def make_context(device: DeviceKind) -> SearchContext:
     """A workload that gives each knob a use, on a machine with this kind of device."""
     hardware = cpu_machine() if device == "cpu" else gpu_machine()
     facts = make_facts(
-        num_workers=2, ranks=3, packages=("triton", "torchao", "cutlass_api"), placeable_bytes=MIB, sample_seconds=1e-5
+        num_workers=2,
+        ranks=3,
+        repeated_blocks=2,
+        packages=("triton", "torchao", "cutlass_api"),
+        placeable_bytes=MIB,
+        sample_seconds=1e-5,
     )
     if device in {"rocm", "mps"}:
         gpu = Gpu(kind=device, index=0, name="a GPU", precisions=("fp32", "fp16"), precision_reason="it has fp16")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from autotune import TrainConfig
-from autotune.torch_settings.layout import convolve_channels_last
+from autotune.torch_settings.compiled import keep_gradients
+from autotune.torch_settings.layout import convolve_channels_last, lay_out
+from autotune.torch_settings.wrapping import autocast_forward
 
 LAST = TrainConfig(memory_format="channels_last")
 
@@ -95,3 +98,46 @@ def test_evaluation_and_parts_by_themselves_keep_their_layout() -> None:
         net(images)
     assert net.seen == [False]
     assert net.first(images).is_contiguous()
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What a model returns, in a class of its own."""
+
+    images: torch.Tensor
+
+
+class Classed(nn.Conv2d):
+    """Returns a dataclass."""
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """The images."""
+        return Output(super().forward(images))
+
+
+@pytest.mark.parametrize("wrap", [convolve_channels_last, autocast_forward])
+def test_dataclasses_that_a_model_returns_are_changed_too(wrap: Any) -> None:
+    """The script may view their tensors, and computes its loss in full precision."""
+    model = Classed(3, 4, 3)
+    wrap(model, LAST.replace(precision="bf16"))
+    out = model(torch.randn(2, 3, 9, 9)).images
+    assert (out.is_contiguous(), out.dtype) == (True, torch.float32)
+
+
+def test_weights_that_share_their_data_share_it_in_each_layout() -> None:
+    """Also weights that are not one parameter; those of lazy layers and sparse buffers stay."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3), nn.LazyConv2d(4, 3), nn.LazyLinear(2))
+    model[1].weight.data = model[0].weight.data  # type: ignore[assignment, union-attr]
+    model.register_buffer("mask", torch.ones(1, 2, 3, 4).to_sparse())
+    undo = lay_out(model, LAST)
+    first, second = (part.weight for part in model[:2])
+    assert first.is_contiguous(memory_format=torch.channels_last)  # type: ignore[operator]
+    assert first.data_ptr() == second.data_ptr()  # type: ignore[operator]
+    undo()
+    assert first.is_contiguous()  # type: ignore[operator]
+    assert first.data_ptr() == second.data_ptr()  # type: ignore[operator]
+
+
+def test_gradients_of_lazy_layers_are_left_alone() -> None:
+    """They have no shape yet."""
+    keep_gradients(nn.LazyLinear(2), TrainConfig(compile_mode="reduce-overhead", accumulation_steps=2))

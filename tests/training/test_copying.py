@@ -115,7 +115,7 @@ def test_each_tensors_memory_is_kept_for_training() -> None:
 
 @pytest.mark.parametrize(
     "batch",
-    [[SimpleNamespace(to=None), torch.ones(1)], (torch.ones(1, device="meta"), torch.ones(1))],
+    [[SimpleNamespace(to=print), torch.ones(1)], (torch.ones(1, device="meta"), torch.ones(1))],
     ids=["an object that moves itself", "a tensor of the device"],
 )
 def test_what_could_be_used_too_early_is_copied_in_the_stream_of_training(batch: Any) -> None:
