@@ -61,6 +61,7 @@ class WorkloadFacts(BaseModel):
     )
     has_attention: bool = Field(description="scaled dot-product attention runs")
     repeated_blocks: int = Field(default=0, ge=0, description="identical blocks, which are most of the model; 0: none")
+    recomputable_blocks: int = Field(default=0, ge=0, description="those of them that may run twice: no buffer changes")
     small_operators_fraction: float = Field(
         default=0.0, description="share of the loss's host time that goes into operators of a few microseconds"
     )

@@ -90,9 +90,12 @@ def _recomputing(context: SearchContext) -> Choices | str:
 
 
 def _when_short(context: SearchContext) -> Choices | str:
-    """Blocks to recompute."""
-    if not context.facts.repeated_blocks:
-        return "the model has no repeated blocks to recompute"
+    """Blocks that can be recomputed."""
+    if not context.facts.recomputable_blocks:
+        return (
+            "the model has no repeated blocks that can be recomputed "
+            "(blocks whose buffers change in a forward pass, as BatchNorm's do, cannot)"
+        )
     return Choices(("none", "blocks"), "recomputing blocks in backward leaves room for larger batches")
 
 

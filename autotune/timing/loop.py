@@ -74,6 +74,7 @@ def training_facts(
         "has_images": any(tensor.dim() == 4 for tensor in (*weights, *batch)),
         "packages": installed(),
         "repeated_blocks": sum(count_blocks(model) for model in models),
+        "recomputable_blocks": sum(count_blocks(model, recomputable=True) for model in models),
         "optimizer_impls": [
             form
             for form in FORMS

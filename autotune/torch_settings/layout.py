@@ -147,10 +147,8 @@ def layout_of(model: nn.Module | None, *_: object) -> str | None:
     A tensor of one channel, or of one pixel, has both layouts at once.
     """
     import torch
-    from torch.nn.parameter import is_lazy
 
-    weights = [] if model is None else [weight for weight in model.parameters() if not is_lazy(weight)]
-    images = [weight for weight in weights if weight.dim() == 4]
+    images = [] if model is None else filter(is_image, model.parameters())
     ways = [(weight.is_contiguous(memory_format=torch.channels_last), weight.is_contiguous()) for weight in images]
     if all(way == (True, True) for way in ways):
         return None

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import inspect
 import os
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..sandbox.system import libc
@@ -184,11 +185,12 @@ def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
     Raises:
         ValueError: `why_no_form` has a reason.
     """
+    if implementation != "default" and (why := why_no_form(optimizer, implementation)) is not None:
+        raise ValueError(why)
+    optimizer = weakref.proxy(optimizer)  # it keeps the undo, and would keep itself
     undos: list[Undo] = [lambda: _recast(optimizer)]
     chosen: dict[str, bool] = {}
     if implementation != "default":
-        if (why := why_no_form(optimizer, implementation)) is not None:
-            raise ValueError(why)
         chosen = {form: form == implementation for form in FORMS if form in optimizer.defaults}
         own = [{name: group.get(name) for name in chosen} for group in (optimizer.defaults, *optimizer.param_groups)]
 
@@ -274,7 +276,7 @@ def why_gradients_unfit(optimizer: Optimizer) -> str | None:
     if any(weight.grad is not None and weight.grad.is_sparse for weight in weights_of(optimizer)):
         return "some gradients are sparse"
     if _has_late_weights(optimizer):
-        return "some weights have no gradient yet, which fused SGD with momentum asks for"
+        return "fused SGD with momentum fails at weights that get gradients later; give it those alone that train now"
     return None
 
 

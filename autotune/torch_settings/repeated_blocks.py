@@ -15,23 +15,27 @@ LEAST_SHARE = 0.5
 """Least share of the multiplied weights in the blocks: else most of the work lies elsewhere. Not tuned."""
 
 
-def repeated_blocks(model: nn.Module) -> list[list[nn.Module]]:
+def repeated_blocks(model: nn.Module, *, recomputable: bool = False) -> list[list[nn.Module]]:
     """Returns the blocks of a model, in groups of alike ones; empty unless they hold most of its weights.
 
     Blocks are items of a ModuleList, ModuleDict or Sequential, and have parts of their own. Blocks are alike if their
     classes, the shapes of their tensors, and their float attributes are: a dropout's probability, say, is part of
     compiled code. Only the outermost blocks count: a list of experts within a block is part of it.
+
+    Args:
+        model: Where to look.
+        recomputable: Only those whose forward may run twice: batch norms would count a batch twice.
     """
-    groups = list(_groups(model))
+    groups = [group for group in _groups(model) if not (recomputable and _counts_batches(group[0]))]
     inside = sum(weight.numel() for weight in _weights(block for group in groups for block in group))
     looked_up = {id(weight) for weight in _weights(_embeddings(model))}
     multiplied = sum(weight.numel() for weight in _weights([model]) if id(weight) not in looked_up)
     return groups if inside and inside >= LEAST_SHARE * multiplied else []
 
 
-def count_blocks(model: nn.Module) -> int:
+def count_blocks(model: nn.Module, *, recomputable: bool = False) -> int:
     """Number of repeated blocks; 0 where nothing repeats."""
-    return sum(map(len, repeated_blocks(model)))
+    return sum(map(len, repeated_blocks(model, recomputable=recomputable)))
 
 
 def without_cache(model: nn.Module) -> Iterator[nn.Module]:
@@ -58,56 +62,13 @@ def no_cache_in_training(forward: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def recomputed(forward: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls a block's forward; the backward pass recomputes its activations with the same random numbers and buffers.
-
-    Compiled code would recompute from buffers that it has changed (seen with torch 2.13: gradients were off by a
-    quarter), so blocks run eagerly if a checkpoint keeps statistics of theirs.
-    """
+    """Calls a block's forward; its activations are recomputed in the backward pass with the same random numbers."""
     import torch
     from torch.utils.checkpoint import checkpoint
 
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
-    block = getattr(forward, "__self__", None) or next(iter(args), None)
-    if isinstance(block, torch.nn.Module) and (not torch.compiler.is_compiling() or _has_statistics(block)):
-        forward = _repeatable(block, forward)
-        checkpoint = torch.compiler.disable(checkpoint)  # type: ignore[no-untyped-call]
     return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=True, **kwargs)
-
-
-def _has_statistics(block: nn.Module) -> bool:
-    return any(
-        name not in part._non_persistent_buffers_set and buffer is not None and buffer.is_floating_point()
-        for part in block.modules()
-        for name, buffer in part._buffers.items()
-    )
-
-
-def _repeatable(block: nn.Module, forward: Any) -> Any:
-    """A block's forward for one batch: each further call finds the buffers that the first one found, and changes none.
-
-    Otherwise, running statistics would count the batch twice, and a spectral norm would differ between the passes.
-    """
-    found: list[tuple[dict[str, Any], dict[str, Any]]] = []
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not found:
-            found.extend((part._buffers, _copied(part._buffers)) for part in block.modules())
-            return forward(*args, **kwargs)
-        now = [dict(buffers) for buffers, _ in found]
-        for buffers, copies in found:
-            buffers.update(_copied(copies))  # other tensors: autograd may have kept the buffers themselves
-        try:
-            return forward(*args, **kwargs)
-        finally:
-            for (buffers, _), own in zip(found, now, strict=True):
-                buffers.update(own)
-
-    return call
-
-
-def _copied(buffers: dict[str, Any]) -> dict[str, Any]:
-    return {name: buffer.clone() for name, buffer in buffers.items() if buffer is not None}
 
 
 def _groups(module: nn.Module) -> Iterator[list[nn.Module]]:
@@ -154,3 +115,14 @@ def _embeddings(model: nn.Module) -> list[nn.Module]:
     from torch import nn
 
     return [part for part in model.modules() if isinstance(part, (nn.Embedding, nn.EmbeddingBag))]
+
+
+def _counts_batches(block: nn.Module) -> bool:
+    from torch.nn.modules.batchnorm import _NormBase
+    from torch.nn.utils.spectral_norm import SpectralNorm
+
+    return any(
+        (isinstance(part, _NormBase) and part.track_running_stats)
+        or any(isinstance(hook, SpectralNorm) for hook in part._forward_pre_hooks.values())
+        for part in block.modules()
+    )

@@ -45,10 +45,10 @@ def unless_changed(read: Callable[[], Any], undo: Undo) -> Undo:
 
 
 def put(owner: Any, name: str, value: Any) -> Undo:
-    """Sets an attribute of an object or a class; the undo restores or removes it."""
-    undo = remember(owner, name)
+    """Sets an attribute of an object or a class; the undo restores or removes it, unless others have set it since."""
+    restore = remember(owner, name)
     setattr(owner, name, value)
-    return undo
+    return lambda: restore() if vars(owner).get(name, value) is value else None
 
 
 def remember(owner: Any, name: str) -> Undo:

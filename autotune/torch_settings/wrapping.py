@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import itertools
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -56,8 +55,8 @@ def checkpoint_blocks(model: nn.Module, config: TrainConfig) -> Undo:
     if config.checkpointing != "blocks":
         return nothing
     undos = [wrap_forward(part, no_cache_in_training) for part in without_cache(model)]
-    blocks = itertools.chain.from_iterable(repeated_blocks(model))
-    return in_reverse([*undos, *(wrap_forward(block, recomputed) for block in blocks)])
+    groups = repeated_blocks(model, recomputable=True)
+    return in_reverse([*undos, *(wrap_forward(block, recomputed) for group in groups for block in group)])
 
 
 def checkpointed(model: nn.Module | None, *_: object) -> str | None:
@@ -66,7 +65,7 @@ def checkpointed(model: nn.Module | None, *_: object) -> str | None:
         return None
     if any(recomputed.__qualname__ in getattr(part.forward, _WITHIN, ()) for part in model.modules()):
         return "blocks"
-    return "none" if repeated_blocks(model) else None
+    return "none" if repeated_blocks(model, recomputable=True) else None
 
 
 def autocast_forward(model: nn.Module, config: TrainConfig) -> Undo:
@@ -127,7 +126,9 @@ def each_tensor(out: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any
             if (changed := each_tensor(part, change)) is not part:
                 out[name] = changed
     elif dataclasses.is_dataclass(out) and not isinstance(out, type):
-        out = copy.copy(out)
-        for field in dataclasses.fields(out):
-            object.__setattr__(out, field.name, each_tensor(getattr(out, field.name), change))  # also of frozen ones
+        given = out
+        for name in [field.name for field in dataclasses.fields(given) if hasattr(given, field.name)]:
+            if (changed := each_tensor(part := getattr(given, name), change)) is not part:
+                out = copy.copy(given) if out is given else out
+                object.__setattr__(out, name, changed)  # also of a frozen one
     return out

@@ -24,7 +24,7 @@ from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs.facts import WorkloadFacts
 from autotune.search.diagnosis import SCORE_CHUNK, saved_by_chunks
 from autotune.workload.target import load_workload
-from tests.knobs.models import stack
+from tests.knobs.models import Residual, stack
 from tests.spaces import cpu_machine, space_of
 from tests.workloads import mistakes
 
@@ -132,8 +132,35 @@ def test_a_sound_workload_is_described() -> None:
 def test_blocks_that_repeat_are_counted() -> None:
     """What may be compiled once for all, or computed again."""
     facts = facts_of(model=nn.Sequential(*stack(3, 4), nn.Linear(4, 2)))
-    assert facts.repeated_blocks == 3
+    assert (facts.repeated_blocks, facts.recomputable_blocks) == (3, 3)
     assert facts_of().repeated_blocks == 0
+
+
+class Remembering(Residual):
+    """A block with a buffer that its forward pass changes, replaces, only reads, or makes longer."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(4)
+        self.kind = kind
+        self.register_buffer("kept", torch.zeros(3), persistent=False)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """The residual block's own."""
+        kept: torch.Tensor = self.kept
+        if self.kind == "changes":
+            kept.data.add_(1)
+        elif self.kind == "replaces":
+            self.kept = kept + 1
+        elif self.kind == "grows" and len(kept) < 9:
+            self.kept = torch.arange(9.0)
+        return super().forward(features) + kept.mean() * 0
+
+
+@pytest.mark.parametrize(("kind", "recomputable"), [("changes", 0), ("replaces", 0), ("reads", 3), ("grows", 3)])
+def test_blocks_that_change_their_buffers_are_not_computed_twice(kind: str, recomputable: int) -> None:
+    """Spectral norms and codebooks would; masks stay, and tables of rotary positions grow as they are needed."""
+    facts = facts_of(model=nn.Sequential(*(Remembering(kind) for _ in range(3)), nn.Linear(4, 2)))
+    assert (facts.repeated_blocks, facts.recomputable_blocks) == (3, recomputable)
 
 
 def test_the_operations_of_a_step_are_counted() -> None:

@@ -152,7 +152,7 @@ def test_an_optimizer_that_steps_by_itself_has_no_fused_form() -> None:
     """Though it says so."""
     model = Net()
     found = missing_after(model, model, OwnStep(model.parameters(), lr=0.1), optimizer_impl="fused")
-    assert found == {"optimizer_impl": "OwnStep steps by a function of its own, which has no fused form"}
+    assert found == {"optimizer_impl": "the optimizer's step is not one of torch's own"}
 
 
 def test_an_optimizer_without_the_form_steps_as_it_is() -> None:

@@ -142,7 +142,10 @@ def test_batches_that_can_hardly_be_divided(batch: int) -> None:
     assert sizes - {None} == ({1} if batch == 7 else set())
 
 
-BLOCKS: dict[str, Any] = {"effective_batch": 1, "facts": {"repeated_blocks": 4, "baseline": TrainConfig(batch_size=1)}}
+BLOCKS: dict[str, Any] = {
+    "effective_batch": 1,
+    "facts": {"recomputable_blocks": 4, "baseline": TrainConfig(batch_size=1)},
+}
 
 
 def test_checkpointing_comes_after_precision() -> None:

@@ -58,7 +58,7 @@ def test_where_memory_limits_the_batch_it_is_bought() -> None:
     def less(config: TrainConfig) -> float:
         return (200 + config.batch_size / (4 if config.checkpointing == "blocks" else 1)) * MIB
 
-    space = make_space(effective_batch=None, facts={"repeated_blocks": 4})
+    space = make_space(effective_batch=None, facts={"recomputable_blocks": 4})
     search, _ = make_search(
         rate, space=space, budget_seconds=120, memory_limit_bytes=(200 + FITS) * MIB, bytes_of=less,
         fits=lambda config: less(config) <= (200 + FITS) * MIB, device="cuda", seed=1,

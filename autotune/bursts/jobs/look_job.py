@@ -10,7 +10,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import Any, cast
 
@@ -32,6 +32,7 @@ from autotune.timing.loop import is_compiled, small_fraction, training_facts
 from autotune.timing.padding import Padding, padding_of
 from autotune.torch_settings.naming import length_of, tensors_in, weights_of
 from autotune.torch_settings.process_settings import why_gradients_unfit
+from autotune.torch_settings.repeated_blocks import repeated_blocks
 from autotune.training.placement import look_at
 from autotune.training.tuned import Tuned, torch_device
 from autotune.workload.fingerprint import fingerprint
@@ -83,6 +84,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     optimizer = _make_optimizer(workload, target)
     held = _held(workload, optimizer)
     tuned.prepare(workload.model, optimizer)
+    buffers = _buffers(workload.model)
     began = time.perf_counter()
     functions = Functions()
     end = functions.watch()
@@ -91,6 +93,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     quick = time.perf_counter() - began <= AGAIN_SECONDS
     if mistake := _mistake(loss):
         raise WorkloadError(f"{target}: {mistake}")
+    is_recomputable = not _changes_buffers_of_blocks(workload.model, buffers)
     _update(workload, optimizer, loss, target)
     may_fuse = why_gradients_unfit(optimizer) is None
     unused = sum(weight.requires_grad and weight.grad is None for weight in workload.model.parameters())
@@ -111,8 +114,11 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     placeable_bytes, unplaceable_reason = _placeable(workload, sample_seconds)
     coupling = _coupling(workload, tuned, batch_samples[:PARTED], target) if quick else 0.0
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
+    facts = training_facts([workload.model], [optimizer], paddings, tensors, may_fuse=may_fuse)
+    if not is_recomputable:
+        facts["recomputable_blocks"] = 0
     return WorkloadFacts(
-        **training_facts([workload.model], [optimizer], paddings, tensors, may_fuse=may_fuse),
+        **facts,
         target=target,
         name=workload.name or target,
         fingerprint=fingerprint(workload, optimizer, samples[0]),
@@ -267,6 +273,26 @@ def _loss(workload: Workload, tuned: Tuned, batch: Any, target: str) -> tuple[to
     inside = sum(clock.seconds(*call) for call in calls) if calls is not None else whole
     outside = min(1.0, max(0.0, 1 - inside / max(whole, 1e-9)))
     return cast("torch.Tensor", loss), list(profile.function_events or ()), outside
+
+
+def _buffers(model: torch.nn.Module) -> dict[tuple[int, str], torch.Tensor]:
+    """The bytes of a model's buffers, by the part that holds each and by their names."""
+    return {
+        (id(part), name): buffer.detach().to("cpu", copy=True).reshape(-1).view(torch.uint8)
+        for part in model.modules()
+        for name, buffer in part.named_buffers(recurse=False)
+        if type(buffer) is torch.Tensor and buffer.layout is torch.strided
+    }
+
+
+def _changes_buffers_of_blocks(model: torch.nn.Module, before: Mapping[tuple[int, str], torch.Tensor]) -> bool:
+    """Whether a forward pass has changed buffers of repeated blocks, as spectral norms, codebooks and counters do.
+
+    Computing such a block twice changes them twice. A table that has grown, as of rotary positions, is no such buffer.
+    """
+    blocks = [block for group in repeated_blocks(model, recomputable=True) for block in group]
+    held = [(before.get(key), now) for block in blocks for key, now in _buffers(block).items()]
+    return any(was is not None and was.shape == now.shape and not torch.equal(was, now) for was, now in held)
 
 
 def _coupling(workload: Workload, tuned: Tuned, samples: Sequence[Any], target: str) -> float:
