@@ -27,7 +27,7 @@ from autotune.knobs.while_training import played_on
 from autotune.measuring import Measurement, Outcome, Speedup
 from autotune.measuring.records import Block
 from autotune.results.files import keep_document
-from autotune.results.live import Knobs, LiveLog, Story
+from autotune.results.live import MOVED, Knobs, LiveLog, Story
 from autotune.results.result import (
     Constraints,
     Diagnosis,
@@ -298,5 +298,6 @@ def _notes(story: Story) -> Iterator[str]:
     yield "tuned while it trained: pairs are neighbouring blocks of steps of one training"
     if (over := story.over) is not None:
         yield f"the search has cost {format_seconds(over.cost_seconds)} of training ({over.why})"
-    if story.facts is not None and story.facts.moves_augmentation and story.won.get("num_workers"):
-        yield "workers draw the random numbers of reading: augmentation has the same distribution, and other numbers"
+    has_moved = story.facts is not None and story.facts.moves_augmentation
+    if has_moved and any(one.knobs.get("num_workers") for one in story.candidates.values()):
+        yield MOVED

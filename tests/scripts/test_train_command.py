@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from autotune.results.files import write_document
+from autotune.results.live import MOVED
 from autotune.results.result import Result, read_result
 from tests.factories import make_result
 from tests.forked import Forked
@@ -155,6 +156,7 @@ def test_what_has_won_is_written_and_told(whole: tuple[Path, Finished]) -> None:
     assert told[2] == "autotune: num_workers=1, prefetch_factor=2 is faster: 1.50× (1.43 – 1.58, 8 pairs of blocks)"
     assert "num_workers=1, prefetch_factor=2, num_threads=1: 1.80× (1.63 – 1.98); the search has cost 2 s" in told[4]
     assert "pays for itself after 1.25 s more" in told[4]
+    assert MOVED not in done.err
     assert [event["event"] for event in log_of(folder)[:3]] == ["started", "began", "planned"]
     assert log_of(folder)[-1] == {"event": "exited", "status": 7}
 
@@ -228,6 +230,8 @@ def test_a_result_names_the_torch_of_the_script(tmp_path: Path, seen: dict[str, 
 
 
 UNSEEN = "told = Told()\ntold.candidates()\nprint('trained')\nsys.exit(3)\n"
+MOVES = "told = Told(moves_augmentation=True)\nprint(len(told.candidates()))\n"
+ONE = """told = Told(moves_augmentation=True, forms=[], left={'num_workers': 'so'})\nprint(len(told.candidates()))\n"""
 OTHERS = "print(bool(Told().candidates()), Told(pid=1).candidates(), Told(pid=2).candidates())\n"
 SHORT = """
 import torch
@@ -249,6 +253,8 @@ SAYS_WRONG = "told = Told(threads='many')\nprint(told.lines.readline())\n"
         pytest.param(SHORT, 0, "trained", ENDED, id="short"),
         pytest.param("print('done')", 0, "done", "autotune saw no training loop", id="no training"),
         pytest.param(OTHERS, 0, "True [] []", "several processes train: autotune tunes the first one", id="several"),
+        pytest.param(MOVES, 0, "7", f"autotune watch result.live.jsonl'\nautotune: {MOVED}\n", id="augmentation"),
+        pytest.param(ONE, 0, "1", "autotune: 1 setting of num_threads is tried while it trains", id="one"),
         pytest.param(SAYS_WRONG, 0, "b''", "tuning has failed, training goes on (ValidationError", id="fault"),
     ],
 )
