@@ -18,6 +18,8 @@ from autotune.wording import percent, ratio_text
 
 UNKNOWN = "not measured"
 INTERVAL = "95 % interval"
+VAGUE = 4.0
+"""An interval whose ends are this many times apart tells nothing. Not tuned."""
 
 
 class Figure(NamedTuple):
@@ -461,13 +463,15 @@ def _growth_text(result: Result, growth: Growth) -> str:
 
 
 def headroom_text(headroom: Headroom) -> str:
-    """What loading costs before tuning, and the most that a faster loader could gain."""
+    """What loading costs before tuning, not only by waiting, and the most that a faster loader could gain."""
     spread = f" ({INTERVAL} {ratios(headroom.ci95)})" if headroom.ci95 is not None else ""
+    if headroom.ci95 is not None and headroom.ci95.high > VAGUE * headroom.ci95.low:
+        return f"before tuning, what loading costs varied too much to tell{spread}"
     if headroom.ratio <= 1:
         return f"before tuning, loading costs nothing measurable{spread}"
     return (
-        f"before tuning, loading costs {percent(headroom.loader_fraction)} of the time: a faster "
-        f"loader gives at most {ratio_text(headroom.ratio)}{spread}"
+        f"before tuning, loading costs {percent(headroom.loader_fraction)} of the time, its share of the processors "
+        f"included: a faster loader gives at most {ratio_text(headroom.ratio)}{spread}"
     )
 
 
