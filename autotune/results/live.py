@@ -31,6 +31,8 @@ from autotune.wording import or_dash, ratio_text
 
 ENDING = ".live.jsonl"
 Knobs = dict[str, Scalar]
+MOVED = "workers draw the random numbers of reading: augmentation has the same distribution, and other numbers"
+"""Also after workers have lost: what they drew, the script's own generators did not."""
 
 
 class Candidate(Stored):
@@ -256,8 +258,11 @@ class LiveLog:
         )
         knobs = ", ".join(dict.fromkeys(knob for candidate in words for knob in candidate["knobs"]))
         follow = "" if self._file is None else f"; follow it with 'autotune watch {shlex.quote(self._file.name)}'"
-        tried = f"{len(words)} settings of {knobs} are tried while it trains{follow}"
+        settings = "1 setting of {} is" if len(words) == 1 else f"{len(words)} settings of {{}} are"
+        tried = f"{settings.format(knobs)} tried while it trains{follow}"
         self._say(tried if words else "there is nothing to try")
+        if facts.moves_augmentation and any(candidate["knobs"].get("num_workers") for candidate in words):
+            self._say(MOVED)
         for knob in facts.allowed:
             if knob in knobs and isinstance(leave := KNOBS[knob].while_training, ByLeave):
                 self._say(f"{knob} is tried by your leave: {leave.changes}")

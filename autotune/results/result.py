@@ -324,7 +324,7 @@ class Result(Document):
     evaluation: Evaluation | None = Field(default=None, description="of best, with --evaluation")
     scaling: Scaling | None = Field(default=None, description="of best, where several ranks train")
     constraints: Constraints
-    stopped_by: Literal["budget", "target", "plateau", "exhausted", "interrupted"]
+    stopped_by: Literal["budget", "target", "plateau", "exhausted", "interrupted", "end of training"]
     search: SearchRecord
     trials: tuple[TrialRecord, ...] = Field(default=(), description="all bursts, in the order in which they ran")
     diagnosis: Diagnosis

@@ -18,6 +18,8 @@ from autotune.wording import percent, ratio_text
 
 UNKNOWN = "not measured"
 INTERVAL = "95 % interval"
+VAGUE = 4.0
+"""An interval whose ends are this many times apart tells nothing. Not tuned."""
 
 
 class Figure(NamedTuple):
@@ -94,8 +96,8 @@ def unfinished(result: Result) -> str | None:
     """The reason why a result is partial; None for a complete one."""
     if result.status != "partial":
         return None
-    why = "tuning was interrupted" if result.stopped_by == "interrupted" else "tuning did not finish"
-    return f"{why}; this is what was known by then"
+    reasons = {"interrupted": "tuning was interrupted", "end of training": "the training ended before the search did"}
+    return f"{reasons.get(result.stopped_by, 'tuning did not finish')}; this is what was known by then"
 
 
 def how_to_train(result: Result, path: Path) -> str:
@@ -121,17 +123,22 @@ def what_next(result: Result, path: Path) -> tuple[str, list[str]]:
         script = result.workload.script
         hides = script is not None and is_masked(script.command)
         return how_to_train(result, path), ["put your secret in the place of ***"] * hides
-    longer = [how_to_search_longer(result)] * (result.stopped_by in {"budget", "interrupted"})
+    longer = [how_to_search_longer(result)] * (result.stopped_by in {"budget", "interrupted", "end of training"})
     return "", ["train as before: no gain is proven", *longer]
 
 
 def how_to_search_longer(result: Result) -> str:
     """How to continue with twice the budget; no whole command, since a result does not hold all options of its own."""
-    if result.constraints.sampler == "none":  # of `autotune train`
+    if _is_live(result):
         return "to try more, repeat your command: its search begins anew, and goes further in a longer training"
     budget = math.ceil(2 * result.constraints.budget_seconds)
     options = f"--budget {budget}s (before --), and --resume unless it has --join"
     return f"to try more, repeat your command with all its options, and add {options}"
+
+
+def _is_live(result: Result) -> bool:
+    """Whether it is of `autotune train`."""
+    return result.constraints.sampler == "none"
 
 
 # Figures.
@@ -193,7 +200,8 @@ def figures(result: Result) -> Iterator[Figure]:
     # On a CPU, the device's memory is the host's.
     if result.constraints.device != "cpu":
         yield figure("device memory", lambda side: _measured(side, "device_memory_bytes", format_bytes))
-    yield figure("host memory", lambda side: _measured(side, "host_memory_bytes", format_bytes))
+    if not _is_live(result):  # whose sides train in one process
+        yield figure("host memory", lambda side: _measured(side, "host_memory_bytes", format_bytes))
     yield figure("waiting for data", _waiting)
 
 
@@ -461,13 +469,15 @@ def _growth_text(result: Result, growth: Growth) -> str:
 
 
 def headroom_text(headroom: Headroom) -> str:
-    """What loading costs before tuning, and the most that a faster loader could gain."""
+    """What loading costs before tuning, not only by waiting, and the most that a faster loader could gain."""
     spread = f" ({INTERVAL} {ratios(headroom.ci95)})" if headroom.ci95 is not None else ""
+    if headroom.ci95 is not None and headroom.ci95.high > VAGUE * headroom.ci95.low:
+        return f"before tuning, what loading costs varied too much to tell{spread}"
     if headroom.ratio <= 1:
         return f"before tuning, loading costs nothing measurable{spread}"
     return (
-        f"before tuning, loading costs {percent(headroom.loader_fraction)} of the time: a faster "
-        f"loader gives at most {ratio_text(headroom.ratio)}{spread}"
+        f"before tuning, loading costs {percent(headroom.loader_fraction)} of the time, its share of the processors "
+        f"included: a faster loader gives at most {ratio_text(headroom.ratio)}{spread}"
     )
 
 
@@ -514,6 +524,9 @@ def remarks(result: Result) -> list[str]:
 def search_text(result: Result) -> str:
     """How the search went, in one line."""
     search = result.search
+    if _is_live(result):
+        settings = "1 setting" if search.bursts == 1 else f"{search.bursts} settings"
+        return f"{settings} tried in {format_seconds(search.seconds)} of training; stopped by: {result.stopped_by}"
     failed = [f"{count} {outcome}" for outcome, count in search.outcomes.items() if outcome != "ok" and count]
     bursts = "1 burst" if search.bursts == 1 else f"{search.bursts} bursts"
     line = f"{bursts} in {format_seconds(search.seconds)}"

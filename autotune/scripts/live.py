@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import socket
 import threading
 from collections import Counter
@@ -22,12 +21,13 @@ from autotune.bursts.hosts.child import events_in
 from autotune.files import stem_of
 from autotune.hardware import Hardware, probe_host
 from autotune.knobs import LiveFacts, WorkloadFacts
+from autotune.knobs.changes import words_of
 from autotune.knobs.registry import READS
 from autotune.knobs.while_training import played_on
 from autotune.measuring import Measurement, Outcome, Speedup
 from autotune.measuring.records import Block
 from autotune.results.files import keep_document
-from autotune.results.live import Knobs, LiveLog, Story
+from autotune.results.live import MOVED, Knobs, LiveLog, Story
 from autotune.results.result import (
     Constraints,
     Diagnosis,
@@ -39,7 +39,7 @@ from autotune.results.result import (
     WorkloadRecord,
     place_of_partial,
 )
-from autotune.results.summary import ratios
+from autotune.results.summary import ratios, what_next
 from autotune.scripts.facts import as_trained, facts_of, record_of
 from autotune.scripts.script import Script
 from autotune.scripts.seen import SeenScript
@@ -75,7 +75,7 @@ class Live:
         self._is_told_of_others = False
         self._seen: dict[int, tuple[SeenScript, ScriptRecord]] = {}
         self._why_untuned = (
-            "autotune saw no training loop, so it tuned nothing; see what it sees: autotune run --dry-run -- "
+            "no training loop was seen, so nothing was tuned; see what is seen: autotune run --dry-run -- "
             f"{script.text}"
         )
         self._why_unseen = "the script ended before autotune had seen enough of its training"
@@ -142,7 +142,7 @@ class Live:
         elif kind == "unseen":
             self._why_unseen = event["reason"]
         elif kind == "over" and self._tuned is None:
-            self._why_untuned = event["why"]
+            self._why_untuned = f"nothing was tuned: {event['why']}"
         elif kind == "began" and self._tuned is None:
             self._tuned = channel, event["pid"]
             self._begin(channel, event)
@@ -184,15 +184,17 @@ class Live:
             result = live_result(self.log.story, self._script, self._hardware, *description)
             place = place_of_partial(self._out) if result.status == "partial" else self._out
             if place != self._out:
-                self._say(f"{self._out} stays as it is, because the training ended before the search")
+                self._say(f"{self._out} stays as it is")
+            if result.status == "partial":
+                known = f"{words_of(self.log.story.won)} is faster" if self.log.story.won else result.speedup_reason
+                self._say(f"the training ended before the search did; so far, {known}")
             path, failure = keep_document(result, place)
             if failure is not None:
                 self._say(str(failure))
             if path is not None:
                 self.log.add({"event": "written", "path": str(path)})
-                self._say(
-                    f"result file: {path}; next time: autotune launch {shlex.quote(str(path))} -- {self._script.text}"
-                )
+                code, sentences = what_next(result, path)
+                self._say("; ".join([f"result file: {path}", *[f"next time: {code}"] * bool(code), *sentences]))
         else:
             self._say(f"no result is written: {self._why_unseen}")
 
@@ -235,7 +237,7 @@ def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScri
             budget_seconds=story.searched_seconds, device=device, effective_batch=facts.baseline.effective_batch,
             memory_target=1.0, utilization_target=1.0, only=played_on(device, allowed), sampler="none", seed=0,
         ),
-        stopped_by="exhausted" if is_over else "interrupted",
+        stopped_by="exhausted" if is_over else "end of training",
         search=SearchRecord(
             seconds=story.searched_seconds, bursts=len(trials), measuring_fraction=1.0, skipped_knobs=story.left,
             outcomes=dict(Counter(trial.outcome.value for trial in trials)), notes=tuple(_notes(story)),
@@ -272,12 +274,16 @@ def _speedup(story: Story) -> Speedup | None:
 def _why_none(story: Story) -> str:
     """Why the script keeps its own setting."""
     measured = {one.name: one.ratio for one in story.candidates.values() if one.ratio and one.pairs}
+    if not story.offered:
+        return "there was nothing to try while it trained"
+    decided = sum(one.verdict is not None for one in story.candidates.values())
+    rest = "" if story.over is not None else f" (settings decided: {decided} of {len(story.offered)})"
     if not measured:
-        return "no setting was played to its end" if story.offered else "there was nothing to try while it trained"
+        return f"no setting was played to its end{rest}"
     best = story.candidates[max(measured, key=lambda name: measured[name])]
     spread = f" ({ratios(best.interval)})" if best.interval is not None else ""
     reached = f"{best.name} reached {ratio_text(measured[best.name])}{spread}"
-    return f"no setting was clearly faster: {reached}"
+    return f"no setting was clearly faster{rest}: {reached}"
 
 
 def _trials(story: Story) -> Iterator[TrialRecord]:
@@ -298,5 +304,6 @@ def _notes(story: Story) -> Iterator[str]:
     yield "tuned while it trained: pairs are neighbouring blocks of steps of one training"
     if (over := story.over) is not None:
         yield f"the search has cost {format_seconds(over.cost_seconds)} of training ({over.why})"
-    if story.facts is not None and story.facts.moves_augmentation and story.won.get("num_workers"):
-        yield "workers draw the random numbers of reading: augmentation has the same distribution, and other numbers"
+    has_moved = story.facts is not None and story.facts.moves_augmentation
+    if has_moved and any(one.knobs.get("num_workers") for one in story.candidates.values()):
+        yield MOVED

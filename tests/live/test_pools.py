@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from autotune.recorder.drawing import Indices, Own
 from autotune.recorder.live import pools
-from autotune.recorder.live.pools import Pass, Pool, Pools
+from autotune.recorder.live.pools import OwnReading, Pass, Pool, Pools
 
 
 class Numbers(Dataset[torch.Tensor]):
@@ -107,3 +108,18 @@ def test_a_pool_waits_as_patiently_for_its_workers_to_begin(monkeypatch: pytest.
     pool.open(order(DataLoader(Numbers(0.6))))
     assert pool.take() == 0
     pool.end()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell where a file is read")
+@pytest.mark.parametrize(("mode", "is_seen"), [("rb", True), ("r+b", True), ("a+b", True), ("ab", False)])
+def test_a_file_that_reading_keeps_open_forbids_workers(tmp_path: Path, mode: str, is_seen: bool) -> None:
+    """Whether or not it may be written as well; a log, which is only written, does not."""
+    (tmp_path / "data").write_bytes(bytes(100))
+    with (tmp_path / "data").open(mode, buffering=0) as file:
+        reading = OwnReading()
+        for sample in (3, 2):
+            reading.before()
+            file.seek(10 * sample)
+            _ = file.read(10) if file.readable() else file.write(b"read")
+            reading.after()
+    assert (reading.why_no_workers is not None) is is_seen

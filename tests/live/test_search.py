@@ -243,3 +243,35 @@ def test_a_fused_form_whose_kernel_is_missing_is_not_offered(tuned: Tuned, monke
         trained.step(batch)
     assert advice.facts["forms"] == ["foreach"]
     assert decided(advice) == ["optimizer_impl"]
+
+
+class Undecided(Alternating):
+    """Pairs decide nothing."""
+
+    verdict = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("overrun", "is_out"), [({1}, False), ({2, 3}, False), ({1, 3, 5, 7}, False), ({4, 5, 6}, True)]
+)
+def test_a_candidate_is_out_when_its_blocks_overrun_again_and_again(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch, overrun: set[int], is_out: bool
+) -> None:
+    """One slow step ends its block, and counts for what it took; the rest of the block counts as the incumbent's."""
+    now = 0.0
+    monkeypatch.setattr(training, "perf_counter", lambda: now)
+    live, advice = tuned(ONE_THREAD, evidence=Undecided)
+    monkeypatch.setattr(training, "WORST", 2.0)
+    monkeypatch.setattr(training, "BLOCK_SECONDS", 1.0)
+    trained = Trained()
+    for batch in itertools.chain.from_iterable(loader_of() for _ in range(8)):
+        blocks = sum(event["event"] == "playing" and event["name"] != "your own setting" for event in advice.events)
+        now += 0.5 if live._in_force.process and blocks in overrun else 0.1
+        trained.step(batch)
+    reasons = [event["reason"] for event in advice.events if event["event"] == "decided"]
+    assert reasons == ["its steps take twice as long"] * is_out
+    pairs = [event["ratio"] for event in advice.events if event["event"] == "pair"]
+    assert min(pairs) > 0.7
+    if not is_out:
+        assert len(pairs) >= 4
+        assert min(pairs) < 0.95

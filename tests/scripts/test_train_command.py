@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from autotune.results.files import write_document
+from autotune.results.live import MOVED
 from autotune.results.result import Result, read_result
 from tests.factories import make_result
 from tests.forked import Forked
@@ -155,6 +156,7 @@ def test_what_has_won_is_written_and_told(whole: tuple[Path, Finished]) -> None:
     assert told[2] == "autotune: num_workers=1, prefetch_factor=2 is faster: 1.50× (1.43 – 1.58, 8 pairs of blocks)"
     assert "num_workers=1, prefetch_factor=2, num_threads=1: 1.80× (1.63 – 1.98); the search has cost 2 s" in told[4]
     assert "pays for itself after 1.25 s more" in told[4]
+    assert MOVED not in done.err
     assert [event["event"] for event in log_of(folder)[:3]] == ["started", "began", "planned"]
     assert log_of(folder)[-1] == {"event": "exited", "status": 7}
 
@@ -182,6 +184,7 @@ def test_candidates_come_in_the_recorders_words(whole: tuple[Path, Finished]) ->
 
 EARLY = "told = Told()\ntold.see()\nfirst, *_ = told.candidates()\ntold.play(first, {verdict!r}, 1.5, 2.0)\n"
 NOTHING = "told = Told()\ntold.see()\nfirst, *_ = told.candidates()\ntold.tell('over', why='time is up', t=3.0)\n"
+UNDECIDED = "no setting was clearly faster (settings decided: 0 of 7): "
 REVERTED = EARLY.format(verdict="won") + "told.tell('over', won={}, why='it has failed', t=9.0)\n"
 
 
@@ -189,7 +192,7 @@ REVERTED = EARLY.format(verdict="won") + "told.tell('over', won={}, why='it has 
     ("body", "status", "changed", "reason"),
     [
         pytest.param(EARLY.format(verdict="won"), "partial", 2, None, id="ended early"),
-        pytest.param(EARLY.format(verdict=""), "partial", 0, "clearly faster: num_workers=1, prefetch", id="undecided"),
+        pytest.param(EARLY.format(verdict=""), "partial", 0, f"{UNDECIDED}num_workers=1, prefetch", id="undecided"),
         pytest.param(NOTHING, "complete", 0, "no setting was played to its end", id="nothing"),
         pytest.param(REVERTED, "complete", 0, "clearly faster", id="taken back"),
     ],
@@ -209,7 +212,7 @@ def test_a_result_says_how_far_the_search_came(
 def test_a_training_that_ends_early_replaces_no_complete_result(
     former: str, name: str, tmp_path: Path, seen: dict[str, Any]
 ) -> None:
-    """The partial one is written beside it, and named."""
+    """The partial one is written beside it, and named; it says how far the search came."""
     write_document(make_result(status=former), tmp_path / "result.json")
     before = (tmp_path / "result.json").read_bytes()
     told = train(tmp_path, EARLY.format(verdict="won"), seen=seen).err
@@ -217,6 +220,19 @@ def test_a_training_that_ends_early_replaces_no_complete_result(
     assert ((tmp_path / "result.json").read_bytes() == before) is is_kept
     assert ("result.json stays as it is" in told) is is_kept
     assert (f"autotune launch {name} --" in told, read_result(tmp_path / name).status) == (True, "partial")
+    assert "the training ended before the search did; so far, num_workers=1, prefetch_factor=2 is faster" in told
+
+
+def test_what_gains_nothing_is_not_launched(tmp_path: Path, seen: dict[str, Any]) -> None:
+    """The lines, and `show`, say that the training ended, and what is known."""
+    told = train(tmp_path, EARLY.format(verdict="lost"), seen=seen).err
+    known = "no setting was clearly faster (settings decided: 1 of 7): num_workers=1, prefetch_factor=2 reached 1.50×"
+    assert f"the training ended before the search did; so far, {known}" in told
+    assert "result file: result.json; train as before: no gain is proven; to try more, repeat your command" in told
+    shown = " ".join(run_inside(["show", "result.json"], tmp_path).out.split())
+    assert "PARTIAL: the training ended before the search did; this is what was known by then" in shown
+    assert "1 setting tried in 4 s of training; stopped by: end of training" in shown
+    assert [word for word in ("launch", "burst", "host memory", "interrupted") if word in told + shown] == []
 
 
 def test_a_result_names_the_torch_of_the_script(tmp_path: Path, seen: dict[str, Any]) -> None:
@@ -228,6 +244,8 @@ def test_a_result_names_the_torch_of_the_script(tmp_path: Path, seen: dict[str, 
 
 
 UNSEEN = "told = Told()\ntold.candidates()\nprint('trained')\nsys.exit(3)\n"
+MOVES = "told = Told(moves_augmentation=True)\nprint(len(told.candidates()))\n"
+ONE = """told = Told(moves_augmentation=True, forms=[], left={'num_workers': 'so'})\nprint(len(told.candidates()))\n"""
 OTHERS = "print(bool(Told().candidates()), Told(pid=1).candidates(), Told(pid=2).candidates())\n"
 SHORT = """
 import torch
@@ -238,6 +256,7 @@ for _ in range(3):
     optimizer.step()
 print("trained")
 """
+RANKS = "os.environ['WORLD_SIZE'] = '2'" + SHORT.replace("range(3):", "range(30):\n    time.sleep(0.06)")
 ENDED = "the training ended after 3 steps, before other settings could be tried"
 SAYS_WRONG = "told = Told(threads='many')\nprint(told.lines.readline())\n"
 
@@ -246,9 +265,12 @@ SAYS_WRONG = "told = Told(threads='many')\nprint(told.lines.readline())\n"
     ("body", "status", "out", "err"),
     [
         pytest.param(UNSEEN, 3, "trained", "no result is written: the script ended before autotune", id="unseen"),
-        pytest.param(SHORT, 0, "trained", ENDED, id="short"),
-        pytest.param("print('done')", 0, "done", "autotune saw no training loop", id="no training"),
+        pytest.param(SHORT, 0, "trained", f"nothing was tuned: {ENDED}", id="short"),
+        pytest.param(RANKS, 0, "trained", "nothing was tuned: several ranks train together", id="ranks"),
+        pytest.param("print('done')", 0, "done", "no training loop was seen, so nothing was", id="no training"),
         pytest.param(OTHERS, 0, "True [] []", "several processes train: autotune tunes the first one", id="several"),
+        pytest.param(MOVES, 0, "7", f"autotune watch result.live.jsonl'\nautotune: {MOVED}\n", id="augmentation"),
+        pytest.param(ONE, 0, "1", "autotune: 1 setting of num_threads is tried while it trains", id="one"),
         pytest.param(SAYS_WRONG, 0, "b''", "tuning has failed, training goes on (ValidationError", id="fault"),
     ],
 )

@@ -83,7 +83,7 @@ class Models:
             left["precision"] = "the script chooses its precision itself"
         if any(layout_of(model) == "channels_last" for model in convolving):
             left["memory_format"] = "the script lays its model out itself"
-        elif (reason := self._forwards.why_not(convolving)) is not None:
+        elif convolving and (reason := self._forwards.why_not(convolving)) is not None:
             left["memory_format"] = reason
         return left
 

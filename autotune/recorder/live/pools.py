@@ -392,7 +392,7 @@ class OwnReading:
 
 
 def _places() -> dict[str, int]:
-    """Where this process is in each regular file that it reads, by descriptor."""
+    """Where this process is in each regular file that it may read, by descriptor."""
     places: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
@@ -400,6 +400,6 @@ def _places() -> dict[str, int]:
                 if stat.S_ISREG(os.stat(f"/proc/self/fd/{name}").st_mode):
                     with open(f"/proc/self/fdinfo/{name}") as info:
                         line, flags = info.readline(), info.readline()
-                    if int(flags.split()[1], 8) & os.O_ACCMODE == os.O_RDONLY:
+                    if int(flags.split()[1], 8) & os.O_ACCMODE != os.O_WRONLY:
                         places[name] = int(line.split()[1])
     return places

@@ -75,6 +75,9 @@ MOST_DRAWS, LOOKED_AT, LATE_STEPS = 500, 32, 32
 even between two passes. Not tuned."""
 ODD_TIMES, ODD_SECONDS = 5.0, 0.5
 """A step that takes this many times the usual one, and at least these seconds more, holds something else. Not tuned."""
+MOST_OVERRUNS = 3
+"""A candidate is out when that many of its blocks in succession overrun. One or two, which may lie side by side, may be
+a neighbour's doing."""
 AGED_TIMES = 4
 """A candidate is out when its block takes this many times the steps that it needs. Not tuned."""
 MOST_OTHERS = 50
@@ -175,6 +178,7 @@ class _Race:
     candidate: Setting
     evidence: Evidence
     blocks: list[float] = field(default_factory=list)  # seconds of a step
+    overruns: int = 0  # of its blocks, in succession
     failure: str | None = None
 
 
@@ -617,14 +621,24 @@ class LiveTraining:
                 self._clock.synchronize()
                 block.leads, block.began, block.waited = -1, perf_counter(), self._waited
             elif is_candidate and self._is_hopeless(block.leads, seconds):
-                self._decide(race, "lost", "its steps take twice as long")
+                block.steps, block.began = 1, perf_counter() - seconds
+                self._end_overrun(race, block)
             return
         block.steps += 1
         spent = perf_counter() - block.began
         if block.steps >= self._block_steps:
+            race.overruns = 0 if is_candidate else race.overruns
             self._end_block(race, block)
         elif is_candidate and spent > WORST * self._usual * (block.steps + 1):
+            self._end_overrun(race, block)
+
+    def _end_overrun(self, race: _Race, block: _Block) -> None:
+        """Ends a block of the candidate whose steps take twice as long."""
+        race.overruns += 1
+        if race.overruns >= MOST_OVERRUNS:
             self._decide(race, "lost", "its steps take twice as long")
+        else:
+            self._end_block(race, block)
 
     def _is_hopeless(self, leads: int, seconds: float) -> bool:
         """Whether steps that lead in are slow without end: a queue that fills is slow for a few."""
@@ -707,7 +721,9 @@ class LiveTraining:
         if block.setting is self._incumbent:
             self._ledger.count_saved(block.steps, self._usual, self._gain)
             self._usual = 0.5 * self._usual + 0.5 * per_step * self._gain
-        race.blocks.append(per_step + self._start_share(block.setting))
+        missing = self._block_steps - block.steps  # of an overrun: as the incumbent's, else one slow step were a block
+        whole = seconds + missing * self._usual / self._gain
+        race.blocks.append(whole / self._block_steps + self._start_share(block.setting))
         if len(race.blocks) % 2 == 0:
             pair = race.blocks[-2:]
             if BOTH[(len(race.blocks) - 2) % len(BOTH)] == "candidate":
