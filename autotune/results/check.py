@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from autotune.measuring import ObjectiveName, Speedup
 
-Verdict = Literal["holds", "undecided", "drifted", "no longer fits"]
+Standing = Literal["holds", "undecided", "drifted", "no longer fits"]
 
 
 class Check(BaseModel):
@@ -28,7 +28,7 @@ class Check(BaseModel):
 
     target: str
     objective: ObjectiveName
-    verdict: Verdict
+    verdict: Standing
     reason: str
     claimed: Speedup | None
     found: Speedup | None
