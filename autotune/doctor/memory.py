@@ -52,7 +52,7 @@ def itself(clinic: Clinic) -> Iterator[Finding]:
         holds &= abs(math.log(pair.ratio)) <= ALIKE + SURE * pair.error
         texts.append(f"{pair.ratio:.3f} ({pair.ci95.low:.3f}–{pair.ci95.high:.3f}) at {share:.0%}")
     name = "a config against itself"
-    if left_out:
+    if free is not None and left_out:
         texts.append(f"not checked at {', '.join(left_out)}: only {format_bytes(free)} are free")
     if len(left_out) == len(FILLED):
         yield Finding.none(name, texts[0])

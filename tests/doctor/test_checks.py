@@ -141,7 +141,7 @@ def test_few_processes_are_named(
     monkeypatch: pytest.MonkeyPatch, user: str, own: int, group: int | None, words: list[str]
 ) -> None:
     """By the shell's limit, which does not count for root, if it is root outside too, or the control group's."""
-    monkeypatch.setattr(os, "geteuid", lambda: int(user.split()[0]))
+    monkeypatch.setattr(os, "geteuid", lambda: int(user.partition(" ")[0]))
     monkeypatch.setattr(limits, "read_text", lambda _: user)
     monkeypatch.setattr(limits.resource, "getrlimit", lambda _: (own, own))
     monkeypatch.setattr(limits, "process_limit", lambda: group)
