@@ -169,14 +169,15 @@ def test_an_option_that_decides_more_than_the_setting_is_left_alone(elsewhere: s
         ("args = yaml.safe_load('')", False),
         ("args = parser.parse_args()\nother, rest = parser.parse_known_args()", False),
         ("self.args = parser.parse_args()\nmodel = Net(**vars(self.args))", False),
-        ("args = read()\nargs.args = parser.parse_args()\nhelper(args.args)", False),
+        ("self.args = parser.parse_args()\nhelper(self.args)", False),
         ("args = parser.parse_args()\nother = parser.parse_args()", False),
         ("parser = argparse.ArgumentParser(fromfile_prefix_chars='@')\nargs = parser.parse_args()", False),
     ],
 )
 def test_an_option_is_surely_read_from_the_command_line(parsing: str, is_in_place: bool) -> None:
     """A file of settings, or of words, may decide otherwise."""
-    source = SCRIPT.replace("ARGUMENTS", "num_workers=args.workers").replace("args = parser.parse_args()", parsing)
+    read = "self.args.workers" if "self.args" in parsing else "args.workers"
+    source = SCRIPT.replace("ARGUMENTS", f"num_workers={read}").replace("args = parser.parse_args()", parsing)
     patch = patch_of(written(source.encode(), {"num_workers": 2}), RESULT)
     assert (patch.why_whole is None) == is_in_place
 
