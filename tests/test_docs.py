@@ -13,6 +13,9 @@ import typer
 from typer.testing import CliRunner
 
 from autotune.cli import app
+from autotune.results.compare import compare
+from autotune.results.compare_formats import to_markdown
+from autotune.results.gather import gather
 from autotune.sessions.options import Options
 from autotune.stored import DeviceKind
 from tests.pages import PAGES, README, ROOT, block, blocks, name_of, text_of
@@ -48,6 +51,13 @@ def test_what_is_made_is_up_to_date() -> None:
     command = [sys.executable, str(ROOT / "docs/_scripts/made.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_page_of_results_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`autotune compare results/ --out results/README.md` makes it."""
+    monkeypatch.chdir(ROOT)
+    page = Path("results/README.md")
+    assert to_markdown(compare(gather([page.parent])), page.parent) == page.read_text(encoding="utf-8")
 
 
 def test_the_tree_names_every_file_by_its_path() -> None:

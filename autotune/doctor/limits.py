@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 
 from autotune.doctor.context import DEADLINE_SECONDS, SHORT, Clinic, point
 from autotune.doctor.findings import Finding
-from autotune.hardware.cgroups import process_limit
+from autotune.hardware.cgroups import process_limit, read_text
 from autotune.measuring import TelemetrySummary
 from autotune.sandbox.protection import find_offer
 from autotune.sandbox.system import KILL, LINUX, WINDOWS, open_files_limit, resource
@@ -107,14 +108,18 @@ def processes(_: Clinic) -> Iterator[Finding]:
     except (OSError, ValueError, subprocess.SubprocessError, psutil.Error) as error:
         wrong = f"no process could be started and stopped: {error}"
     finally:
-        with contextlib.suppress(OSError):  # if the system forbids signals, both end with their input
-            for pid in pids:
-                os.kill(pid, KILL)
+        for pid in pids:  # if the system forbids signals, both end with their input
+            _end(pid)
         parent.communicate()
     remedy = "allow the container to send signals to its own processes (its seccomp profile forbids kill)"
     text = wrong or "stop, continue and end, with their children"
     yield Finding.of("processes", holds=not wrong, found=text, remedy=remedy, decisive=True)
     yield from _room_for_processes()
+
+
+def _end(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, KILL)
 
 
 def _next_line(process: subprocess.Popen[str], else_why: str) -> str:
@@ -144,7 +149,9 @@ def _stops_and_goes_on(pid: int) -> str:
 
 
 def _room_for_processes() -> Iterator[Finding]:
-    own = resource.getrlimit(resource.RLIMIT_NPROC)[0] if os.geteuid() else resource.RLIM_INFINITY  # root has none
+    # No limit counts for root, unless the host knows it as another user.
+    is_root = os.geteuid() == 0 and read_text(Path("/proc/self/uid_map")).split()[1:2] in ([], ["0"])
+    own = resource.RLIM_INFINITY if is_root else resource.getrlimit(resource.RLIMIT_NPROC)[0]
     limits = [one for one in (process_limit(), own) if one not in {None, resource.RLIM_INFINITY}]
     if (limit := min(limits, default=LEAST_PROCESSES)) < LEAST_PROCESSES:
         remedy = f"raise the limit: ulimit -u {LEAST_PROCESSES * 16}, or docker run --pids-limit"
@@ -193,20 +200,18 @@ def _watched(clinic: Clinic) -> TelemetrySummary | None:
 
 def _foreign(clinic: Clinic) -> Finding:
     """Checks whether a second program on the GPU is noticed."""
-    starter = subprocess.Popen([sys.executable, "-c", ORPHANED, FOREIGN], stdout=subprocess.PIPE, text=True)
-    other = int(_next_line(starter, "a second program could not be started"))
-    late = threading.Timer(DEADLINE_SECONDS, os.kill, (other, KILL))
-    late.start()
-    try:
-        _next_line(starter, "a second program could not use the GPU")  # it holds the GPU from here on
-        late.cancel()
-        starter.wait()
-        summary = _watched(clinic)
-    finally:
-        late.cancel()
-        with contextlib.suppress(OSError):
-            os.kill(other, KILL)
-        starter.communicate()
+    with subprocess.Popen([sys.executable, "-c", ORPHANED, FOREIGN], stdout=subprocess.PIPE, text=True) as starter:
+        other = int(_next_line(starter, "a second program could not be started"))
+        late = threading.Timer(DEADLINE_SECONDS, _end, [other])
+        late.start()
+        try:
+            _next_line(starter, "a second program could not use the GPU")  # it holds the GPU from here on
+            late.cancel()
+            starter.wait()
+            summary = _watched(clinic)
+        finally:
+            late.cancel()
+            _end(other)
     seen = bool(summary is not None and summary.foreign_gpu_processes)
     text = "a second one is seen" if seen else "a second one is not seen: the driver does not report its process"
     remedy = "make sure that no other program uses this GPU while you tune"

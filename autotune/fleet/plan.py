@@ -65,8 +65,8 @@ class Plan(BaseModel):
         address: Address of the Ray cluster, as `ray.init` takes it.
         folder: Slurm: folder for jobs and their output, which every node must see.
         excludes: Ray: files and folders that are not sent to the nodes, as in a ``.gitignore``.
-        wait: Longest time that a job may stay in Slurm's queue, or without any Ray node that fits, such as ``2h``. None
-            for no limit.
+        wait: Longest time that a job may stay in Slurm's queue, or wait for a Ray node that does not exist yet, such as
+            ``2h``. None for no limit.
         machines: Kinds of machine by name; results and comparisons use these names.
     """
 

@@ -202,7 +202,7 @@ def _compare(given: dict[str, Any]) -> ToolAnswer:
         require_rows(comparison)
     except AutotuneError as error:
         raise type(error)("; ".join([str(error), *comparison.problems])) from None
-    return comparison.model_dump(mode="json"), [comparison_table(comparison)]
+    return comparison.model_dump(mode="json", by_alias=True), [comparison_table(comparison)]
 
 
 def _result_answer(result: Result, path: Path | None, page: Path | None, *, why: bool = False) -> ToolAnswer:

@@ -76,8 +76,9 @@ SAMPLES_PER_SECOND = Objective(
 
 
 def _samples_per_joule(measured: Measurement) -> float | None:
-    joules = measured.block_joules
-    return sum(block.samples for block in measured.blocks) / math.fsum(joules) if joules else None
+    joules = math.fsum(measured.block_joules or ())
+    score = sum(block.samples for block in measured.blocks) / joules if joules > 0 else math.inf
+    return score if score < math.inf else None  # a broken file may hold hardly any joules
 
 
 SAMPLES_PER_JOULE = Objective(

@@ -139,7 +139,7 @@ def _default_of(source: Source, call: ast.Call, node: ast.Attribute, name: str, 
 
 
 def _is_parsed(source: Source, options: ast.expr) -> bool:
-    """Whether this is a name that holds the words of the command line, and nothing but attributes of it are read.
+    """Whether this is a name that holds the words of the command line, and nothing but public attributes are read.
 
     Functions of the file may take it under the same name, and one that is called ``parse_args`` may return it.
     """
@@ -148,19 +148,21 @@ def _is_parsed(source: Source, options: ast.expr) -> bool:
     parsing = source.calls("parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args")
     if len(parsers) != 1 or taken & {None, "fromfile_prefix_chars"} or any(one.args or one.keywords for one in parsing):
         return False
-    parts, name = [*ast.walk(source.tree)], ast.unparse(options)
+    if not isinstance(options, ast.Name):  # what reads an attribute of another object is not known
+        return False
+    parts, name = [*ast.walk(source.tree)], options.id
     functions = [one for one in parts if isinstance(one, ast.FunctionDef)]
     inside = [part for one in functions if one.name == "parse_args" for part in ast.walk(one)]
     fine = {id(one.value) for one in inside if isinstance(one, ast.Return)}
-    bound = [one for one in parts if isinstance(one, ast.Assign) and [*map(ast.unparse, one.targets)] == [name]]
-    bound = [one for one in bound if one.value in parsing]
+    assigned = [one for one in parts if isinstance(one, ast.Assign) and one.value in parsing]
+    bound = [one for one in assigned if [*map(ast.unparse, one.targets)] == [name]]
     if not bound or not {id(call) for call in parsing} <= {id(one.value) for one in bound} | fine:
         return False
     takers = {one.name for one in functions if one in source.tree.body and name in {arg.arg for arg in one.args.args}}
     if sum(isinstance(one, ast.arg) and one.arg == name for one in parts) != len(takers):
         return False
     fine |= {id(one.targets[0]) for one in bound}
-    fine |= {id(one.value) for one in parts if isinstance(one, ast.Attribute) and one.attr != "__dict__"}
+    fine |= {id(one.value) for one in parts if isinstance(one, ast.Attribute) and one.attr[0] != "_"}
     for call in source.calls(*takers, "print"):
         given = [one for one in (*call.args, *(word.value for word in call.keywords)) if ast.unparse(one) == name]
         if given and isinstance(call.func, ast.Name):

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 _NO_END = b"\\ No newline at end of file\n"
-_NAME = re.compile(rb"\+\+\+ (?:b/)?([^\t\n]+)")
 _HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
@@ -61,8 +60,8 @@ def _hunks(diff: bytes) -> Iterator[tuple[str, int, list[bytes], list[bytes]]]:
             lines.append(line)
     name, rest = "", iter(lines)
     for line in rest:
-        if (named := _NAME.match(line)) is not None:
-            name = named[1].decode("utf-8", "replace")
+        if line.startswith(b"+++ "):
+            name = line[4:].rstrip(b"\t\n").removeprefix(b"b/").decode("utf-8", "replace")
         elif (header := _HUNK.match(line)) is not None:
             missing = {b"-": int(header[1] or 1), b"+": int(header[3] or 1)}
             sides: dict[bytes, list[bytes]] = {b"-": [], b"+": []}

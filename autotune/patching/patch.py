@@ -132,12 +132,13 @@ def undone(result: Result, path: Path, diff: bytes, *, reverse: bool) -> tuple[E
     files: list[EditedFile] = []
     restored: list[str] = []
     edited: list[str] = []
+    changed = names_in(diff)
     for name, hashed in source.files.items():
         content = read_file(name)
         former = reverted(diff, name, content)
         if former is not None and hash_of(former) == hashed:
             files.append(EditedFile(name, content, former))
-        elif name in names_in(diff):
+        elif name in changed:
             (restored if hash_of(content) == hashed else edited).append(name)
     others = edited if reverse else [*restored, *edited]
     if files and others:

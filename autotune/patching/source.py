@@ -105,7 +105,7 @@ class Source:
 
     @functools.cached_property
     def _imported(self) -> Mapping[str, set[str]]:
-        """What each name stands for that an import of another package binds anywhere in the file, and nothing else."""
+        """What each name stands for that an import of another package binds, and no class or function of the file."""
         names: dict[str, set[str]] = {}
         own: set[str] = set()
         for node in ast.walk(self.tree):

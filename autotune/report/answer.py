@@ -53,8 +53,8 @@ def _safety(result: Result, source: Path | None) -> list[Block]:
     if rounds := rounds_of(result):
         ratios = [played.after / played.before for played in rounds]
         blocks.append(Text(f"{ahead_text(rounds)}, on the same samples.", lead="proof"))
-        spread = f"{ratio_text(min(ratios))} to {ratio_text(max(ratios))}"
         if len(rounds) > 1:
+            spread = f"{ratio_text(min(ratios))} to {ratio_text(max(ratios))}"
             blocks.append(Text(f"{len(rounds)} rounds of fresh processes gave {spread}.", lead="repeatability"))
     elif result.speedup is None:
         blocks.append(Text("no gain is claimed.", lead="proof"))

@@ -71,14 +71,14 @@ def card(result: Result, kind: Literal["svg", "png"]) -> bytes:
         for line in reasons:
             y = write(y, line, color=MUTED)
         y += 6
-        most = max((max(bar.rate, bar.interval.high) for bar in bars), default=1.0)
+        most = max((max([bar.rate, *(bar.interval or ())]) for bar in bars), default=1.0)
         for bar in bars:
             scale = 330 / most
             axes.barh(y, bar.rate * scale, 13, left=COLUMNS[1], color=COLOURS[bar.label])
-            ends = [COLUMNS[1] + end * scale for end in bar.interval]
-            axes.plot(ends, [y, y], "-|", color=INK, ms=7, mew=1.4, visible=drawable(bar.interval.high))
-            end = COLUMNS[1] + max(bar.rate, bar.interval.high) * scale + 12
-            axes.text(end, y, format_rate(bar.rate), va="center_baseline", weight="bold")
+            ends = [COLUMNS[1] + end * scale for end in bar.interval or ()]
+            axes.plot(ends, [y] * len(ends), "-|", color=INK, ms=7, mew=1.4)
+            end = max([COLUMNS[1] + bar.rate * scale, *ends])
+            axes.text(end + 12, y, format_rate(bar.rate), va="center_baseline", weight="bold")
             y = write(y, bar.label if len(bars) > 1 else "as it is", color=MUTED)
         for figures_row in figures:
             y = write(y, *figures_row, color=MUTED)

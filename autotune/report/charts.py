@@ -38,16 +38,15 @@ MARK, THICK = 0.70, 0.28
 """Position of the mark in a row, and thickness of a bar."""
 HALF = 0.08
 """Half the thickness of one of two bars in a row."""
-NO_INTERVAL = Interval(0, 0)
 ALL, TOGETHER = "all changes", "together, beyond alone"
 
 
 class Bar(NamedTuple):
-    """A rate with its interval; zeros where it has none."""
+    """A rate with its interval."""
 
     label: str
     rate: float
-    interval: Interval
+    interval: Interval | None
     colour: str
 
 
@@ -71,8 +70,8 @@ def machines_picture(name: str, machines: Sequence[Row], keys: Sequence[str]) ->
     for machine, key in zip(machines, keys, strict=True):
         before, after = machine.before_samples_per_second, machine.after_samples_per_second
         bars = (
-            Bar("before", before or 0.0, machine.before_ci95 or NO_INTERVAL, BEFORE),
-            Bar("after", after or 0.0, machine.after_ci95 or NO_INTERVAL, AFTER),
+            Bar("before", before or 0.0, machine.before_ci95, BEFORE),
+            Bar("after", after or 0.0, machine.after_ci95, AFTER),
         )
         lines.append((machine.label, f"{or_dash(before, bare_rate)} → {or_dash(after, bare_rate)}", bars, key))
     return _bars_picture(name, lines)
@@ -80,7 +79,7 @@ def machines_picture(name: str, machines: Sequence[Row], keys: Sequence[str]) ->
 
 def amounts_picture(name: str, amounts: Sequence[tuple[str, float, str]]) -> str | None:
     """An amount of each machine, on an axis from zero: the machine, the amount and the filter key of the row."""
-    bars = [Bar(label, amount, NO_INTERVAL, PART) for label, amount, _ in amounts]
+    bars = [Bar(label, amount, None, PART) for label, amount, _ in amounts]
     return _bars_picture(
         name, [(bar.label, bare_rate(bar.rate), (bar,), key) for bar, (*_, key) in zip(bars, amounts, strict=True)]
     )
@@ -102,7 +101,7 @@ def _bars_picture(name: str, lines: Sequence[tuple[str, str, tuple[Bar, ...], st
                 if drawable(bar.rate):
                     axes.barh(row + place + MARK, bar.rate, thick, color=bar.colour)
                     _error_bar(axes, row + place, bar.rate, bar.interval)
-                    right = max(right, bar.rate, bar.interval.high if drawable(bar.interval.high) else 0)
+                    right = max(right, bar.rate, *filter(drawable, bar.interval or ()))
             for artist in set(axes.get_children()) - others if key else ():
                 artist.set_gid(f"key {key}")
         axes.set_xlim(0, right * 1.04)
@@ -175,7 +174,7 @@ def ceilings_picture(result: Result) -> str | None:
         return None
     reached = after.samples_per_second
     bars = [Bar("reached, end to end", reached, rate_interval(result.best), AFTER)]
-    bars += [Bar(f"{part} alone", parts[part], NO_INTERVAL, PART) for part in sorted(parts, key=parts.__getitem__)]
+    bars += [Bar(f"{part} alone", parts[part], None, PART) for part in sorted(parts, key=parts.__getitem__)]
 
     def paint(axes: Axes) -> None:
         axes.set_xscale("log")
@@ -185,16 +184,16 @@ def ceilings_picture(result: Result) -> str | None:
             axes.plot([reached, rate], [row + MARK] * 2, color=MUTED, lw=1)
             _error_bar(axes, row, rate, interval)
             axes.plot([rate], [row + MARK], "o" if not row else "D", color=colour, ms=9, mec=SURFACE, mew=1)
-        ends = [end for bar in bars for end in (bar.rate, *bar.interval)]
+        ends = [end for bar in bars for end in (bar.rate, *(bar.interval or ()))]
         _log_axis(axes, ends, 1.2)
         axes.axvline(reached, color=AFTER, lw=1, ls=":", zorder=0)
 
     return draw_rows("ceilings", len(bars), paint)
 
 
-def _error_bar(axes: Axes, row: float, value: float, interval: Interval) -> None:
+def _error_bar(axes: Axes, row: float, value: float, interval: Interval | None) -> None:
     """Draws the interval around a mark, if it is known."""
-    if drawable(interval.low) and drawable(interval.high) and interval.low <= value <= interval.high:
+    if interval is not None and all(map(drawable, interval)) and interval.low <= value <= interval.high:
         spread = [[value - interval.low], [interval.high - value]]
         axes.errorbar([value], [row + MARK], xerr=spread, fmt="none", ecolor=INK, elinewidth=1.4, capthick=1.4)
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from autotune.measuring import ObjectiveName, Speedup
 
-Verdict = Literal["holds", "undecided", "drifted", "no longer fits"]
+Standing = Literal["holds", "undecided", "drifted", "no longer fits"]
 
 
 class Check(BaseModel):
@@ -18,7 +18,7 @@ class Check(BaseModel):
         objective: What the speed-ups compare.
         verdict: Decides the exit status of `autotune check`.
         reason: The reason, in one sentence.
-        claimed: The speed-up in the file. None when it recommends the baseline.
+        claimed: The speed-up in the file. None when it recommends the baseline, or the baseline did not train.
         found: The speed-up now. None when a side failed or there is nothing to compare.
         differences: How the workload differs from the one that was tuned.
         trainings: Rates of recent trainings on this machine, in a sentence; None without any.
@@ -28,7 +28,7 @@ class Check(BaseModel):
 
     target: str
     objective: ObjectiveName
-    verdict: Verdict
+    verdict: Standing
     reason: str
     claimed: Speedup | None
     found: Speedup | None

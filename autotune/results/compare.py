@@ -28,7 +28,7 @@ from autotune.measuring import (
 from autotune.results.cross_file import Cross
 from autotune.results.gather import Gathered, Machine, machine_of
 from autotune.results.result import Result
-from autotune.results.summary import knob_text, rate_interval
+from autotune.results.summary import knob_text, rate_interval, settings_text
 from autotune.stored import Stored
 from autotune.units import format_rate, format_seconds, rounded
 from autotune.wording import ratio_text
@@ -254,9 +254,9 @@ def _row(path: str, result: Result, label: str, kin: Kin, *, judged: bool) -> Ro
         status=result.status,
         judged=judged,
         before_samples_per_second=getattr(before, "samples_per_second", None),
-        before_ci95=_known(rate_interval(result.baseline)),
+        before_ci95=rate_interval(result.baseline),
         after_samples_per_second=rate,
-        after_ci95=_known(rate_interval(result.best)),
+        after_ci95=rate_interval(result.best),
         objective=result.objective.name,
         speedup=result.speedup,
         speedup_reason=result.speedup_reason,
@@ -271,17 +271,12 @@ def _row(path: str, result: Result, label: str, kin: Kin, *, judged: bool) -> Ro
     )
 
 
-def _known(interval: Interval) -> Interval | None:
-    return interval if interval.high else None
-
-
 def _samples_per_joule(result: Result) -> float | None:
     """Of the best config. None where no energy was read, and for several GPUs, of which only the first is counted."""
     measured, several = result.best.measurement, result.best.config.ranks > 1
     if measured is None or (several and result.constraints.device != "cpu"):
         return None
-    score = SAMPLES_PER_JOULE.score(measured)
-    return score if score is not None and score < math.inf else None  # a broken file may hold no joules at all
+    return SAMPLES_PER_JOULE.score(measured)
 
 
 def _held_knobs(result: Result) -> dict[str, str]:
@@ -440,9 +435,9 @@ def standing(rows: Sequence[Row]) -> Iterator[str]:
     for row, other in others[:MOST_LISTED]:
         least, most = (other * end for end in _relative(row))
         sure = ", no certain difference" if low <= most and least <= high else ""
-        differing = [f"{knob}={knob_text(knob, to)}" for knob, to in row.knobs.items() if to != mine.knobs.get(knob)]
-        knobs = f"; it has {', '.join(differing)}" if differing else "; it has the same knobs"
-        yield f"yours runs at {ratio_text(rate / other)} of {row.label} ({row.path}){sure}{knobs}"
+        differing = {knob: to for knob, to in row.knobs.items() if to != mine.knobs.get(knob)}
+        knobs = settings_text(differing, ", ") or "the same knobs"
+        yield f"yours runs at {ratio_text(rate / other)} of {row.label} ({row.path}){sure}; it has {knobs}"
 
 
 def _best(word: str, rows: Sequence[Row], values: dict[str, float], words: Callable[[float], str]) -> str:

@@ -97,7 +97,7 @@ class Cross(Document):
         if self.same_config:
             sentence = f"has the same config as {self.config_of.machine}"
         elif self.over_own is not None:
-            gain = f"{gain_text(self.over_own)}{self.unit} with {whose}"
+            gain = f"{gain_or_loss(self.over_own)}{self.unit} with {whose}"
             sentence = f"{gain}: {ratio_with_interval(self.over_own)} of its own"
         else:
             sentence = f"was measured with {whose}, but not against its own: {self.over_own_reason}"
@@ -106,7 +106,7 @@ class Cross(Document):
         return sentence
 
 
-def gain_text(speedup: Speedup) -> str:
+def gain_or_loss(speedup: Speedup) -> str:
     """A ratio as a gain or a loss with its 95 % interval, ``loses 17 % (13 – 21 %)``, if the interval excludes 1."""
     low, high = speedup.ci95
     if low <= 1 <= high:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from autotune.measuring import Interval, objective_named
 from autotune.results.compare import Row, WorkloadGroup
-from autotune.results.summary import bare_rate, knob_text, ratios
+from autotune.results.summary import bare_rate, knob_text, ratios, settings_text
 from autotune.units import format_bytes
 from autotune.wording import ratio_text
 
@@ -78,8 +78,7 @@ def sheet(group: WorkloadGroup) -> Sheet:
         headings=("before", "after", "gain", "memory", *extra),
         lines=tuple(_line(row, extra.values()) for row in group.rows),
         sharers=f"shared by {machines}" if group.machines > 1 else "",
-        shared=", ".join(f"{knob}={knob_text(knob, value)}" for knob, value in group.shared_knobs.items())
-        or "no changed knob",
+        shared=settings_text(group.shared_knobs, ", ") or "no changed knob",
         particular=tuple((knob, group.values_text(knob)) for knob in group.particular_knobs),
         choices=group.choices,
     )
@@ -89,7 +88,7 @@ def rate_cell(rate: float | None, ci95: Interval | None) -> Cell:
     """A rate with its interval."""
     if rate is None:
         return Cell()
-    spread = f"{bare_rate(ci95.low)} – {bare_rate(ci95.high)}" if ci95 is not None and ci95.high else ""
+    spread = f"{bare_rate(ci95.low)} – {bare_rate(ci95.high)}" if ci95 is not None else ""
     return Cell(bare_rate(rate), spread)
 
 

@@ -153,9 +153,9 @@ def knob_text(knob: str, value: Any) -> str:
     return json.dumps(value)  # a file may hold any JSON
 
 
-def settings_text(values: Mapping[str, Any]) -> str:
+def settings_text(values: Mapping[str, Any], separator: str = " ") -> str:
     """Knobs and arguments of `build()` with their values: ``precision=bf16 num_workers=2``."""
-    return " ".join(f"{knob}={knob_text(knob, value)}" for knob, value in values.items())
+    return separator.join(f"{knob}={knob_text(knob, value)}" for knob, value in values.items())
 
 
 def ratios(interval: Interval) -> str:
@@ -226,8 +226,8 @@ def _rate(side: Side) -> str:
 
 
 def _interval(side: Side) -> str:
-    low, high = rate_interval(side)
-    return f"{bare_rate(low)} – {bare_rate(high)}" if high else "none"
+    interval = rate_interval(side)
+    return f"{bare_rate(interval.low)} – {bare_rate(interval.high)}" if interval is not None else "none"
 
 
 def _epoch(side: Side, samples: int) -> str:
@@ -236,14 +236,16 @@ def _epoch(side: Side, samples: int) -> str:
 
 
 def _epoch_interval(side: Side, samples: int) -> str:
-    low, high = rate_interval(side)
-    return f"{format_seconds(samples / high)} – {format_seconds(samples / low)}" if low else "none"
+    interval = rate_interval(side)
+    if interval is None or not interval.low:
+        return "none"
+    return f"{format_seconds(samples / interval.high)} – {format_seconds(samples / interval.low)}"
 
 
-def rate_interval(side: Side) -> Interval:
-    """The interval of a side's rate in samples per second; zeros where a single block shows no spread."""
+def rate_interval(side: Side) -> Interval | None:
+    """The interval of a side's rate in samples per second; None where a single block shows no spread."""
     if side.measurement is None or len(side.measurement.blocks) == 1:
-        return Interval(0.0, 0.0)
+        return None
     return side.measurement.ci95_samples_per_second
 
 
@@ -331,9 +333,10 @@ def verdict(result: Result) -> Verdict:
     if speedup.confirmed:
         reason = "; ".join(filter(None, (gain, _beside_others(result))))
         return Verdict(confirmed=True, words=gained, reason=reason)
-    doubt = f"the interval {'includes' if speedup.ci95.low <= 1 else 'comes close to'} 1, so there may be no gain"
     if speedup.ci95.high < 1:
         doubt = "it is slower" if objective.is_rate else "it is worse"
+    else:
+        doubt = f"the interval {'includes' if speedup.ci95.low <= 1 else 'comes close to'} 1, so there may be no gain"
     reason = f"{gain}; {result.speedup_reason or doubt}"
     return Verdict(confirmed=False, words=f"no {gained}", reason=reason)
 

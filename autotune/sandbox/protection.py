@@ -142,9 +142,10 @@ def _explored(scratch: Path, through: Sequence[str]) -> tuple[Plan | None, str]:
 
 
 def _mps_folder() -> list[str]:
-    """The folder of NVIDIA's MPS, if there is one. Any user may put a link at the default place."""
+    """The folder of NVIDIA's MPS, if there is one. Any user may put a link at the default place, but not above it."""
     named = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
-    place = os.path.realpath(named) if named else _MPS
+    above, name = os.path.split(_MPS)
+    place = os.path.realpath(named) if named else os.path.join(os.path.realpath(above), name)
     with contextlib.suppress(OSError):
         seen = os.lstat(place)
         if stat.S_ISDIR(seen.st_mode) and (named or seen.st_uid in {0, os.geteuid()}):

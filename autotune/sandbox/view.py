@@ -272,8 +272,10 @@ class _Explorer:
             elif os.path.isfile(path):
                 _make_like(path, inside)
                 self._plan.read_only[path] = f"a file of more than {COPIED_BYTES >> 20} MiB beside another mount"
-        except OSError as error:  # it has been removed, or is a mount that answers to another user only
-            self._plan.read_only[path] = f"it cannot be read ({error.strerror})"
+        except FileNotFoundError:
+            pass  # it has been removed
+        except OSError as error:  # a mount that answers to another user only
+            self._plan.read_only[path] = f"it cannot be copied ({error.strerror})"
 
 
 def _overlay(target: str, above: str, lower: str, start: str = "") -> None:

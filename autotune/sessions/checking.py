@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotune.hardware import DeviceKind, Hardware, probe_host
 from autotune.measuring import Progress
-from autotune.results.check import Check, Verdict
+from autotune.results.check import Check, Standing
 from autotune.results.cross_file import Cross
 from autotune.results.result import Result
 from autotune.results.trainings import read_trainings
@@ -103,26 +103,27 @@ def judge_check(result: Result, target: str, cross: Cross) -> Check:
     """The verdict on a result, from a comparison of its config with its baseline."""
     claimed, measured = result.speedup, cross.over_baseline
     trains, had_baseline = cross.theirs.measurement is not None, result.baseline.measurement is not None
-    verdict: Verdict = "holds"
+    claims = claimed is not None and claimed.confirmed
+    lack = cross.over_baseline_reason or "the baseline gave no figure"
+    verdict: Standing = "holds"
     if cross.failure is not None:
         verdict, reason = "no longer fits", f"with the tuned config {cross.failure}"
     elif not result.changed_knobs:
         verdict = "holds" if trains else "no longer fits"
         reason = f"the file recommends the baseline, and it {'trains' if trains else 'gave no figure'}"
     elif measured is None and trains and claimed is None and not had_baseline:
-        reason = "the tuned config trains and the baseline does not, as in the file"
+        reason = f"the tuned config trains, as in the file, and {lack}"
     elif measured is None:
-        verdict, reason = "no longer fits", cross.over_baseline_reason or "the baseline gave no figure"
+        verdict, reason = "no longer fits", lack
     elif claimed and measured.ratio < (1 - DRIFT) * claimed.ratio and measured.ci95.high < claimed.ci95.low:
         verdict, reason = "drifted", "the tuned config gains less than the file says"
     elif measured.ci95.high < 1:
         worse = "slower" if result.objective.is_rate else "worse"
         verdict, reason = "drifted", f"the tuned config is {worse} than the baseline here"
-    elif claimed is None:
+    elif not claims:
         reason = "the file claims no gain, and the tuned config is no worse than the baseline here"
     elif measured.ci95.low <= 1:
-        verdict = "undecided"
-        reason = "the budget was too short to tell whether there is a gain; give a longer --budget"
+        verdict, reason = "undecided", "the interval includes 1, so there may be no gain"
     else:
         reason = "the tuned config gains what the file says, within the error of a few rounds"
     return Check(

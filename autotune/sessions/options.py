@@ -283,7 +283,7 @@ class Options(BaseModel):
         default=None, description="Name of this machine in comparisons; its hardware when left out."
     )
     device: DeviceKind | None = Field(default=None, description="Default: the first accelerator.")
-    out: Path | None = Field(default=None, description="The result file; in results/<machine> when left out.")
+    out: Path | None = Field(default=None, description="The result's .json file; in results/<machine> when left out.")
     effective_batch: Annotated[int, Field(ge=1, le=MOST_SAMPLES), NOT_A_SWITCH] | Literal["free"] | None = Field(
         default=None,
         description="Batch size × accumulation; free: any, which changes what a step learns. Default: the baseline's.",

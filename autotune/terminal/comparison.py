@@ -10,9 +10,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from autotune.results.compare import Comparison, WorkloadGroup
-from autotune.results.cross_file import Cross, gain_text
+from autotune.results.cross_file import Cross, gain_or_loss
 from autotune.results.sheet import Cell, Sheet, rate_cell, sheet
-from autotune.results.summary import knob_text, rate_interval, ratio_with_interval
+from autotune.results.summary import rate_interval, ratio_with_interval, settings_text
 from autotune.terminal.console import plain_table
 from autotune.units import format_bytes
 from autotune.wording import as_text, labelled, or_dash
@@ -113,7 +113,7 @@ def _sides_table(cross: Cross) -> Table:
         if measured is not None:
             rate = rate_cell(measured.samples_per_second, rate_interval(side))
             memory = measured.host_memory_bytes if cross.device == "cpu" else measured.device_memory_bytes
-        knobs = ", ".join(f"{knob}={knob_text(knob, values[knob])}" for knob in values if knob in differing)
+        knobs = settings_text({knob: value for knob, value in values.items() if knob in differing}, ", ")
         table.add_row(as_text(name), _cell(rate), or_dash(memory, format_bytes), as_text(knobs))
     return table
 
@@ -124,7 +124,7 @@ def _verdict(cross: Cross) -> Iterator[Text]:
         return
     if cross.over_own is not None:
         ratio = f"here it reaches {ratio_with_interval(cross.over_own)} of this machine's own config{cross.unit}"
-        yield Text.assemble(as_text(ratio, "bold"), as_text(f": it {gain_text(cross.over_own)}"))
+        yield Text.assemble(as_text(ratio, "bold"), as_text(f": it {gain_or_loss(cross.over_own)}"))
     elif cross.same_config:
         yield as_text("this machine's own config is the same", "bold")
     else:

@@ -114,23 +114,26 @@ def test_an_answer_that_trains_where_the_baseline_does_not_holds() -> None:
     """The file says the same."""
     result = result_of(speedup=None, baseline=Side(config=BEFORE, measurement=None))
     burst = Burst(point=Point(config=BEFORE), outcome=Outcome.OOM, reason="too large", seconds=1.0)
-    check = judged(result, [{Point(config=AFTER): make_measurement(1000)}], [burst])
-    assert (check.verdict, check.reason) == (
-        "holds", "the tuned config trains and the baseline does not, as in the file",
-    )  # fmt: skip
+    for rounds in ([{Point(config=AFTER): make_measurement(1000)}], rounds_of(1.0, 1)):  # it may fail in the second one
+        check = judged(result, rounds, [burst])
+        assert (check.verdict, check.reason) == (
+            "holds", "the tuned config trains, as in the file, and the baseline ended as oom: too large",
+        )  # fmt: skip
 
 
 def test_a_gain_that_the_rounds_do_not_show_is_undecided() -> None:
     """An interval around 1 and the claim is no evidence, and no failure."""
     check = judged(result_of(), [*rounds_of(0.7, 1), *rounds_of(1.9, 1)], [])
     assert (check.verdict, STATUS[check.verdict]) == ("undecided", 0)
-    assert "give a longer --budget" in check.reason
+    assert check.reason == "the interval includes 1, so there may be no gain"
 
 
 def test_a_file_without_a_claim_promises_no_gain() -> None:
-    """Though the tuned config is faster here."""
-    check = judged(result_of(speedup=None), rounds_of(1.5), [])
-    assert (check.verdict, "the file claims no gain" in check.reason) == ("holds", True)
+    """Though the tuned config is faster here, or no more than in the file."""
+    unconfirmed = Speedup(ratio=1.1, ci95=Interval(0.9, 1.3), pairs=3)
+    for speedup, found in ((None, 1.5), (unconfirmed, 1.5), (unconfirmed, 1.0)):
+        check = judged(result_of(speedup=speedup), rounds_of(found), [])
+        assert (check.verdict, "the file claims no gain" in check.reason) == ("holds", True)
 
 
 def test_a_result_that_recommends_its_baseline_holds_if_that_trains() -> None:

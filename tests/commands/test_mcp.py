@@ -234,8 +234,10 @@ def test_show_tells_figures_with_intervals_and_how_to_train(answers: dict[str, A
 
 
 def test_compare_puts_results_side_by_side(answers: dict[str, Any]) -> None:
-    """With the intervals of their rates."""
-    (group,) = answers["compare"].structured_content["groups"]
+    """With the intervals of their rates, as in the file of `compare`."""
+    comparison = answers["compare"].structured_content
+    (group,) = comparison["groups"]
+    assert comparison["schema"] == "autotune.comparison/1"
     assert group["rows"][0]["after_ci95"]
     assert "digits" in text_of(answers["compare"])
 

@@ -132,15 +132,17 @@ def test_a_process_that_cannot_be_looked_at_is_named(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("user", "own", "group", "words"),
     [
-        (1000, 100, None, ["100 processes"]), (0, 100, None, []), (0, 100, 64, ["64 processes"]),
-        (1000, -1, None, []), (1000, 100_000, 100, ["100 processes"]),
+        ("1000 1000 1", 100, None, ["100 processes"]), ("0 0 4294967295", 100, None, []),
+        ("0 0 4294967295", 100, 64, ["64 processes"]), ("0 1000 1", 100, None, ["100 processes"]),
+        ("1000 1000 1", -1, None, []), ("1000 1000 1", 100_000, 100, ["100 processes"]),
     ],
 )  # fmt: skip
 def test_few_processes_are_named(
-    monkeypatch: pytest.MonkeyPatch, user: int, own: int, group: int | None, words: list[str]
+    monkeypatch: pytest.MonkeyPatch, user: str, own: int, group: int | None, words: list[str]
 ) -> None:
-    """By the shell's limit, which does not count for root, or the control group's."""
-    monkeypatch.setattr(os, "geteuid", lambda: user)
+    """By the shell's limit, which does not count for root, if it is root outside too, or the control group's."""
+    monkeypatch.setattr(os, "geteuid", lambda: int(user.partition(" ")[0]))
+    monkeypatch.setattr(limits, "read_text", lambda _: user)
     monkeypatch.setattr(limits.resource, "getrlimit", lambda _: (own, own))
     monkeypatch.setattr(limits, "process_limit", lambda: group)
     assert [
@@ -151,9 +153,13 @@ def test_few_processes_are_named(
 def test_a_second_program_that_does_not_start_is_none_that_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends, or hangs before it has the GPU."""
     monkeypatch.setattr(limits, "DEADLINE_SECONDS", 2.0)
-    for program in ("raise SystemExit", "import time; time.sleep(60)"):
-        monkeypatch.setattr(limits, "FOREIGN", program)
-        with pytest.raises(subprocess.SubprocessError, match="could not use the GPU"):
+    for name, program, why in (
+        ("FOREIGN", "raise SystemExit", "use the GPU"),
+        ("FOREIGN", "import time; time.sleep(60)", "use the GPU"),
+        ("ORPHANED", "raise SystemExit", "be started"),
+    ):
+        monkeypatch.setattr(limits, name, program)
+        with pytest.raises(subprocess.SubprocessError, match=f"a second program could not {why}"):
             limits._foreign(Clinic(gpu_machine(), "cuda"))
 
 
@@ -394,14 +400,22 @@ def test_a_device_on_which_the_host_waits_for_the_step_is_not_called_hungry(monk
         assert failures(check, gpu_machine(), "cuda") != []
 
 
-def test_memory_that_cannot_be_filled_is_said_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("gib", "status", "found"),
+    [
+        (2, "ok", "1.000 (0.990–1.010) at 90%; not checked at 30%, 48%: only 2.00 GiB are free"),
+        (1, "not here", "not checked at 30%, 48%, 90%: only 1.00 GiB are free"),
+    ],
+)
+def test_memory_that_cannot_be_filled_is_said_and_left_out(
+    gib: int, status: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a GPU that others use: a step of nothing would fill no share."""
     machine = gpu_machine()
-    gpu = machine.gpus[0].model_copy(update={"memory_free_bytes": 2 * 2**30})
+    gpu = machine.gpus[0].model_copy(update={"memory_free_bytes": gib * 2**30})
     with_runner(monkeypatch, FakeRunner(GOOD, pairs=[pair(1.0)]))
     (finding,) = memory.itself(Clinic(machine.model_copy(update={"gpus": (gpu,)}), "cuda"))
-    assert finding.found.startswith("not checked at 30%: only 2.00 GiB are free; not checked at 48%")
-    assert "at 90%" in finding.found
+    assert (finding.status, finding.found) == (status, found)
 
 
 def test_rates_that_are_off_three_times_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

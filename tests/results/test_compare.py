@@ -87,6 +87,8 @@ def test_memory_is_the_devices_own_where_it_has_one() -> None:
         (TelemetrySummary(seconds=4.0, energy_joules=800.0, power_watts=150.0), 5.0),
         (TelemetrySummary(seconds=4.0, power_watts=100.0), None),
         (TelemetrySummary(seconds=4.0, energy_joules=0.0), None),
+        (TelemetrySummary(seconds=4.0, energy_joules=5e-324), None),
+        (TelemetrySummary(seconds=4.0, energy_joules=1e-320), None),
         (TelemetrySummary(seconds=4.0), None),
         (None, None),
     ],

@@ -12,7 +12,7 @@ from autotune.errors import ResultFileError
 from autotune.measuring.records import Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
-from autotune.results.cross_file import Cross, default_cross_path, gain_text
+from autotune.results.cross_file import Cross, default_cross_path, gain_or_loss
 from autotune.results.files import read_document, write_document
 from autotune.results.summary import ratio_with_interval
 from tests.crosses import make_cross, on_gpu
@@ -113,7 +113,7 @@ def test_configs_of_two_hosts_with_one_gpu_have_files_of_their_own() -> None:
 )
 def test_a_ratio_is_a_loss_a_gain_or_neither(ratio: float, low: float, high: float, words: str) -> None:
     """Whose interval includes 1 is no claim."""
-    assert gain_text(Speedup(ratio=ratio, ci95=Interval(low, high), pairs=4)) == words
+    assert gain_or_loss(Speedup(ratio=ratio, ci95=Interval(low, high), pairs=4)) == words
 
 
 def test_a_ratio_has_its_interval() -> None:

@@ -252,8 +252,10 @@ def test_a_file_that_cannot_be_looked_at_ends_no_plan(tmp_path: Path) -> None:
     """It has vanished since its folder was listed, or is a mount of another user, such as `/run/user/1000/doc`."""
     plan = Plan(str(tmp_path), [])
     (tmp_path / "skeleton").mkdir()
-    _Explorer(plan)._place_file("/gone")
-    assert plan.read_only == {"/gone": "it cannot be read (No such file or directory)"}
+    too_long = f"/{'x' * 300}"
+    for path in ("/gone", too_long):
+        _Explorer(plan)._place_file(path)
+    assert plan.read_only == {too_long: "it cannot be copied (File name too long)"}
 
 
 @pytest.mark.alone  # what is mounted meanwhile is a part of other tests' views
@@ -327,7 +329,7 @@ def test_a_full_disk_is_said_before_the_first_burst(tmp_path: Path, monkeypatch:
         begun(tmp_path / "run")
 
 
-@pytest.mark.parametrize("kind", ["own", "link", "foreign", "named"])
+@pytest.mark.parametrize("kind", ["own", "below a link", "link", "foreign", "named"])
 def test_another_user_opens_no_folder_of_yours_to_bursts(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,10 +344,11 @@ def test_another_user_opens_no_folder_of_yours_to_bursts(
         if os.geteuid() != 0:
             pytest.skip("only root can give a folder away")
         os.chown(place, 12345, -1)
-    monkeypatch.setattr(module, "_MPS", str(place))
+    (tmp_path / "tmp").symlink_to(tmp_path)
+    monkeypatch.setattr(module, "_MPS", str(tmp_path / "tmp" / place.name if kind == "below a link" else place))
     if kind == "named":
         monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(place))
-    expected = {"own": [str(place)], "named": [str(home)]}.get(kind, [])
+    expected = {"own": [str(place)], "below a link": [str(place)], "named": [str(home)]}.get(kind, [])
     assert Protection(tmp_path, lambda _: None)._through == expected
 
 

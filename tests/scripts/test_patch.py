@@ -138,6 +138,8 @@ def test_an_option_on_the_command_line_is_changed_by_the_one_line(typed: str, op
         ("print(args)", True),
         ("rate = 0.1 * vars(args)['workers']", False),
         ("rate = args.__dict__['workers']", False),
+        ("rate = dict(args._get_kwargs())", False),
+        ("args.__setattr__('workers', 0)", False),
         ("rate = getattr(args, 'workers')", False),
         ("model = Model(**vars(args))", False),
         ("train(model, args)", False),
@@ -165,13 +167,17 @@ def test_an_option_that_decides_more_than_the_setting_is_left_alone(elsewhere: s
         ("def parse_args():\n    return parser.parse_args()\nargs = parse_args()", True),
         ("args, rest = parser.parse_known_args()", False),
         ("args = yaml.safe_load('')", False),
+        ("args = parser.parse_args()\nother, rest = parser.parse_known_args()", False),
+        ("self.args = parser.parse_args()\nmodel = Net(**vars(self.args))", False),
+        ("self.args = parser.parse_args()\nhelper(self.args)", False),
         ("args = parser.parse_args()\nother = parser.parse_args()", False),
         ("parser = argparse.ArgumentParser(fromfile_prefix_chars='@')\nargs = parser.parse_args()", False),
     ],
 )
 def test_an_option_is_surely_read_from_the_command_line(parsing: str, is_in_place: bool) -> None:
     """A file of settings, or of words, may decide otherwise."""
-    source = SCRIPT.replace("ARGUMENTS", "num_workers=args.workers").replace("args = parser.parse_args()", parsing)
+    read = "self.args.workers" if "self.args" in parsing else "args.workers"
+    source = SCRIPT.replace("ARGUMENTS", f"num_workers={read}").replace("args = parser.parse_args()", parsing)
     patch = patch_of(written(source.encode(), {"num_workers": 2}), RESULT)
     assert (patch.why_whole is None) == is_in_place
 
@@ -312,6 +318,14 @@ def test_an_added_line_that_looks_like_a_header_names_no_file() -> None:
     diff = unified("a.py", b"x\n", b"x\n++ b/z\n")
     assert names_in(diff) == ["a.py"]
     assert reverted(diff, "a.py", b"x\n++ b/z\n") == b"x\n"
+
+
+@pytest.mark.parametrize("name", ["a b.py", "a\tb.py", "b/b/a.py", "/a.py"])
+def test_a_file_of_any_name_is_reverted(name: str) -> None:
+    """Also where the name holds what ends it in other diffs."""
+    diff = unified(name, b"x\n", b"y\n")
+    assert names_in(diff) == [name]
+    assert reverted(diff, name, b"y\n") == b"x\n"
 
 
 def test_hunks_that_shift_lines_are_reverted() -> None:
