@@ -72,7 +72,7 @@ class LiveFacts(Stored):
         """The same facts in the form that the knobs' rules read."""
         own, baseline = self.loader or {}, self.baseline
         return WorkloadFacts(
-            target="", name="", fingerprint="", parameters=0, has_images=self.convolves,
+            target="", name="", fingerprint="", parameters=0, convolves=(2,) if self.convolves else (),
             fork_safe=False, baseline=baseline, optimizer_impls=self.forms,
             model=ModelFacts(name="", tensors=0, weights=0, shapes="", optimizer=None),
             samples=own.get("samples"), batch_bytes=self.batch_bytes,

@@ -65,7 +65,8 @@ def test_what_each_knob_does_to_a_training_that_runs() -> None:
             id="fused already",
         ),
         pytest.param(
-            gpu_machine(), {"device": "cuda", "cpus": 6, "fixed_shapes": True},
+            gpu_machine(),
+            {"device": "cuda", "cpus": 6, "fixed_shapes": True, "convolves": True, "left": {"memory_format": "kept"}},
             ["num_workers=4 prefetch_factor=2", "pin_memory=True", "num_workers=4 prefetch_factor=4",
              "optimizer_impl=fused", "cudnn_benchmark=True"],
             id="gpu that waits",

@@ -112,7 +112,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     coupling = _coupling(workload, tuned, batch_samples[:PARTED], target) if quick else 0.0
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
     return WorkloadFacts(
-        **training_facts([workload.model], [optimizer], paddings, tensors, may_fuse=may_fuse),
+        **training_facts([workload.model], [optimizer], paddings, may_fuse=may_fuse),
         target=target,
         name=workload.name or target,
         fingerprint=fingerprint(workload, optimizer, samples[0]),
