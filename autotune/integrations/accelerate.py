@@ -36,15 +36,10 @@ def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     }
     if common.compiles_itself(tuned):
         words["dynamo_plugin"] = TorchDynamoPlugin(backend="inductor", mode=config.compile_mode)
-    settings, missing_exchange = common.ddp_settings(tuned)
-    missing |= missing_exchange
+    settings, missing_exchange = common.ddp_words(tuned, DistributedDataParallelKwargs.__dataclass_fields__)
     if settings:
-        known = {name: settings[name] for name in settings.keys() & DistributedDataParallelKwargs.__dataclass_fields__}
-        given = {name: value for name, value in known.items() if value is not None}  # its own defaults are torch's
-        words["kwargs_handlers"] = [DistributedDataParallelKwargs(**given)]
-        unknown = (name for name, value in settings.items() if value and name not in known)
-        missing |= dict.fromkeys(unknown, "its DistributedDataParallelKwargs has no word for it")
-    common.tell("Accelerate", tuned, missing)
+        words["kwargs_handlers"] = [DistributedDataParallelKwargs(**settings)]
+    common.tell("Accelerate", tuned, missing | missing_exchange)
     return {**words, **yours}
 
 

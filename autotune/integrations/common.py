@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -70,6 +70,15 @@ def ddp_settings(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
         missing["static_graph"] = "it accumulates from the first micro-batch on, on which DDP's static graph fails"
         config = config.replace(static_graph=False)
     return ddp_arguments(config), missing
+
+
+def ddp_words(tuned: Tuned, known: Container[str], prefix: str = "") -> tuple[dict[str, Any], Missing]:
+    """`ddp_settings` in a framework's words; what it has no word for is missing. Without a value, torch's own holds."""
+    settings, missing = ddp_settings(tuned)
+    words = {f"{prefix}{name}": value for name, value in settings.items()}
+    lacks = [name for name, value in settings.items() if value and f"{prefix}{name}" not in known]
+    given = {word: value for word, value in words.items() if word in known and value is not None}
+    return given, missing | dict.fromkeys(lacks, "it has no word for it")
 
 
 def compiles_itself(tuned: Tuned) -> bool:
@@ -189,12 +198,11 @@ def _made_again(tuned: Tuned, parts: LoaderParts, settings: dict[str, Any]) -> D
         "collate_fn": loader.collate_fn,
         "worker_init_fn": loader.worker_init_fn,
         "generator": loader.generator,
+        "timeout": loader.timeout,
+        "multiprocessing_context": tuned.config.multiprocessing_context or loader.multiprocessing_context,
     }
     if parts.batch_size is not None:
         settings["drop_last"] = parts.drop_last
-    if settings.get("num_workers", tuned.config.num_workers):
-        own = {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
-        settings |= {name: value for name, value in own.items() if tuned.dataloader_kwargs().get(name) is None}
     made = tuned.loader(loader.dataset, **settings)
     made.own = Own.of(loader)
     return made
