@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.integrations import common
 from autotune.knobs import framework_arguments
+from autotune.torch_settings.naming import length_of
 from autotune.training.ranks import this_rank
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ def prepare(
         values["compile_mode"] = (tuned.config.compile_mode, plugin.mode)
     missing = common.apply(tuned, model, [optimizer], device=accelerator.device, compiles=compiles)
     common.lay_out_inputs(tuned, model)
-    loader, kept = common.tuned_loader(tuned, loader, accelerator.gradient_accumulation_steps)
-    common.tell("Accelerate", tuned, missing | common.differences(values) | kept)
-    return accelerator.prepare(model, optimizer, loader, *others)
+    accumulation = accelerator.gradient_accumulation_steps
+    loader, kept = common.tuned_loader(tuned, loader, accumulation, common.splitting(accelerator))
+    prepared = accelerator.prepare(model, optimizer, loader, *others)
+    ends = accelerator.gradient_state.sync_with_dataloader  # otherwise the next epoch completes the step
+    uneven = common.uneven(length_of(prepared[2]), accumulation) if ends else {}
+    common.tell("Accelerate", tuned, uneven | missing | common.differences(values) | kept)
+    return prepared

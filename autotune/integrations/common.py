@@ -96,6 +96,21 @@ def differences(values: Mapping[str, tuple[Any, Any]]) -> Missing:
     return {knob: f"it is {actual}" for knob, (expected, actual) in values.items() if actual != expected}
 
 
+def uneven(batches: float | None, accumulation: int) -> Missing:
+    """What is told where the batches of an epoch do not divide by an accumulation that divides each of them."""
+    left = (batches or 0) % accumulation
+    if not left > 0:  # NaN, for batches without end
+        return {}
+    count = "1 batch is" if left == 1 else f"{left:.0f} batches are"
+    why = f"{count} left for the last step of an epoch, and it divides by {accumulation} all the same"
+    return {"accumulation_steps": why}
+
+
+def splitting(accelerator: Any) -> int:
+    """The ranks that split a batch of the loader; 1 where each rank draws its own."""
+    return int(accelerator.num_processes) if accelerator.split_batches else 1
+
+
 def apply(
     tuned: Tuned,
     model: nn.Module,
@@ -150,7 +165,7 @@ def _lay_out_arguments(_model: nn.Module, args: tuple[Any, ...], kwargs: dict[st
 
 
 def tuned_loader(
-    tuned: Tuned, loader: DataLoader[Any], accumulation: int | None = None
+    tuned: Tuned, loader: DataLoader[Any], accumulation: int | None = None, ranks: int = 1
 ) -> tuple[DataLoader[Any], Missing]:
     """A loader of the same samples, drawn and collated as before, with the tuned settings; and the missing knobs.
 
@@ -161,6 +176,7 @@ def tuned_loader(
         loader: The user's loader.
         accumulation: Micro-steps of an optimizer step. If they are not the tuned ones, the loader keeps its batch size,
             so that a step keeps its samples. None where the framework does not decide it.
+        ranks: How many ranks split a batch of the loader.
     """
     parts = read_loader(loader)
     missing: Missing = {}
@@ -170,7 +186,9 @@ def tuned_loader(
         missing["batch_size"] = "the loader's own batches are kept"
     elif accumulation not in {None, tuned.accumulation_steps}:
         settings["batch_size"] = parts.batch_size
-        missing = differences({"batch_size": (tuned.batch_size, parts.batch_size)})
+        missing = differences({"batch_size": (tuned.batch_size, parts.batch_size // ranks)})
+    else:
+        settings["batch_size"] = tuned.batch_size * ranks
     return _made_again(tuned, parts, settings), missing
 
 

@@ -43,7 +43,9 @@ def tune_trainer(tuned: Tuned, trainer: Any) -> Any:
     original = trainer.get_train_dataloader
 
     def made_again(loader: Any) -> Any:
-        loader, missing = common.tuned_loader(tuned, loader, trainer.args.gradient_accumulation_steps)
+        loader, missing = common.tuned_loader(
+            tuned, loader, trainer.args.gradient_accumulation_steps, common.splitting(trainer.accelerator)
+        )
         common.tell("transformers", tuned, missing)
         return loader
 
