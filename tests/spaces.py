@@ -40,7 +40,7 @@ def make_facts(**changes: Any) -> WorkloadFacts:
         "target": "train:build", "name": "digits", "fingerprint": "a1b2c3", "samples": 50_000,
         "model": ModelFacts(name="Net", weights=1_000_000, tensors=2, shapes="d4e5f6", optimizer="SGD"),
         "baseline": TrainConfig(**{"batch_size": 32, **knobs}), "parameters": 1_000_000,
-        "batch_bytes": 4 * MIB, "sample_seconds": 0.001, "has_images": True, "has_attention": True,
+        "batch_bytes": 4 * MIB, "sample_seconds": 0.001, "convolves": (2,), "has_attention": True,
         "fixed_shapes": True, "optimizer_impls": ("default", "foreach", "fused"), "fork_safe": True,
     }  # fmt: skip
     return WorkloadFacts(**{**fields, **changes})

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.integrations import common
 from autotune.knobs import framework_arguments
+from autotune.torch_settings.naming import length_of
 from autotune.training.ranks import this_rank
 
 if TYPE_CHECKING:
@@ -36,15 +37,10 @@ def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     }
     if common.compiles_itself(tuned):
         words["dynamo_plugin"] = TorchDynamoPlugin(backend="inductor", mode=config.compile_mode)
-    settings, missing_exchange = common.ddp_settings(tuned)
-    missing |= missing_exchange
+    settings, missing_exchange = common.ddp_words(tuned, DistributedDataParallelKwargs.__dataclass_fields__)
     if settings:
-        known = {name: settings[name] for name in settings.keys() & DistributedDataParallelKwargs.__dataclass_fields__}
-        given = {name: value for name, value in known.items() if value is not None}  # its own defaults are torch's
-        words["kwargs_handlers"] = [DistributedDataParallelKwargs(**given)]
-        unknown = (name for name, value in settings.items() if value and name not in known)
-        missing |= dict.fromkeys(unknown, "its DistributedDataParallelKwargs has no word for it")
-    common.tell("Accelerate", tuned, missing)
+        words["kwargs_handlers"] = [DistributedDataParallelKwargs(**settings)]
+    common.tell("Accelerate", tuned, missing | missing_exchange)
     return {**words, **yours}
 
 
@@ -76,6 +72,10 @@ def prepare(
         values["compile_mode"] = (tuned.config.compile_mode, plugin.mode)
     missing = common.apply(tuned, model, [optimizer], device=accelerator.device, compiles=compiles)
     common.lay_out_inputs(tuned, model)
-    loader, kept = common.tuned_loader(tuned, loader, accelerator.gradient_accumulation_steps)
-    common.tell("Accelerate", tuned, missing | common.differences(values) | kept)
-    return accelerator.prepare(model, optimizer, loader, *others)
+    accumulation = accelerator.gradient_accumulation_steps
+    loader, kept = common.tuned_loader(tuned, loader, accumulation, common.splitting(accelerator))
+    prepared = accelerator.prepare(model, optimizer, loader, *others)
+    ends = accelerator.gradient_state.sync_with_dataloader  # otherwise the next epoch completes the step
+    uneven = common.uneven(length_of(prepared[2]), accumulation) if ends else {}
+    common.tell("Accelerate", tuned, uneven | missing | common.differences(values) | kept)
+    return prepared

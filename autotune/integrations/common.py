@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -72,6 +72,15 @@ def ddp_settings(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
     return ddp_arguments(config), missing
 
 
+def ddp_words(tuned: Tuned, known: Container[str], prefix: str = "") -> tuple[dict[str, Any], Missing]:
+    """`ddp_settings` in a framework's words; what it has no word for is missing. Without a value, torch's own holds."""
+    settings, missing = ddp_settings(tuned)
+    words = {f"{prefix}{name}": value for name, value in settings.items()}
+    lacks = [name for name, value in settings.items() if value and f"{prefix}{name}" not in known]
+    given = {word: value for word, value in words.items() if word in known and value is not None}
+    return given, missing | dict.fromkeys(lacks, "it has no word for it")
+
+
 def compiles_itself(tuned: Tuned) -> bool:
     """Whether Accelerate, by itself or under transformers, may compile.
 
@@ -85,6 +94,21 @@ def compiles_itself(tuned: Tuned) -> bool:
 def differences(values: Mapping[str, tuple[Any, Any]]) -> Missing:
     """The knobs whose values differ in ``{knob: (tuned value, value in effect)}``, and the value in effect."""
     return {knob: f"it is {actual}" for knob, (expected, actual) in values.items() if actual != expected}
+
+
+def uneven(batches: float | None, accumulation: int) -> Missing:
+    """What is told where the batches of an epoch do not divide by an accumulation that divides each of them."""
+    left = (batches or 0) % accumulation
+    if not left > 0:  # NaN, for batches without end
+        return {}
+    count = "1 batch is" if left == 1 else f"{left:.0f} batches are"
+    why = f"{count} left for the last step of an epoch, and it divides by {accumulation} all the same"
+    return {"accumulation_steps": why}
+
+
+def splitting(accelerator: Any) -> int:
+    """The ranks that split a batch of the loader; 1 where each rank draws its own."""
+    return int(accelerator.num_processes) if accelerator.split_batches else 1
 
 
 def apply(
@@ -141,7 +165,7 @@ def _lay_out_arguments(_model: nn.Module, args: tuple[Any, ...], kwargs: dict[st
 
 
 def tuned_loader(
-    tuned: Tuned, loader: DataLoader[Any], accumulation: int | None = None
+    tuned: Tuned, loader: DataLoader[Any], accumulation: int | None = None, ranks: int = 1
 ) -> tuple[DataLoader[Any], Missing]:
     """A loader of the same samples, drawn and collated as before, with the tuned settings; and the missing knobs.
 
@@ -152,6 +176,7 @@ def tuned_loader(
         loader: The user's loader.
         accumulation: Micro-steps of an optimizer step. If they are not the tuned ones, the loader keeps its batch size,
             so that a step keeps its samples. None where the framework does not decide it.
+        ranks: How many ranks split a batch of the loader.
     """
     parts = read_loader(loader)
     missing: Missing = {}
@@ -161,7 +186,9 @@ def tuned_loader(
         missing["batch_size"] = "the loader's own batches are kept"
     elif accumulation not in {None, tuned.accumulation_steps}:
         settings["batch_size"] = parts.batch_size
-        missing = differences({"batch_size": (tuned.batch_size, parts.batch_size)})
+        missing = differences({"batch_size": (tuned.batch_size, parts.batch_size // ranks)})
+    else:
+        settings["batch_size"] = tuned.batch_size * ranks
     return _made_again(tuned, parts, settings), missing
 
 
@@ -189,12 +216,11 @@ def _made_again(tuned: Tuned, parts: LoaderParts, settings: dict[str, Any]) -> D
         "collate_fn": loader.collate_fn,
         "worker_init_fn": loader.worker_init_fn,
         "generator": loader.generator,
+        "timeout": loader.timeout,
+        "multiprocessing_context": tuned.config.multiprocessing_context or loader.multiprocessing_context,
     }
     if parts.batch_size is not None:
         settings["drop_last"] = parts.drop_last
-    if settings.get("num_workers", tuned.config.num_workers):
-        own = {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
-        settings |= {name: value for name, value in own.items() if tuned.dataloader_kwargs().get(name) is None}
     made = tuned.loader(loader.dataset, **settings)
     made.own = Own.of(loader)
     return made

@@ -214,13 +214,12 @@ class _Hooks:
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Warns of each knob that is not in effect; the loader exists by now."""
         words, _ = placement(self.tuned)
-        missing = self._missing | common.differences(
+        accumulation = _accumulation(pl_module)
+        missing = common.uneven(trainer.num_training_batches, accumulation or 1) | self._missing
+        missing |= common.differences(
             {
                 "precision": (words["precision"], trainer.precision),
-                "accumulation_steps": (
-                    self.tuned.accumulation_steps,
-                    _accumulation(pl_module) or self.tuned.accumulation_steps,
-                ),
+                "accumulation_steps": (self.tuned.accumulation_steps, accumulation or self.tuned.accumulation_steps),
             }
         )
         missing |= common.loader_differences(self.tuned, trainer.train_dataloader)

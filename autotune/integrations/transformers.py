@@ -43,7 +43,9 @@ def tune_trainer(tuned: Tuned, trainer: Any) -> Any:
     original = trainer.get_train_dataloader
 
     def made_again(loader: Any) -> Any:
-        loader, missing = common.tuned_loader(tuned, loader, trainer.args.gradient_accumulation_steps)
+        loader, missing = common.tuned_loader(
+            tuned, loader, trainer.args.gradient_accumulation_steps, common.splitting(trainer.accelerator)
+        )
         common.tell("transformers", tuned, missing)
         return loader
 
@@ -69,6 +71,8 @@ def tune_trainer(tuned: Tuned, trainer: Any) -> Any:
 
 def _words(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
     """The config as ``TrainingArguments``, and the knobs for which they have no argument."""
+    from transformers import TrainingArguments
+
     config = tuned.config
     half, missing = common.half_precision(tuned)
     words: dict[str, Any] = {
@@ -84,26 +88,12 @@ def _words(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
         words["tf32"] = True
     if common.compiles_itself(tuned):
         words |= {"torch_compile": True, "torch_compile_mode": config.compile_mode}
-    more, missing_exchange = _exchanging(tuned)
+    more, missing_exchange = common.ddp_words(tuned, TrainingArguments.__dataclass_fields__, "ddp_")
     words, missing = words | more, missing | missing_exchange
     measured = tuned.result.workload.model if tuned.result is not None else None
     if config.optimizer_impl != "default":  # unknown: transformers' own default is AdamW
         optimizer = measured.optimizer if measured is not None else "AdamW"
         words |= KNOBS["optimizer_impl"].written["transformers"](config.optimizer_impl, optimizer) or {}
-    return words, missing
-
-
-def _exchanging(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
-    """``TrainingArguments`` by which several ranks exchange gradients, and the knobs for which there are none."""
-    from transformers import TrainingArguments
-
-    settings, missing = common.ddp_settings(tuned)
-    words: dict[str, Any] = {}
-    for name, value in settings.items():
-        if (word := f"ddp_{name}") in TrainingArguments.__dataclass_fields__:
-            words |= {word: value} if value is not None else {}
-        elif value:
-            missing[name] = "its arguments have no word for it"
     return words, missing
 
 

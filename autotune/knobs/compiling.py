@@ -12,6 +12,7 @@ from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
 from autotune.recorder.effects import Effects
 from autotune.torch_settings import in_force
 from autotune.torch_settings.compiled import CODE_DEPENDS_ON, GRAPHED, OWN_MODES, compile_calls, compiled_mode
+from autotune.torch_settings.packages import CPP
 from autotune.torch_settings.process_settings import try_nvgemm
 from autotune.units import format_seconds
 
@@ -54,6 +55,8 @@ def _candidates(context: SearchContext) -> Choices | str:
     if context.device == "mps":
         return "torch.compile is still experimental on MPS"
     possible = _possible(context)
+    if not possible and context.device == "cpu":
+        return "torch compiles for the CPU with a C++ compiler, which is not found: install g++, or set CXX"
     if not possible:
         return "torch compiles for GPUs with Triton, which is not installed: pip install triton"
     modes: list[Scalar] = [mode for mode in possible if context.budget_seconds >= _least_budget(mode, context)]
@@ -69,7 +72,7 @@ def _candidates(context: SearchContext) -> Choices | str:
 def _possible(context: SearchContext) -> list[str]:
     """Modes that differ from the others on this device and workload."""
     modes = ["default"]
-    if context.device != "cpu" and "triton" not in context.facts.packages:
+    if ("triton" if context.device != "cpu" else CPP) not in context.facts.packages:
         return ["cudagraphs"] if context.device == "cuda" and context.facts.fixed_shapes else []
     if context.device != "cpu":
         searches = _processors(context) >= _MAX_AUTOTUNE_PROCESSORS

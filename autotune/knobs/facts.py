@@ -55,9 +55,9 @@ class WorkloadFacts(BaseModel):
     )
     classes: int = Field(default=0, ge=0, description="classes of the largest cross-entropy; 0: none was seen")
     score_bytes: int = Field(default=0, ge=0, description="a sample's scores over these classes, as it computes them")
-    has_images: bool = Field(description="4-D tensors occur, so channels_last may matter")
+    convolves: tuple[int, ...] = Field(description="dimensions of what the model convolves; 2: images")
     packages: tuple[str, ...] = Field(
-        default=("triton",), description="what is installed beside torch, of the packages that some knobs need"
+        default=("triton", "c++"), description="what is installed beside torch, of what some knobs need"
     )
     has_attention: bool = Field(description="scaled dot-product attention runs")
     repeated_blocks: int = Field(default=0, ge=0, description="identical blocks, which are most of the model; 0: none")

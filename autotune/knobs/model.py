@@ -23,8 +23,8 @@ _HALF_ONLY = ("flash_attention", _CUDNN, *_LATER)
 
 def _layouts(context: SearchContext) -> Choices | str:
     """Memory layouts of images."""
-    if not context.facts.has_images:
-        return "no 4-D tensors occur, so there is nothing to lay out as channels_last"
+    if 2 not in context.facts.convolves:
+        return "no convolutions of images are seen, which channels_last would be for"
     return Choices(("contiguous", "channels_last"), "convolutions on images are often faster in channels_last")
 
 
@@ -102,7 +102,7 @@ def _when_short(context: SearchContext) -> Choices | str:
 KNOBS = (
     Knob(
         name="memory_format", scope="live", while_training="neutral",
-        when="4-D tensors occur", why="convolutions on images are often faster in channels_last",
+        when="the model convolves images", why="convolutions on images are often faster in channels_last",
         candidates=_layouts, meets=("precision",), prefers=_preferred_layout,
         priority={"gpu": 50, "cpu": 40}, guide=100,
         affects={"memory", "arithmetic", "compiled code"}, on_model=lay_out,

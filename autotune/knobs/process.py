@@ -66,6 +66,8 @@ def _cudnn_search(context: SearchContext) -> Choices | str:
         return "cuDNN runs on NVIDIA GPUs only"
     if context.facts.deterministic:  # each start may find another algorithm the fastest
         return "the script asks for deterministic results"
+    if not context.facts.convolves:
+        return "no convolutions are seen whose algorithm cuDNN would search"
     if not context.facts.fixed_shapes:
         return "shapes vary from batch to batch, and cuDNN would search again for each"
     return Choices((False, True), "shapes are fixed, so cuDNN searches its algorithms once")
@@ -92,7 +94,7 @@ KNOBS = (
     ),
     Knob(
         name="cudnn_benchmark", scope="live", while_training="neutral",
-        when="shapes are fixed, and results need not be deterministic",
+        when="the model convolves, shapes are fixed, and results need not be deterministic",
         why="cuDNN tries its algorithms for each convolution, once, and keeps the fastest",
         candidates=_cudnn_search, prefers=(True,), priority={"gpu": 110}, guide=20,
         affects={"arithmetic"}, devices={"cuda"}, words={"lightning": ("benchmark",)},

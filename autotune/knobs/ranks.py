@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from autotune.hardware import DeviceKind
-from autotune.knobs.config import TrainConfig
+from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
-from autotune.knobs.knob import ASPECTS, Aspect, Knob
+from autotune.knobs.knob import ASPECTS, Aspect, Knob, Rule
 
 WORTH_SHARE = 0.02
 """Nothing is searched if exchanging gradients takes less than this share of a step: hiding all of it would gain less
@@ -55,13 +57,6 @@ def _when_short(context: SearchContext) -> Choices | str:
     return Choices(("ddp", "fsdp"), "each rank keeps a part of weights, gradients and states, and gathers the rest")
 
 
-def _reshards(context: SearchContext) -> Choices | str:
-    """Whether gathered weights are kept from forward to backward."""
-    if (nothing := _splits(context)) is not None:
-        return nothing
-    return Choices((True, False), "weights that stay gathered until backward save one exchange, and take memory")
-
-
 def _splits(context: SearchContext) -> str | None:
     """Why no config in the search gathers weights, or None."""
     if context.start.strategy != "fsdp" and isinstance(_strategies(context), str):
@@ -83,27 +78,6 @@ def _gathers_at_once(context: SearchContext) -> str | None:
     if context.device not in _STREAMS:
         return "blocks are gathered ahead on separate streams, and this device has none"
     return _splits(context)
-
-
-def _prefetches(context: SearchContext) -> Choices | str:
-    """How many blocks are gathered ahead."""
-    if (nothing := _gathers_at_once(context)) is not None:
-        return nothing
-    return Choices((0, 1, 2), "blocks that are gathered ahead are ready when their turn comes, and take memory")
-
-
-def _groups(context: SearchContext) -> Choices | str:
-    """Whether gradients wait for the weights that are gathered meanwhile."""
-    if (nothing := _gathers_at_once(context)) is not None:
-        return nothing
-    return Choices((False, True), "gradients are exchanged while weights are gathered, rather than after them")
-
-
-def _storages(context: SearchContext) -> Choices | str:
-    """Whether gathered weights keep their place in memory."""
-    if (nothing := _gathers_at_once(context)) is not None:
-        return nothing
-    return Choices((False, True), "weights stay at one place, which CUDA graphs need, and take memory")
 
 
 def _exchanges(context: SearchContext) -> Choices | str:
@@ -130,20 +104,6 @@ def _buckets(context: SearchContext) -> Choices | str:
         sizes = list(_BUCKETS)
     reason = "smaller buckets are exchanged earlier, beside the backward pass; larger ones cost fewer exchanges"
     return offer((None, *sizes), reason, own=own)
-
-
-def _views(context: SearchContext) -> Choices | str:
-    """Whether gradients are copied out of the buckets."""
-    if (nothing := _too_little(context)) is not None:
-        return nothing
-    return Choices((False, True), "gradients that lie in the buckets are not copied back, and take memory once")
-
-
-def _copies(context: SearchContext) -> Choices | str:
-    """Whether gradients are copied into a bucket all at once."""
-    if (nothing := _too_little(context)) is not None:
-        return nothing
-    return Choices((False, True), "a bucket is filled by two kernels, rather than two for each weight")
 
 
 def _lazily(context: SearchContext) -> Choices | str:
@@ -198,6 +158,11 @@ def _static(context: SearchContext) -> Choices | str:
     return Choices((False, True), "DDP learns from the first step which gradients come when, and looks no more")
 
 
+def _unless(why_not: Callable[[SearchContext], str | None], values: tuple[Scalar, ...], reason: str) -> Rule:
+    """The same values for every workload, where nothing speaks against the knob."""
+    return lambda context: why_not(context) or Choices(values, reason)
+
+
 KNOBS = (
     Knob(
         name="ranks", scope="process", when="as many as `--nproc-per-node` says",
@@ -218,7 +183,9 @@ KNOBS = (
     Knob(
         name="reshard_after_forward", scope="process", when="the model is split among ranks",
         why="weights that stay gathered between forward and backward save one exchange",
-        candidates=_reshards, goes_with="strategy", priority={"gpu": 119, "cpu": 89}, guide=143,
+        candidates=_unless(_splits, (True, False),
+                           "weights that stay gathered until backward save one exchange, and take memory"),
+        goes_with="strategy", priority={"gpu": 119, "cpu": 89}, guide=143,
         affects={"memory", "host memory"}, lacks=_NOT_SEEN, without_word="an argument of the framework's own FSDP",
     ),
     Knob(
@@ -231,19 +198,25 @@ KNOBS = (
     Knob(
         name="fsdp_prefetch", scope="process", when="the model is split among ranks",
         why="blocks that are gathered ahead are ready when their turn comes (untested: it needs GPUs)",
-        candidates=_prefetches, goes_with="strategy", priority={"gpu": 121}, guide=147, scale="linear",
+        candidates=_unless(_gathers_at_once, (0, 1, 2),
+                           "blocks that are gathered ahead are ready when their turn comes, and take memory"),
+        goes_with="strategy", priority={"gpu": 121}, guide=147, scale="linear",
         devices=_STREAMS, affects={"memory"}, lacks=_NOT_SEEN, without_word="an argument of the framework's own FSDP",
     ),
     Knob(
         name="fsdp_own_group", scope="process", when="the model is split among ranks, from torch 2.13 on",
         why="gradients are exchanged while weights are gathered (untested: it needs several GPUs)",
-        candidates=_groups, goes_with="strategy", priority={"gpu": 133}, guide=153, devices=_STREAMS, since=(2, 13),
+        candidates=_unless(_gathers_at_once, (False, True),
+                           "gradients are exchanged while weights are gathered, rather than after them"),
+        goes_with="strategy", priority={"gpu": 133}, guide=153, devices=_STREAMS, since=(2, 13),
         affects={"memory"}, lacks=_NOT_SEEN, without_word="a method of the framework's own FSDP model",
     ),
     Knob(
         name="fsdp_keep_storage", scope="process", when="the model is split among ranks, from torch 2.15 on",
         why="gathered weights keep their place in memory, as CUDA graphs need it (untested: it needs several GPUs)",
-        candidates=_storages, goes_with="strategy", priority={"gpu": 131}, guide=154, devices=_STREAMS, since=(2, 15),
+        candidates=_unless(_gathers_at_once, (False, True),
+                           "weights stay at one place, which CUDA graphs need, and take memory"),
+        goes_with="strategy", priority={"gpu": 131}, guide=154, devices=_STREAMS, since=(2, 15),
         affects={"memory"}, lacks=_NOT_SEEN, without_word="a method of the framework's own FSDP model",
     ),
     Knob(
@@ -267,7 +240,9 @@ KNOBS = (
     Knob(
         name="gradient_as_bucket_view", scope="process", when="several ranks that exchange a lot",
         why="gradients that lie in DDP's buckets are not copied back, and take memory once instead of twice",
-        candidates=_views, goes_with="ranks", prefers=(True,), priority={"gpu": 112, "cpu": 82}, guide=144,
+        candidates=_unless(_too_little, (False, True),
+                           "gradients that lie in the buckets are not copied back, and take memory once"),
+        goes_with="ranks", prefers=(True,), priority={"gpu": 112, "cpu": 82}, guide=144,
         affects={"memory"}, ddp_argument="gradient_as_bucket_view",
         words={"lightning": ("strategy",), "fabric": ("strategy",), "accelerate": ("kwargs_handlers",)},
         without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
@@ -275,7 +250,9 @@ KNOBS = (
     Knob(
         name="batched_grad_copy", scope="process", when="several ranks that exchange a lot, from torch 2.13 on",
         why="a bucket of many small gradients is filled by two kernels, rather than two for each",
-        candidates=_copies, goes_with="ranks", prefers=(True,), priority={"gpu": 115, "cpu": 85}, guide=152,
+        candidates=_unless(_too_little, (False, True),
+                           "a bucket is filled by two kernels, rather than two for each weight"),
+        goes_with="ranks", prefers=(True,), priority={"gpu": 115, "cpu": 85}, guide=152,
         ddp_argument="batched_grad_copy", since=(2, 13),
         words={"lightning": ("strategy",), "fabric": ("strategy",)},
         without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,

@@ -45,7 +45,7 @@ class LiveFacts(Stored):
     wait_share: Share = Field(description="share of a step in which it waits for data")
     batch_bytes: Whole = 0
     cudnn_benchmark: bool = False
-    convolves: bool = Field(default=False, description="the model convolves images")
+    convolves: tuple[int, ...] = Field(default=(), description="as in `WorkloadFacts`")
     attention: bool = Field(default=False, description="torch's attention is called")
     fixed_shapes: bool = Field(default=False, description="all batches have one shape")
     deterministic: bool = Field(default=False, description="the script asks torch for deterministic results")
@@ -72,7 +72,7 @@ class LiveFacts(Stored):
         """The same facts in the form that the knobs' rules read."""
         own, baseline = self.loader or {}, self.baseline
         return WorkloadFacts(
-            target="", name="", fingerprint="", parameters=0, has_images=self.convolves,
+            target="", name="", fingerprint="", parameters=0, convolves=self.convolves,
             fork_safe=False, baseline=baseline, optimizer_impls=self.forms,
             model=ModelFacts(name="", tensors=0, weights=0, shapes="", optimizer=None),
             samples=own.get("samples"), batch_bytes=self.batch_bytes,

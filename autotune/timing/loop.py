@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from ..sandbox.system import children_of
+from ..torch_settings.layout import convolved
 from ..torch_settings.naming import (
     arguments_of,
     batches_of,
@@ -44,12 +45,7 @@ MOST_NAMED = 3
 
 
 def training_facts(
-    models: Sequence[nn.Module],
-    optimizers: Sequence[Optimizer],
-    paddings: Sequence[Padding],
-    batch: Iterable[torch.Tensor] = (),
-    *,
-    may_fuse: bool,
+    models: Sequence[nn.Module], optimizers: Sequence[Optimizer], paddings: Sequence[Padding], *, may_fuse: bool
 ) -> dict[str, Any]:
     """What a look at a build() and one at a script both learn, by the names of `knobs.WorkloadFacts`.
 
@@ -57,7 +53,6 @@ def training_facts(
         models: The trained models.
         optimizers: Their optimizers, which have stepped; the first one is described.
         paddings: The padding of some batches.
-        batch: The tensors of a batch, where their dimensions count.
         may_fuse: Whether the gradients of a step suit torch's fused form, by `why_gradients_unfit`.
     """
     weights = [weight for model in models for weight in model.parameters()]
@@ -71,7 +66,7 @@ def training_facts(
         "update_bytes": traffic.update_bytes,
         "padding_fraction": padding_fraction,
         "sorted_padding_fraction": sorted_padding_fraction,
-        "has_images": any(tensor.dim() == 4 for tensor in (*weights, *batch)),
+        "convolves": convolved(models),
         "packages": installed(),
         "repeated_blocks": sum(count_blocks(model) for model in models),
         "recomputable_blocks": sum(count_blocks(model, recomputable=True) for model in models),

@@ -15,6 +15,8 @@ from .undo import Undo, in_reverse, nothing
 from .wrapping import each_tensor, is_in_backward, while_training, wrap_forward
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
     from torch import nn
     from torch.optim import Optimizer
@@ -98,6 +100,14 @@ def convolutions(model: nn.Module) -> list[nn.Module]:
     from torch import nn
 
     return [part for part in model.modules() if isinstance(part, (nn.Conv2d, nn.ConvTranspose2d))]
+
+
+def convolved(models: Iterable[nn.Module]) -> list[int]:
+    """The dimensions of what models convolve; 2 are images."""
+    from torch.nn.modules.conv import _ConvNd
+
+    parts = (part for model in models for part in model.modules())
+    return sorted({len(part.kernel_size) for part in parts if isinstance(part, _ConvNd)})
 
 
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:

@@ -125,7 +125,7 @@ def test_a_sound_workload_is_described() -> None:
     assert facts.baseline == TrainConfig(batch_size=8)
     assert facts.optimizer_impls == ("foreach", "fused")
     assert facts.fixed_shapes
-    assert not facts.has_images
+    assert facts.convolves == ()
     assert not facts.has_attention
 
 
@@ -235,10 +235,14 @@ def test_a_dataset_smaller_than_a_batch_is_sound() -> None:
     assert (facts.samples, facts.batch_bytes) == (3, 3 * 4 * 4 + 3 * 8)
 
 
-def test_images_are_noticed() -> None:
-    """A convolution's weights have four dimensions, so the memory format may matter."""
-    model = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 2), nn.Flatten())
-    assert facts_of(model=model).has_images
+def test_convolutions_are_noticed() -> None:
+    """By their dimensions; another weight of four dimensions, such as a bias of attention, is none."""
+    model = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 2), nn.Flatten(1), nn.Unflatten(1, (1, 2)))
+    model.append(nn.Sequential(nn.ConvTranspose1d(1, 1, 1), nn.Flatten()))
+    assert facts_of(model=model).convolves == (1, 2)
+    biased = nn.Linear(4, 2)
+    biased.relative = nn.Parameter(torch.ones(1, 1, 2, 2))
+    assert facts_of(model=biased).convolves == ()
 
 
 def test_attention_is_noticed() -> None:

@@ -84,6 +84,14 @@ def remarks() -> Iterator[list[str]]:
     told += [str(one.message) for one in caught if "what was tuned" in str(one.message)]
 
 
+def uneven(framework: str) -> str:
+    """What is told of the seventh batch, where three are accumulated."""
+    return (
+        f"{framework} does not apply what was tuned: accumulation_steps=3 (1 batch is left for the last step of an "
+        "epoch, and it divides by 3 all the same)"
+    )
+
+
 def is_channels_last(tensor: torch.Tensor) -> bool:
     """Whether it is laid out so, and not contiguous as well."""
     return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()

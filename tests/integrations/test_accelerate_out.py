@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
 
 from tests.integrations.models import compiling, operators, tuned
 from tests.integrations.trainings.by_accelerate import Run, accelerator_kwargs
@@ -40,3 +42,10 @@ def test_an_accelerator_made_otherwise_is_told() -> None:
         "batch_size=13 (it is 1)"
     ]
     assert len(ran.loader) == 26
+
+
+def test_a_batch_that_ranks_split_has_the_tuned_size_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accelerate takes the loader's batch as that of all ranks."""
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    ran = Run(tuned(batch_size=13), hooked=False, dataloader_config=DataLoaderConfiguration(split_batches=True))
+    assert len(ran.loader) == 1

@@ -116,7 +116,7 @@ def test_arguments_and_callbacks_of_the_user_stay() -> None:
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
             called.append("mine")
 
-    ran = Run(tuned(accumulation_steps=3, batch_size=13), callbacks=Mine(), precision="bf16-mixed")
+    ran = Run(tuned(accumulation_steps=2, batch_size=13), callbacks=Mine(), precision="bf16-mixed")
     assert called == ["mine"]
     assert ran.trainer.precision == "bf16-mixed"
     assert ran.told == ["Lightning does not apply what was tuned: precision=fp32 (it is bf16-mixed)"]

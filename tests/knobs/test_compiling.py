@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from autotune.knobs.config import TrainConfig
 from autotune.torch_settings.compiled import compile_calls, keep_gradients
+from autotune.torch_settings.packages import CPP, installed
 from autotune.training.tuned import Tuned
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
 
@@ -123,7 +125,7 @@ def test_compiling_the_loss_is_offered_where_it_takes_part_of_the_time() -> None
 
 
 @pytest.mark.parametrize(("fixed_shapes", "modes"), [(True, (None, "cudagraphs")), (False, None)])
-def test_without_triton_no_mode_that_needs_it_is_tried(
+def test_without_its_compiler_no_mode_that_needs_it_is_tried(
     fixed_shapes: bool, modes: tuple[str | None, ...] | None
 ) -> None:
     """Each would cost a burst that fails; CUDA graphs of eager kernels need no compiler."""
@@ -133,4 +135,11 @@ def test_without_triton_no_mode_that_needs_it_is_tried(
         assert "Triton" in space.skipped["compile_mode"]
     else:
         assert space.choices["compile_mode"].values == modes
-    assert "default" in space_of(cpu_machine(), facts, budget_seconds=2000.0).choices["compile_mode"].values
+    assert "C++" in space_of(cpu_machine(), facts, budget_seconds=2000.0).skipped["compile_mode"]
+
+
+@pytest.mark.parametrize(("compiler", "found"), [(sys.executable, True), ("no such compiler", False)])
+def test_the_compiler_is_the_one_that_torch_calls(compiler: str, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads CXX, too."""
+    monkeypatch.setenv("CXX", compiler)
+    assert (CPP in installed()) == found

@@ -106,7 +106,7 @@ def test_every_knob_is_accounted_for(
     device: Any, images: bool, effective: int | None, pinned: dict[str, Scalar]
 ) -> None:
     """Each is searched with at least two values, or skipped with a sentence, or pinned; just one of these."""
-    facts = make_facts(has_images=images, has_attention=images, fixed_shapes=images)
+    facts = make_facts(convolves=(2,) if images else (), has_attention=images, fixed_shapes=images)
     space = space_of(gpu_machine(), facts, effective_batch=effective, device=device, pinned=pinned)
     assert sorted([*space.choices, *space.skipped, *pinned]) == sorted(KNOB_NAMES)
     assert all(space.skipped.values())
@@ -120,8 +120,9 @@ def test_every_knob_is_accounted_for(
 @pytest.mark.parametrize(
     ("knob", "facts"),
     [
-        ("memory_format", make_facts(has_images=False)),
+        ("memory_format", make_facts(convolves=(1, 3))),
         ("sdpa_backend", make_facts(has_attention=False)),
+        ("cudnn_benchmark", make_facts(convolves=())),
         ("cudnn_benchmark", make_facts(fixed_shapes=False)),
         ("cudnn_benchmark", make_facts(deterministic=True)),
         ("optimizer_impl", make_facts(optimizer_impls=("default",))),

@@ -62,7 +62,7 @@ def make_context(device: DeviceKind) -> SearchContext:
         num_workers=2,
         ranks=3,
         recomputable_blocks=2,
-        packages=("triton", "torchao", "cutlass_api"),
+        packages=("triton", "c++", "torchao", "cutlass_api"),
         placeable_bytes=MIB,
         sample_seconds=1e-5,
     )

@@ -88,7 +88,7 @@ def test_best_guess_turns_everything_on(name: str) -> None:
 def test_language_model_guide_is_within_reach() -> None:
     """G5's own answer, 32 × 4 with 8 workers and fp16, is a point of the space; so are its 12 workers."""
     spec, make_card = GUIDES["rtx-a6000"]
-    facts = make_facts(batch_size=16, accumulation_steps=8, has_images=False, batch_bytes=MIB)
+    facts = make_facts(batch_size=16, accumulation_steps=8, convolves=(), batch_bytes=MIB)
     space = space_of(hardware_of(spec, make_card()), facts)
     advice: dict[str, Scalar] = {
         "batch_size": 32, "num_workers": 8, "prefetch_factor": 4, "precision": "fp16", "pin_memory": True,

@@ -57,7 +57,7 @@ def test_what_each_knob_does_to_a_training_that_runs() -> None:
         ),
         pytest.param(cpu_machine(), {"threads": 1, "loader": None, "forms": []}, ["num_threads=2"], id="one thread"),
         pytest.param(
-            cpu_machine(), {"threads": 2, "cpus": 2, "loader": None, "forms": [], "convolves": True},
+            cpu_machine(), {"threads": 2, "cpus": 2, "loader": None, "forms": [], "convolves": [2]},
             ["memory_format=channels_last", "num_threads=1"], id="images",
         ),
         pytest.param(
@@ -65,7 +65,8 @@ def test_what_each_knob_does_to_a_training_that_runs() -> None:
             id="fused already",
         ),
         pytest.param(
-            gpu_machine(), {"device": "cuda", "cpus": 6, "fixed_shapes": True},
+            gpu_machine(),
+            {"device": "cuda", "cpus": 6, "fixed_shapes": True, "convolves": [2], "left": {"memory_format": "kept"}},
             ["num_workers=4 prefetch_factor=2", "pin_memory=True", "num_workers=4 prefetch_factor=4",
              "optimizer_impl=fused", "cudnn_benchmark=True"],
             id="gpu that waits",

@@ -166,7 +166,7 @@ def make_facts(**changes: object) -> WorkloadFacts:
         "target": "made.up:build", "name": "made up", "fingerprint": "f", "samples": 10_000,
         "model": {"name": "Net", "weights": 10**6, "tensors": 2, "shapes": "s", "optimizer": "SGD"},
         "baseline": TrainConfig(batch_size=64), "parameters": 10**6, "batch_bytes": 10**6, "sample_seconds": 1e-3,
-        "has_images": True, "has_attention": False, "fixed_shapes": True, "optimizer_impls": ("foreach", "fused"),
+        "convolves": (2,), "has_attention": False, "fixed_shapes": True, "optimizer_impls": ("foreach", "fused"),
         "fork_safe": True,
     }  # fmt: skip
     return WorkloadFacts.model_validate({**facts, **changes})

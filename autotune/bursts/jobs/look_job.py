@@ -118,7 +118,11 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     if not is_recomputable:
         facts["recomputable_blocks"] = 0
     return WorkloadFacts(
+<<<<<<< HEAD
         **facts,
+=======
+        **training_facts([workload.model], [optimizer], paddings, may_fuse=may_fuse),
+>>>>>>> rest
         target=target,
         name=workload.name or target,
         fingerprint=fingerprint(workload, optimizer, samples[0]),

@@ -33,7 +33,7 @@ from ...timing.clock import clock_of
 from ...timing.loop import described
 from ...timing.usage import available_bytes, resident_bytes
 from ...torch_settings.compiled import compiled_graphs
-from ...torch_settings.layout import convolutions
+from ...torch_settings.layout import convolved
 from ...torch_settings.naming import has_own_iterator, length_of, loader_key, start_method, tensors_in, weights_of
 from ...torch_settings.process_settings import FORMS, form_of, is_deterministic, why_gradients_unfit, why_no_form
 from ...torch_settings.undo import Undo
@@ -218,7 +218,7 @@ class LiveTraining:
         self._reading = OwnReading()
         self._called = Models()
         self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._convolves = False
+        self._convolves: list[int] = []
         self._guards: list[Undo] = []
         self._known_optimizer: weakref.ref[Optimizer] | None = None
         self._unfused: str | None = None
@@ -491,7 +491,7 @@ class LiveTraining:
         try:
             models = self._called.stepped_by(self._optimizer)
             left = self._called.why_not(models)
-            self._convolves = any(map(convolutions, models))
+            self._convolves = convolved(models)
         except Exception as error:  # noqa: BLE001 - a script's own strange models
             left = {"precision": f"{type(error).__name__}: {error}"}
         self.left |= {name: why for name, why in left.items() if name in {"memory_format", *self._allowed}}

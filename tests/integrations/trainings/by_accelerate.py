@@ -15,9 +15,9 @@ pytest.importorskip("accelerate")
 from accelerate import Accelerator
 
 from autotune.integrations.accelerate import accelerator_kwargs, prepare
-from tests.integrations.models import OwnLoop, forget_accelerate, images, loss_fn, remarks
+from tests.integrations.models import OwnLoop, forget_accelerate, images, loss_fn, remarks, uneven
 
-NAME, TOLD, SAMPLER = "Accelerate", (), RandomSampler
+NAME, TOLD, SAMPLER = "Accelerate", (uneven("Accelerate"),), RandomSampler
 OWNER, words, FP32 = Accelerator, accelerator_kwargs, ("mixed_precision", "no")
 
 

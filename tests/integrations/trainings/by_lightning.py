@@ -15,9 +15,9 @@ pytest.importorskip("lightning")
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from autotune.integrations.lightning import trainer_kwargs, tuned_datamodule
-from tests.integrations.models import Net, Seen, Steps, images, loss_fn, remarks
+from tests.integrations.models import Net, Seen, Steps, images, loss_fn, remarks, uneven
 
-NAME, TOLD, SAMPLER = "Lightning", (), SequentialSampler
+NAME, TOLD, SAMPLER = "Lightning", (uneven("Lightning"),), SequentialSampler
 OWNER, words, FP32 = Trainer, trainer_kwargs, ("precision", "32-true")
 
 
