@@ -114,15 +114,11 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     placeable_bytes, unplaceable_reason = _placeable(workload, sample_seconds)
     coupling = _coupling(workload, tuned, batch_samples[:PARTED], target) if quick else 0.0
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
-    facts = training_facts([workload.model], [optimizer], paddings, tensors, may_fuse=may_fuse)
+    facts = training_facts([workload.model], [optimizer], paddings, may_fuse=may_fuse)
     if not is_recomputable:
         facts["recomputable_blocks"] = 0
     return WorkloadFacts(
-<<<<<<< HEAD
         **facts,
-=======
-        **training_facts([workload.model], [optimizer], paddings, may_fuse=may_fuse),
->>>>>>> rest
         target=target,
         name=workload.name or target,
         fingerprint=fingerprint(workload, optimizer, samples[0]),
