@@ -108,7 +108,7 @@ def allowed_knobs(names: str) -> tuple[str, ...]:
     ]
     requested = tuple(name.strip() for name in names.split(",") if name.strip())
     if unknown := [name for name in requested if name not in choices]:
-        raise UsageError(f"expected --allow with {', '.join(choices)}, got {', '.join(unknown)}")
+        raise UsageError(f"--allow takes only {', '.join(choices)}; got {', '.join(unknown)}")
     return requested
 
 
