@@ -16,7 +16,6 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter  # by name: the user's module may replace what `time` holds
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -44,47 +43,34 @@ samples and of the 42 that are read again. Reading the whole set compares other 
 COMPARED_SEEDS = (11, 23)
 COMPARED_SAMPLES = 16
 FEW = 16
-"""Longest list whose parts are looked into for changes: more would take as long as a batch."""
+"""Longest list to check for changes at each batch: more parts would take as long as the batch."""
 HASHED_BYTES = 2**24
 """Largest array to look into once per pass, which takes 10 ms. Labels fit; images are read again, a few each pass."""
 MOST_OF_FREE = 0.5
 """Largest share of the free memory for the whole set. Not tuned; activations need the rest."""
 
 
-class Rows(list[Any]):
-    """The samples that a placed data set passes to a loader's collation.
-
-    They are read when a collation looks at them; `unpacked` does not.
+class Rows:
+    """A whole batch, which a placed data set passes to `unpacked`.
 
     Args:
-        dataset: The placed data set.
-        indices: The indices of the samples.
+        batch: The batch as the user's own collation would have made it.
+        count: Number of its samples.
     """
 
-    def __init__(self, dataset: PlacedDataset, indices: Sequence[Any]) -> None:
-        super().__init__()
-        self.dataset = dataset
-        self.indices = indices
+    __slots__ = ("batch", "count")
+
+    def __init__(self, batch: Any, count: int) -> None:
+        self.batch = batch
+        self.count = count
 
     def __len__(self) -> int:
-        return len(self.indices)
-
-    def __iter__(self) -> Iterator[Any]:
-        self._read()
-        return super().__iter__()
-
-    def __getitem__(self, place: Any) -> Any:
-        self._read()
-        return super().__getitem__(place)
-
-    def _read(self) -> None:
-        if not super().__len__():
-            self.extend(_fetch(self.dataset._dataset, self.indices))
+        return self.count
 
 
 def unpacked(rows: Rows) -> Any:
-    """The collation of a loader whose data set is placed: the batch as the user's own would have made it."""
-    return rows.dataset.batch(rows.indices)
+    """The collation of a loader that reads a placed data set."""
+    return rows.batch
 
 
 class PlacedDataset(Dataset[Any]):
@@ -100,7 +86,7 @@ class PlacedDataset(Dataset[Any]):
     """
 
     _OWN = frozenset(
-        {"_dataset", "_collate", "_device", "_whole", "_states", "_drawn", "_passes", "_refused", "_seconds"}
+        {"_dataset", "_collate", "_device", "_whole", "_state", "_hashes", "_drawn", "_passes", "_refused", "_seconds"}
     )
 
     def __init__(self, dataset: Any, collate: Collate, device: torch.device) -> None:
@@ -108,7 +94,8 @@ class PlacedDataset(Dataset[Any]):
         self._collate = collate
         self._device = device
         self._whole: Any = None
-        self._states: tuple[list[Any], list[Any]] = [], []
+        self._state: list[Any] = []
+        self._hashes: list[int | None] = []
         self._drawn = 0
         self._passes = 0
         self._refused = False
@@ -141,19 +128,15 @@ class PlacedDataset(Dataset[Any]):
         return self._dataset[index]
 
     def __getitems__(self, indices: Sequence[Any]) -> Rows:
-        return Rows(self, indices)
-
-    def batch(self, indices: Sequence[Any]) -> Any:
-        """The batch of some samples, as the user's own collation would make it."""
         if not self._refused:
             try:
                 place(self)
                 self._require_unchanged(len(indices))
-                return self._selected(indices)
+                return Rows(self._selected(indices), len(indices))
             except (ConfigError, MemoryError, torch.OutOfMemoryError) as error:
                 self._refused, self._whole = True, None
                 warnings.warn(f"the data set is loaded sample by sample from here on: {error}", stacklevel=2)
-        return self._collate(_fetch(self._dataset, indices))
+        return Rows(self._collate(_fetch(self._dataset, indices)), len(indices))
 
     def _read(self) -> Any:
         """The whole set as one batch, chunk by chunk."""
@@ -181,29 +164,26 @@ class PlacedDataset(Dataset[Any]):
         return whole
 
     def _require_unchanged(self, count: int) -> None:
-        """Compares the data set with what was placed; once per pass also its contents, and a few samples.
+        """Compares the data set with what was placed; once per pass also its arrays, and a few samples.
 
         Raises:
             ConfigError: It was changed.
         """
         self._drawn += count
         samples = len(self._dataset)
-        passes = self._drawn > math.ceil(samples / this_rank().count)
-        changed = not _unchanged(self._states[passes], self._state(contents=passes))
-        if passes and not changed:
+        changed = not _unchanged(self._state, state_of(self._dataset))
+        if not changed and self._drawn > math.ceil(samples / this_rank().count):
             self._drawn, self._passes = count, self._passes + 1
             chosen = random.Random(self._passes).sample(range(samples), min(COMPARED_SAMPLES, 1 + samples // 100))
             with _errors_as_reasons():
-                changed = not self._is_as_read(chosen, self._passes)
+                changed = self._hashes != hashes_of(self._state) or not self._is_as_read(chosen, self._passes)
             self._remember()  # reading samples may fill caches
         if changed:
             raise ConfigError("it was changed after it had been collated")
 
-    def _state(self, *, contents: bool) -> list[Any]:
-        return [len(self._dataset), *state_of(self._dataset, contents=contents)]
-
     def _remember(self) -> None:
-        self._states = self._state(contents=False), self._state(contents=True)
+        self._state = state_of(self._dataset)
+        self._hashes = hashes_of(self._state)
 
     def _is_as_read(self, indices: Sequence[int], seed: int) -> bool:
         """Whether samples read again, under other random numbers, equal the rows selected for them."""
@@ -274,35 +254,31 @@ def placement_seconds(dataset: object) -> float | None:
     return dataset._seconds if type(dataset) is PlacedDataset else None
 
 
-def state_of(dataset: Any, *, contents: bool, depth: int = 3) -> list[Any]:
-    """The values in a data set, and in others that it wraps, by which a later change is noticed.
+def state_of(dataset: Any, depth: int = 3) -> list[Any]:
+    """The length and the values of a data set, and of others that it wraps, by which a later change is noticed.
 
-    Args:
-        dataset: The data set.
-        contents: Also look into long lists, small arrays, and objects such as transforms.
-        depth: How many objects may lie in each other.
+    Changes inside a value are not noticed, except those of a tensor in place.
     """
-    state: list[Any] = []
+    state: list[Any] = [length_of(dataset)]
     for value in getattr(dataset, "__dict__", {}).values():
         state.append(value)
         held = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else (value,)
-        if contents:
-            state += held
         for part in held if len(held) <= FEW else ():
-            wraps = isinstance(part, Dataset) or (contents and not isinstance(part, (type, ModuleType)))
-            if isinstance(part, torch.Tensor) and not part.is_inference():
+            if isinstance(part, Dataset) and depth:
+                state += state_of(part, depth - 1)
+            elif isinstance(part, torch.Tensor) and not part.is_inference():
                 state.append(part._version)
-            elif wraps and depth and hasattr(part, "__dict__"):
-                state += state_of(part, contents=contents, depth=depth - 1)
-            elif contents:
-                state.append(_hash_of(part))
     return state
 
 
-def _hash_of(part: Any) -> int | None:
-    """The hash of an array's contents; None if it is large, or no array."""
+def hashes_of(state: Sequence[Any]) -> list[int | None]:
+    """The hashes of the arrays in a state; None for a large one, and for what is no array."""
+    return [_hash_of(value) for value in state]
+
+
+def _hash_of(value: Any) -> int | None:
     try:
-        view = memoryview(part)
+        view = memoryview(value)
         return hash(view.tobytes()) if view.nbytes <= HASHED_BYTES else None
     except (TypeError, ValueError, BufferError):
         return None

@@ -108,17 +108,22 @@ class Tuned:
         where workers make that impossible. Where the data set is to be collated once (``data_placement``), the first
         batch does so, or warns that it cannot. The order of samples does not change.
 
-        An iterable data set gets no workers, each of which might read all of it, where the measured one was none.
+        Each worker might read all of an iterable data set: one without a length gets no workers if the measured data
+        set had a length.
         """
         rank = this_rank()
-        return self.loader(dataset, **(kwargs if rank.alone else shared_out(dataset, kwargs, rank)))
+        loader = self.loader(dataset, **(kwargs if rank.alone else shared_out(dataset, kwargs, rank)))
+        if type(loader.dataset) is PlacedDataset:  # isinstance() would ask the user's own class
+            loader.show_own(loader.dataset)
+        return loader
 
     def loader(self, dataset: Dataset[Any], **kwargs: Any) -> TunedLoader:
         """The loader of `dataloader` in a single process; for code that shares samples itself, as frameworks do."""
         settings = self.dataloader_kwargs() | kwargs
         yours = kwargs if "num_workers" in kwargs else {}
-        if not yours and isinstance(dataset, IterableDataset) and self._measured_samples:
-            settings["num_workers"] = 0  # each might read all of it; the search has seen only data that cannot
+        measured = self.result.workload.samples if self.result is not None else None
+        if not yours and isinstance(dataset, IterableDataset) and measured is not None and length_of(dataset) is None:
+            settings["num_workers"] = 0  # where it has a length, torch warns of samples beyond that
         if settings["num_workers"] == 0:  # what only workers heed does not apply, unless you ask for no workers and it
             unused = {"timeout", *(DATALOADER_ARGUMENTS[knob] for knob in going_with("num_workers"))} - yours.keys()
             settings = {name: value for name, value in settings.items() if name not in unused}
@@ -142,11 +147,6 @@ class Tuned:
         workers = {"num_workers": 0} if isinstance(dataset, IterableDataset) and not heeded else {}
         return self.dataloader(dataset, **{"batch_size": self.eval_batch_size, **workers, **kwargs})
 
-    @property
-    def _measured_samples(self) -> int | None:
-        """Length of the measured data set; None where it is iterable without a length, or nothing was measured."""
-        return self.result.workload.samples if self.result is not None else None
-
     def _places(self, dataset: Any, settings: dict[str, Any]) -> bool:
         """Whether a loader's batches are selected from a data set that is collated once."""
         requested = self.config.data_placement != "loader" and settings["num_workers"] == 0
@@ -155,7 +155,7 @@ class Tuned:
 
     def _place(self, dataset: Any, collate: Any) -> PlacedDataset:
         """The placed data set: one for all loaders of the same data set."""
-        if type(dataset) is PlacedDataset:  # isinstance() would ask the user's own class
+        if type(dataset) is PlacedDataset:
             return dataset
         device = self.device if self.config.data_placement == "device" else torch.device("cpu")
         for placed_from, its_collate, its_device, placed in self._placed:
@@ -332,14 +332,30 @@ class TunedLoader(Drawing):
     """
 
     own = Own()
+    _placed: PlacedDataset | None = None
     _is_read = False
+
+    def show_own(self, placed: PlacedDataset) -> None:
+        """Shows the data set and collation of the user's, and reads the placed data set all the same."""
+        self._placed = placed
+        vars(self).update(dataset=placed._dataset, collate_fn=placed._collate)  # __setattr__ refuses another data set
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if not (self.num_workers or self.own.workers):
-            return super().__iter__()
+            return self._started()
         goes_on, self._is_read = self._is_read, True
+        return self.read(self.own, None, lambda _: self._started(), _warn, goes_on=goes_on)
+
+    def _started(self) -> Iterator[Any]:
+        placed = self._placed
         # Looked up now: the recorder, or the notes of a training, may have wrapped it.
-        return self.read(self.own, None, DataLoader.__iter__, _warn, goes_on=goes_on)
+        if placed is None or self.collate_fn is not placed._collate:  # you may have set another one
+            return DataLoader.__iter__(self)
+        vars(self).update(dataset=placed, collate_fn=unpacked)
+        try:
+            return DataLoader.__iter__(self)
+        finally:
+            self.show_own(placed)
 
 
 def _warn(sentence: str) -> None:

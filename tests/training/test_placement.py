@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 import operator
 import pickle
 import random
@@ -94,6 +95,11 @@ def both(dataset: Any, **kwargs: Any) -> tuple[list[Any], list[Any]]:
     return found[0], found[1]
 
 
+def is_placed(loader: Any) -> bool:
+    """Whether it selects its batches from a data set that was collated once."""
+    return placement_seconds(loader._placed) is not None
+
+
 def numpy_draw() -> float:
     """By NumPy's global generator."""
     return float(np.random.rand())
@@ -174,7 +180,11 @@ def test_the_data_set_looks_like_the_users() -> None:
     """What a loop asks of it has the answers that it had."""
     dataset = Fixed()
     dataset.classes = ["a", "b"]  # type: ignore[attr-defined]
-    loader = tuned().dataloader(dataset)
+    shown = tuned().dataloader(dataset)
+    for _ in shown:
+        assert shown.dataset is dataset
+        assert shown.collate_fn is default_collate
+    loader = tuned().loader(dataset)  # as frameworks get it
     assert isinstance(loader, DataLoader)
     assert isinstance(loader.dataset, Fixed)
     assert loader.dataset.classes == ["a", "b"]  # type: ignore[attr-defined]
@@ -257,7 +267,7 @@ def test_what_turns_out_not_to_be_placeable_is_loaded_as_ever(placement: str) ->
     with pytest.warns(UserWarning, match="sample by sample"):
         batches = list(loader)
     assert [int(batch.flatten()[0]) for batch in batches] == list(range(SAMPLES))
-    assert placement_seconds(loader.dataset) is None
+    assert not is_placed(loader)
 
 
 def test_what_is_changed_afterwards_is_loaded_as_ever() -> None:
@@ -289,6 +299,7 @@ class Held(Dataset[torch.Tensor]):
         self.images = np.zeros((samples, images))
         self.weights = [0.0] * samples
         self.transform = SimpleNamespace(p=0.0, calls=0)
+        self.log = logging.getLogger(__name__)
         self.cached: dict[int, Any] = {}
 
     def __len__(self) -> int:
@@ -303,11 +314,13 @@ class Held(Dataset[torch.Tensor]):
 
 CHANGES: dict[str, Callable[[Held], Any]] = {
     "nothing": lambda _: None,
+    "a sample that is read": lambda data: data[3],
+    "a logger": lambda data: (data.log.isEnabledFor(7), data.log.getChild("more")),
     "an array": lambda data: operator.setitem(data.labels, slice(None), 1),
     "one label": lambda data: operator.setitem(data.labels, 7, 1),
     "a large array": lambda data: operator.setitem(data.images, slice(None), 1),
-    "one of a list": lambda data: operator.setitem(data.weights, 7, 1.0),
-    "the transform": lambda data: setattr(data.transform, "p", 1e-9),
+    "a list": lambda data: operator.setitem(data.weights, slice(None), [1.0] * 200),
+    "the transform": lambda data: setattr(data.transform, "p", 1.0),
     "its length": lambda data: (data.weights.append(0.0), setattr(data, "labels", np.zeros(201))),
 }
 
@@ -320,12 +333,12 @@ def test_changes_inside_of_values_are_noticed_at_the_next_pass(name: str, monkey
     loader = tuned().dataloader(dataset, drop_last=True)
     list(loader)
     CHANGES[name](dataset)
-    before = random.getstate(), torch.get_rng_state().tolist()
-    if name == "nothing":
+    before = random.getstate()
+    if name in {"nothing", "a sample that is read", "a logger"}:
         for _ in range(3):
             list(loader)
-        assert placement_seconds(loader.dataset) is not None
-        assert before[0] == random.getstate()
+        assert is_placed(loader)
+        assert before == random.getstate()
     else:
         with pytest.warns(UserWarning, match="changed after it had been collated"):
             batches = list(loader)
@@ -372,26 +385,44 @@ def test_samplers_are_told_of_the_epoch() -> None:
     assert isinstance(DataLoader(Fixed()).sampler, SequentialSampler)
 
 
-def test_a_loader_made_of_ours_is_ours() -> None:
+@pytest.mark.parametrize("name", ["loader", "dataloader"])
+def test_a_loader_made_of_ours_is_ours(name: str) -> None:
     """Frameworks make the loader again, of its own data set and collation."""
-    ours = tuned().dataloader(Fixed())
-    again = DataLoader(ours.dataset, batch_size=16, collate_fn=ours.collate_fn)
-    twice = tuned().dataloader(ours.dataset, collate_fn=ours.collate_fn)
+    ours = getattr(tuned(), name)(Fixed())
+    again = list(DataLoader(ours.dataset, batch_size=16, collate_fn=ours.collate_fn))
+    twice = list(tuned().dataloader(ours.dataset, collate_fn=ours.collate_fn))
     assert all(map(alike, again, ours))
     assert all(map(alike, twice, ours))
 
 
+def test_a_collation_that_is_set_later_is_used() -> None:
+    """It gets samples, as ever."""
+    loader = tuned().dataloader(Fixed())
+    list(loader)
+    loader.collate_fn = len
+    assert list(loader) == [16] * 6 + [4]
+
+
+def backwards(samples: list[Any]) -> Any:
+    """Changes the list that it is given, as some collations do."""
+    samples.sort(key=str, reverse=True)
+    return [samples.pop(), *reversed(samples), *(samples + samples)]
+
+
+@pytest.mark.parametrize("collate", [default_collate, backwards], ids=["torch's", "one that sorts"])
 @pytest.mark.parametrize(
     "make",
     [lambda index: (torch.tensor(index), index), torch.tensor, float, str],
     ids=["tuple", "tensor", "float", "word"],
 )
-def test_a_plain_loader_of_its_data_set_reads_samples(make: Callable[[int], Any]) -> None:
+def test_a_plain_loader_of_its_data_set_reads_samples(make: Callable[[int], Any], collate: Any) -> None:
     """Also of a part of it, and of a copy: whatever is done with the user's own data set."""
     dataset = Fixed(make)
     ours = tuned().dataloader(dataset, collate_fn=(lambda samples: torch.zeros(len(samples))) if make is str else None)
     list(ours)
-    for made in (ours.dataset, copy.deepcopy(ours.dataset), Subset(ours.dataset, range(SAMPLES))):
-        assert all(map(operator.eq, map(repr, DataLoader(made, 4)), map(repr, DataLoader(dataset, 4))))
-    pickled = pickle.dumps(tuned().dataloader(TensorDataset(torch.ones(3))).dataset)
+    assert is_placed(ours)
+    for data in (ours.dataset, copy.deepcopy(ours.dataset), Subset(ours.dataset, range(SAMPLES))):
+        made, plain = (DataLoader(each, 4, collate_fn=collate) for each in (data, dataset))
+        assert all(map(operator.eq, map(repr, made), map(repr, plain)))
+    pickled = pickle.dumps(tuned().loader(TensorDataset(torch.ones(3))).dataset)
     assert len(pickle.loads(pickled)) == 3  # noqa: S301 - our own

@@ -81,7 +81,7 @@ def test_arguments_for_workers_apply_where_there_are_some(workers: int) -> None:
     assert (loader.persistent_workers, loader.prefetch_factor, loader.timeout) == (
         (True, 4, 60) if workers else (False, None, 0)
     )
-    assert len(list(loader) if workers == 0 else loader) == len(loader)
+    assert loader.num_workers == workers
     with pytest.raises(ValueError, match="num_workers"):
         tuned(num_workers=workers).dataloader(numbers(64), num_workers=0, **given)
 
@@ -93,15 +93,25 @@ class Stream(IterableDataset[float]):
         yield from map(float, range(10))
 
 
-@pytest.mark.parametrize(("measured", "workers"), [(100, 0), (None, 2)])
-def test_workers_repeat_no_iterable_data_set(measured: int | None, workers: int, tmp_path: Path) -> None:
+class SizedStream(Stream):
+    """Tells its length."""
+
+    def __len__(self) -> int:
+        return 10
+
+
+@pytest.mark.parametrize(
+    ("measured", "stream", "workers"),
+    [(100, Stream(), 0), (None, Stream(), 2), (10, SizedStream(), 2)],
+    ids=["not the measured one", "iterable", "iterable with a length"],
+)
+def test_workers_repeat_no_iterable_data_set(measured: int | None, stream: Any, workers: int, tmp_path: Path) -> None:
     """Where samples with indices were measured, any number of workers was right; not so here."""
     _, result = write(tmp_path)
     result = result.model_copy(update={"workload": result.workload.model_copy(update={"samples": measured})})
-    config = TrainConfig(num_workers=2, prefetch_factor=4)
-    setting = Tuned(config, result=result)
-    assert setting.dataloader(Stream()).num_workers == workers
-    assert setting.dataloader(Stream(), num_workers=1).num_workers == 1
+    setting = Tuned(TrainConfig(num_workers=2, prefetch_factor=4), result=result)
+    assert setting.dataloader(stream).num_workers == workers
+    assert setting.dataloader(stream, num_workers=1).num_workers == 1
     assert setting.dataloader(numbers(64)).num_workers == 2
 
 
