@@ -67,6 +67,9 @@ class Rows:
     def __len__(self) -> int:
         return self.count
 
+    def __getitem__(self, _: int) -> Any:
+        raise TypeError("its own loader reads a placed data set; for another loader, use the data set that you placed")
+
 
 def unpacked(rows: Rows) -> Any:
     """The collation of a loader that reads a placed data set."""

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 
 Model = TypeVar("Model", bound=nn.Module)
+_HEEDED = frozenset(
+    {"timeout", *(DATALOADER_ARGUMENTS[knob] for knob in going_with("num_workers"))}
+)  # by workers alone
 IN_BURST = "AUTOTUNE_BURST"
 """Set while a script is being tuned: such a training is not noted."""
 
@@ -112,21 +115,18 @@ class Tuned:
         set had a length.
         """
         rank = this_rank()
-        loader = self.loader(dataset, **(kwargs if rank.alone else shared_out(dataset, kwargs, rank)))
-        if type(loader.dataset) is PlacedDataset:  # isinstance() would ask the user's own class
-            loader.show_own(loader.dataset)
-        return loader
+        return self.loader(dataset, **(kwargs if rank.alone else shared_out(dataset, kwargs, rank)))
 
     def loader(self, dataset: Dataset[Any], **kwargs: Any) -> TunedLoader:
         """The loader of `dataloader` in a single process; for code that shares samples itself, as frameworks do."""
         settings = self.dataloader_kwargs() | kwargs
         yours = kwargs if "num_workers" in kwargs else {}
         measured = self.result.workload.samples if self.result is not None else None
-        if not yours and isinstance(dataset, IterableDataset) and measured is not None and length_of(dataset) is None:
+        is_other = measured is not None and length_of(dataset) is None
+        if is_other and isinstance(dataset, IterableDataset) and not (yours or any(map(kwargs.get, _HEEDED))):
             settings["num_workers"] = 0  # where it has a length, torch warns of samples beyond that
         if settings["num_workers"] == 0:  # what only workers heed does not apply, unless you ask for no workers and it
-            unused = {"timeout", *(DATALOADER_ARGUMENTS[knob] for knob in going_with("num_workers"))} - yours.keys()
-            settings = {name: value for name, value in settings.items() if name not in unused}
+            settings = {name: value for name, value in settings.items() if name not in _HEEDED - yours.keys()}
         if kwargs.get("batch_sampler") is not None:
             del settings["batch_size"]
         if self._places(dataset, settings):
@@ -143,7 +143,7 @@ class Tuned:
         It loads as in training, except that an iterable data set gets no workers, each of which might read all of it.
         Keyword arguments go to ``DataLoader`` and win; those that only workers heed leave it the workers.
         """
-        heeded = any(map(kwargs.get, ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")))
+        heeded = any(map(kwargs.get, _HEEDED))
         workers = {"num_workers": 0} if isinstance(dataset, IterableDataset) and not heeded else {}
         return self.dataloader(dataset, **{"batch_size": self.eval_batch_size, **workers, **kwargs})
 
@@ -155,7 +155,7 @@ class Tuned:
 
     def _place(self, dataset: Any, collate: Any) -> PlacedDataset:
         """The placed data set: one for all loaders of the same data set."""
-        if type(dataset) is PlacedDataset:
+        if type(dataset) is PlacedDataset:  # isinstance() would ask the user's own class
             return dataset
         device = self.device if self.config.data_placement == "device" else torch.device("cpu")
         for placed_from, its_collate, its_device, placed in self._placed:
@@ -332,30 +332,14 @@ class TunedLoader(Drawing):
     """
 
     own = Own()
-    _placed: PlacedDataset | None = None
     _is_read = False
-
-    def show_own(self, placed: PlacedDataset) -> None:
-        """Shows the data set and collation of the user's, and reads the placed data set all the same."""
-        self._placed = placed
-        vars(self).update(dataset=placed._dataset, collate_fn=placed._collate)  # __setattr__ refuses another data set
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if not (self.num_workers or self.own.workers):
-            return self._started()
+            return super().__iter__()
         goes_on, self._is_read = self._is_read, True
-        return self.read(self.own, None, lambda _: self._started(), _warn, goes_on=goes_on)
-
-    def _started(self) -> Iterator[Any]:
-        placed = self._placed
         # Looked up now: the recorder, or the notes of a training, may have wrapped it.
-        if placed is None or self.collate_fn is not placed._collate:  # you may have set another one
-            return DataLoader.__iter__(self)
-        vars(self).update(dataset=placed, collate_fn=unpacked)
-        try:
-            return DataLoader.__iter__(self)
-        finally:
-            self.show_own(placed)
+        return self.read(self.own, None, DataLoader.__iter__, _warn, goes_on=goes_on)
 
 
 def _warn(sentence: str) -> None:
