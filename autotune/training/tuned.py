@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 
 
 Model = TypeVar("Model", bound=nn.Module)
-_HEEDED = frozenset(
-    {"timeout", *(DATALOADER_ARGUMENTS[knob] for knob in going_with("num_workers"))}
-)  # by workers alone
+_HEEDED = frozenset({"timeout", *(DATALOADER_ARGUMENTS[knob] for knob in going_with("num_workers"))})
+"""Arguments of a DataLoader that act on its workers alone."""
 IN_BURST = "AUTOTUNE_BURST"
 """Set while a script is being tuned: such a training is not noted."""
 

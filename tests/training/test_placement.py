@@ -399,12 +399,6 @@ def test_a_collation_that_is_set_later_is_used() -> None:
     assert list(loader) == [16] * 6 + [4]
 
 
-def backwards(samples: list[Any]) -> Any:
-    """Changes the list that it is given, as some collations do."""
-    samples.sort(key=str, reverse=True)
-    return [samples.pop(), *reversed(samples), *(samples + samples)]
-
-
 def test_only_its_own_loader_reads_a_placed_data_set() -> None:
     """Another loader fails and says why; a copy and a pickle place the user's own data set anew."""
     data: Any = tuned().dataloader(TensorDataset(torch.ones(3))).dataset
