@@ -120,5 +120,5 @@ def cross(
         console.print(cross_lines(record))
     write_document(record, place)  # after the record is shown: a full disk must not hide it
     if not quiet:
-        console.print(labelled("cross file", f"{place}, which autotune compare shows", "", "bold"))
+        console.print(labelled("cross file", f"{place}, which autotune compare shows", "", "bold"), soft_wrap=True)
     raise typer.Exit(0 if record.failure is None else NothingFeasibleError.exit_status)

@@ -31,10 +31,11 @@ def itself(clinic: Clinic) -> Iterator[Finding]:
     free = gpu.free_bytes if gpu is not None else None
     plan = BurstPlan(measure_seconds=ITSELF_SECONDS * clinic.length, fastest_wins=False)
     taken = None if free is not None else _taken_bytes(clinic, plan)
-    texts, holds, left_out = [], True, []
+    texts, holds, left_out, left = [], True, [], ""
     for share in FILLED:
         if free is not None and share * free <= OVERHEAD_BYTES:
             left_out.append(f"{share:.0%}")
+            left = f"not checked at {', '.join(left_out)}: only {format_bytes(free)} are free"
             continue
         if free is not None:
             runner = clinic.runner(device_bytes=free)
@@ -52,13 +53,11 @@ def itself(clinic: Clinic) -> Iterator[Finding]:
         holds &= abs(math.log(pair.ratio)) <= ALIKE + SURE * pair.error
         texts.append(f"{pair.ratio:.3f} ({pair.ci95.low:.3f}–{pair.ci95.high:.3f}) at {share:.0%}")
     name = "a config against itself"
-    if free is not None and left_out:
-        texts.append(f"not checked at {', '.join(left_out)}: only {format_bytes(free)} are free")
     if len(left_out) == len(FILLED):
-        yield Finding.none(name, texts[0])
+        yield Finding.none(name, left)
         return
     yield Finding.of(
-        name, holds=holds, found="; ".join(texts), decisive=True,
+        name, holds=holds, found="; ".join([*texts, *[left] * bool(left)]), decisive=True,
         remedy="end other programs on this machine; tune with --memory-target 0.4, where two sides fit",
     )  # fmt: skip
 

@@ -172,18 +172,22 @@ def _windows_model() -> str | None:
 
 def this_process() -> list[Any]:
     """Identifies this process uniquely: by where its id counts, its id, and its start."""
-    namespace = os.stat("/proc/self/ns/pid").st_ino if LINUX else 0  # containers may share a name, and /tmp
-    return [f"{platform.node()} {namespace}", os.getpid(), _start_of(os.getpid())]
+    return [_place(), os.getpid(), _start_of(os.getpid())]
 
 
 def running(described: Any) -> int | None:
     """The id of a process that `this_process` described, if it still runs on this machine."""
     try:
         place, pid, start = described
-        alive = place == this_process()[0] and start == _start_of(pid)
+        alive = place == _place() and start == _start_of(pid)
     except (TypeError, ValueError, IndexError, OSError, psutil.Error):
         return None
     return int(pid) if alive else None
+
+
+def _place() -> str:
+    namespace = os.stat("/proc/self/ns/pid").st_ino if LINUX else 0  # containers may share a name, and /tmp
+    return f"{platform.node()} {namespace}"
 
 
 def _start_of(pid: int) -> Any:

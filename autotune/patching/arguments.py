@@ -152,6 +152,9 @@ def _is_parsed(source: Source, options: ast.expr) -> bool:
         return False
     parts, name = [*ast.walk(source.tree)], options.id
     functions = [one for one in parts if isinstance(one, ast.FunctionDef)]
+    others = [one for one in parts if isinstance(one, (ast.alias, ast.ExceptHandler, ast.FunctionDef, ast.ClassDef))]
+    if any(name in {one.name, getattr(one, "asname", None)} for one in others):
+        return False
     inside = [part for one in functions if one.name == "parse_args" for part in ast.walk(one)]
     fine = {id(one.value) for one in inside if isinstance(one, ast.Return)}
     assigned = [one for one in parts if isinstance(one, ast.Assign) and one.value in parsing]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autotune.measuring import Outcome
 from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Table, Text
 from autotune.report.scatters import MOST_MARKS, history_picture
 from autotune.results.result import Result, TrialRecord
@@ -43,7 +42,7 @@ def history(result: Result) -> list[Block]:
 def _finding(result: Result) -> str:
     scores = [score for trial in result.trials if (score := result.score_of(trial)) is not None]
     fastest = f"; the fastest ran at {result.objective.format(max(scores))}" if scores else ""
-    failed = sum(trial.outcome is not Outcome.OK for trial in result.trials)
+    failed = sum(not trial.ok for trial in result.trials)
     return f"{len(result.trials)} bursts, {failed} of them failed{fastest}."
 
 
@@ -53,7 +52,7 @@ def _stages_table(result: Result) -> Table:
     for stage in dict.fromkeys(trial.stage for trial in result.trials):
         trials = [trial for trial in result.trials if trial.stage == stage]
         scores = [score for trial in trials if (score := result.score_of(trial)) is not None]
-        failed = Counter(trial.outcome.value for trial in trials if trial.outcome is not Outcome.OK)
+        failed = Counter(trial.outcome.value for trial in trials if not trial.ok)
         failures = ", ".join(f"{count} {outcome}" for outcome, count in failed.items()) or "0"
         rows.append((stage, str(len(trials)), failures, result.objective.bare(max(scores)) if scores else "–"))
     headings = ("stage", "bursts", "failed", "fastest")

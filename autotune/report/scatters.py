@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autotune.measuring import Outcome
 from autotune.report.drawing import AFTER, BEFORE, FAILED, SMALL, SURFACE, TARGET, compact, draw, drawable, steps
 from autotune.results.result import Result
 from autotune.units import format_bytes
@@ -30,7 +29,7 @@ def history_picture(result: Result) -> str | None:
         for number, trial in trials
         if (score := result.score_of(trial)) is not None and drawable(score)
     ]
-    failed = [number for number, trial in trials if trial.outcome is not Outcome.OK]
+    failed = [number for number, trial in trials if not trial.ok]
     if not (ended or failed):
         return None
     before = [score] if (score := result.score_of(result.baseline)) is not None and drawable(score) else []

@@ -15,11 +15,11 @@ class Check(BaseModel):
     """The verdict on a result.
 
     Attributes:
-        objective: What the speed-ups compare.
+        objective: What the gains compare.
         verdict: Decides the exit status of `autotune check`.
         reason: The reason, in one sentence.
-        claimed: The speed-up in the file. None when it recommends the baseline, or the baseline did not train.
-        found: The speed-up now. None when a side failed or there is nothing to compare.
+        claimed: The gain in the file. None when it recommends the baseline, or the baseline did not train.
+        found: The gain now. None when a side failed or there is nothing to compare.
         differences: How the workload differs from the one that was tuned.
         trainings: Rates of recent trainings on this machine, in a sentence; None without any.
     """

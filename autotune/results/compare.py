@@ -337,7 +337,7 @@ def _row_warnings(group: WorkloadGroup) -> Iterator[str]:
     """Warns of partial results, and of machines with several results."""
     for row in group.rows:
         if row.status == "partial":
-            yield f"{row.path} is partial, tuning did not finish: the knobs of {row.label} are not judged by it"
+            yield f"{row.path} is partial: the knobs of {row.label} are not judged by it"
     labelled: dict[str, list[Row]] = {}
     for row in group.rows:
         labelled.setdefault(row.label, []).append(row)

@@ -14,7 +14,7 @@ from autotune.results.files import Document, OtherKindError, read_document
 from autotune.results.result import Result
 
 Machine = tuple[str, str, str]
-"""The hardware that trained, its host, and the kind of device: a name that you gave covers all of a machine's."""
+"""The hardware that trained, its host, and the kind of device; one name that you give stands for all its devices."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from autotune.wording import or_dash, ratio_text
 ENDING = ".live.jsonl"
 Knobs = dict[str, Scalar]
 MOVED = "workers draw the random numbers of reading: augmentation has the same distribution, and other numbers"
-"""Also after workers have lost: what they drew, the script's own generators did not."""
+"""This holds even if workers lose: the script's own generators did not make the draws that workers made."""
 
 
 class Candidate(Stored):

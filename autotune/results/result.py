@@ -212,6 +212,11 @@ class TrialRecord(Stored):
     disturbance: str | None = None
     card: CardState | None = Field(default=None, description="in a round on an NVIDIA GPU")
 
+    @property
+    def ok(self) -> bool:
+        """Whether it ended well."""
+        return self.outcome is Outcome.OK
+
 
 class PeakShare(Stored):
     """The share of this machine's peak that a part of training reaches."""

@@ -88,8 +88,7 @@ def rate_cell(rate: float | None, ci95: Interval | None) -> Cell:
     """A rate with its interval."""
     if rate is None:
         return Cell()
-    spread = f"{bare_rate(ci95.low)} – {bare_rate(ci95.high)}" if ci95 is not None else ""
-    return Cell(bare_rate(rate), spread)
+    return Cell(bare_rate(rate), f"{bare_rate(ci95.low)} – {bare_rate(ci95.high)}" if ci95 is not None else "")
 
 
 def _line(row: Row, extra: Iterable[str]) -> Line:

@@ -122,7 +122,7 @@ def what_next(result: Result, path: Path) -> tuple[str, list[str]]:
     if result.changed_knobs and (alone or verdict(result).confirmed):
         script = result.workload.script
         hides = script is not None and is_masked(script.command)
-        return how_to_train(result, path), ["put your secret in the place of ***"] * hides
+        return how_to_train(result, path), ["replace *** with your secret"] * hides
     longer = [how_to_search_longer(result)] * (result.stopped_by in {"budget", "interrupted", "end of training"})
     return "", ["train as before: no gain is proven", *longer]
 
@@ -475,7 +475,7 @@ def headroom_text(headroom: Headroom) -> str:
     """What loading costs before tuning, not only by waiting, and the most that a faster loader could gain."""
     spread = f" ({INTERVAL} {ratios(headroom.ci95)})" if headroom.ci95 is not None else ""
     if headroom.ci95 is not None and headroom.ci95.high > VAGUE * headroom.ci95.low:
-        return f"before tuning, what loading costs varied too much to tell{spread}"
+        return f"before tuning, the cost of loading varied too much to state{spread}"
     if headroom.ratio <= 1:
         return f"before tuning, loading costs nothing measurable{spread}"
     return (

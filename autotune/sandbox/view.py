@@ -275,6 +275,8 @@ class _Explorer:
         except FileNotFoundError:
             pass  # it has been removed
         except OSError as error:  # a mount that answers to another user only
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise
             self._plan.read_only[path] = f"it cannot be copied ({error.strerror})"
 
 

@@ -101,9 +101,9 @@ def is_like(here: Hardware, result: Result) -> bool:
 
 def judge_check(result: Result, target: str, cross: Cross) -> Check:
     """The verdict on a result, from a comparison of its config with its baseline."""
-    claimed, measured = result.speedup, cross.over_baseline
+    claimed = result.speedup if result.speedup is not None and result.speedup.confirmed else None
+    measured = cross.over_baseline
     trains, had_baseline = cross.theirs.measurement is not None, result.baseline.measurement is not None
-    claims = claimed is not None and claimed.confirmed
     lack = cross.over_baseline_reason or "the baseline gave no figure"
     verdict: Standing = "holds"
     if cross.failure is not None:
@@ -120,13 +120,13 @@ def judge_check(result: Result, target: str, cross: Cross) -> Check:
     elif measured.ci95.high < 1:
         worse = "slower" if result.objective.is_rate else "worse"
         verdict, reason = "drifted", f"the tuned config is {worse} than the baseline here"
-    elif not claims:
+    elif claimed is None:
         reason = "the file claims no gain, and the tuned config is no worse than the baseline here"
     elif measured.ci95.low <= 1:
         verdict, reason = "undecided", "the interval includes 1, so there may be no gain"
     else:
         reason = "the tuned config gains what the file says, within the error of a few rounds"
     return Check(
-        target=target, objective=result.objective.name, verdict=verdict, reason=reason, claimed=claimed,
+        target=target, objective=result.objective.name, verdict=verdict, reason=reason, claimed=result.speedup,
         found=measured, differences=tuple(differences_of(result, cross.workload.fingerprint)),
     )  # fmt: skip

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from autotune.errors import AutotuneError
 from autotune.hardware import Hardware, hardware_rows
-from autotune.measuring import Outcome, objective_named
+from autotune.measuring import objective_named
 from autotune.results import summary
 from autotune.results.check import Check
 from autotune.results.result import Result, TrialRecord
@@ -62,16 +62,16 @@ def result_table(result: Result) -> RenderableType:
 
 
 def usage_lines(result: Result, path: Path, page: Path | None = None) -> RenderableType:
-    """The paths of a result and of its report, if it has one, and what to do next.
-
-    To be copied, so printed with `soft_wrap`: a break at the terminal's width would end a command.
-    """
+    """The paths of a result and of its report, if it has one, and what to do next; lines to copy stay whole."""
     places = [labelled("result file", str(path), "", "bold")]
     if page is not None:
         places.append(labelled("report", str(page), "", "bold"))
     code, sentences = summary.what_next(result, path)
     lines = [as_text(f"    {line}", "cyan") for line in code.splitlines()]
-    return Group(*places, *["train with it:"] * bool(code), *lines, *map(as_text, sentences))
+    shown = [*places, *map(as_text, ["train with it:"] * bool(code)), *lines, *map(as_text, sentences)]
+    for line in shown:
+        line.no_wrap, line.overflow = True, "ignore"
+    return Group(*shown)
 
 
 def training_lines(result: Result, path: Path) -> RenderableType:
@@ -182,7 +182,7 @@ def trials_table(result: Result) -> RenderableType:
         score = result.score_of(trial)
         ratio = score / base if score is not None and base else None
         figure = as_text(or_dash(score, result.objective.format))
-        if trial.outcome is not Outcome.OK:
+        if not trial.ok:
             figure = as_text(trial.outcome.value, "red")
         table.add_row(str(number), figure, "" if ratio is None else ratio_text(ratio), _what_and_why(trial))
     return Group(title, table, *skipped)

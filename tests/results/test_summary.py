@@ -255,7 +255,7 @@ def test_a_command_without_its_secret_says_so() -> None:
     script = ScriptRecord(command=("python", "train.py", "--token", "***"), loop={}, source=source)
     workload = make_result().workload.model_copy(update={"script": script})
     code, sentences = what_next(make_result(workload=workload), Path("a.json"))
-    assert ("***" in code, sentences) == (True, ["put your secret in the place of ***"])
+    assert ("***" in code, sentences) == (True, ["replace *** with your secret"])
 
 
 def test_only_a_partial_result_is_unfinished() -> None:

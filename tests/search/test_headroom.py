@@ -55,7 +55,7 @@ COSTS = "loading costs 33 % of the time, its share of the processors included: a
     [
         (1.5, (1.4, 1.6), f"{COSTS} (95 %"),
         (1.5, None, COSTS),
-        (1.12, (0.0138, 91.2), "what loading costs varied too much to tell (95 % interval 0.0138 – 91.2)"),
+        (1.12, (0.0138, 91.2), "the cost of loading varied too much to state (95 % interval 0.0138 – 91.2)"),
         (0.99, None, "loading costs nothing measurable"),
     ],
 )
