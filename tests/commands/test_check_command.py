@@ -131,7 +131,8 @@ def test_a_gain_that_the_rounds_do_not_show_is_undecided() -> None:
 def test_a_file_without_a_claim_promises_no_gain() -> None:
     """Though the tuned config is faster here, or no more than in the file."""
     unconfirmed = Speedup(ratio=1.1, ci95=Interval(0.9, 1.3), pairs=3)
-    for speedup, found in ((None, 1.5), (unconfirmed, 1.5), (unconfirmed, 1.0)):
+    small = Speedup(ratio=1.1, ci95=Interval(1.02, 1.2), pairs=3)
+    for speedup, found in ((None, 1.5), (unconfirmed, 1.5), (unconfirmed, 1.0), (small, 1.0)):
         check = judged(result_of(speedup=speedup), rounds_of(found), [])
         assert (check.verdict, "the file claims no gain" in check.reason) == ("holds", True)
 

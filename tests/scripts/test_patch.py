@@ -171,7 +171,7 @@ def test_an_option_that_decides_more_than_the_setting_is_left_alone(elsewhere: s
         ("self.args = parser.parse_args()\nmodel = Net(**vars(self.args))", False),
         ("self.args = parser.parse_args()\nhelper(self.args)", False),
         ("args = parser.parse_args()\nother = parser.parse_args()", False),
-        ("parser = argparse.ArgumentParser(fromfile_prefix_chars='@')\nargs = parser.parse_args()", False),
+        ("args = parser.parse_args()\nfrom settings import args", False),
     ],
 )
 def test_an_option_is_surely_read_from_the_command_line(parsing: str, is_in_place: bool) -> None:
