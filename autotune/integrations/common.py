@@ -216,11 +216,12 @@ def _made_again(tuned: Tuned, parts: LoaderParts, settings: dict[str, Any]) -> D
         "collate_fn": loader.collate_fn,
         "worker_init_fn": loader.worker_init_fn,
         "generator": loader.generator,
-        "timeout": loader.timeout,
-        "multiprocessing_context": tuned.config.multiprocessing_context or loader.multiprocessing_context,
     }
     if parts.batch_size is not None:
         settings["drop_last"] = parts.drop_last
+    if settings.get("num_workers", tuned.config.num_workers):  # torch refuses them without workers
+        own = {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
+        settings |= {name: value for name, value in own.items() if tuned.dataloader_kwargs().get(name) is None}
     made = tuned.loader(loader.dataset, **settings)
     made.own = Own.of(loader)
     return made

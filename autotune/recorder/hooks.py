@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from ..torch_settings.compiled import compiled_graphs
 from ..torch_settings.naming import class_of, find_models, model_key
-from ..torch_settings.undo import Undo, in_reverse, put, unless_changed
+from ..torch_settings.undo import Undo, in_reverse, put
 
 Iterate = Callable[["DataLoader[Any]"], Iterator[Any]]
 MOST_CALLS = 100
@@ -108,7 +108,7 @@ def on_function(name: str, then: Callable[..., None]) -> Undo:
 
 def replace(owner: Any, name: str, function: Any) -> Undo:
     """Replaces a function of torch. The undo does nothing if other code has replaced it since."""
-    return unless_changed(lambda: vars(owner).get(name), put(owner, name, function))
+    return put(owner, name, function)
 
 
 def _unless_compiled(undo: Undo) -> Undo:

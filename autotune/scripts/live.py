@@ -305,5 +305,5 @@ def _notes(story: Story) -> Iterator[str]:
     if (over := story.over) is not None:
         yield f"the search has cost {format_seconds(over.cost_seconds)} of training ({over.why})"
     has_moved = story.facts is not None and story.facts.moves_augmentation
-    if has_moved and any(one.knobs.get("num_workers") for one in story.candidates.values()):
+    if has_moved and any(one.seconds and one.knobs.get("num_workers") for one in story.candidates.values()):
         yield MOVED

@@ -173,7 +173,7 @@ def _lie(tensor: torch.Tensor, strides: tuple[int, ...], laid: dict[Any, Any]) -
         strides: The strides.
         laid: Data before and after, by where it lies: tensors that share their data go on sharing it.
     """
-    key = (tensor.data_ptr(), tensor.shape, tensor.stride())
+    key = (tensor.data_ptr() or id(tensor), tensor.dtype, tensor.shape, tensor.stride())  # some have no address
     if key not in laid:
         laid[key] = tensor.data, _with_strides(tensor.data, strides)  # kept, so that the address stays taken
     tensor.data = laid[key][1]

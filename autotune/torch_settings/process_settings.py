@@ -250,8 +250,13 @@ def why_no_form(optimizer: Optimizer, form: str) -> str | None:
     if form == "fused" and (why := why_gradients_unfit(optimizer)) is not None:
         return why
     forms = {name: name == form for name in FORMS}
+    distinct = {  # rates of layers differ, but not in kind
+        str([{name: value for name, value in group.items() if name != "params" and type(value) is not float},
+             {(weight.device, weight.dtype) for weight in group["params"]}]): group
+        for group in groups
+    }  # fmt: skip
     try:
-        trial = maker([{**group, **forms, "params": _like(group["params"])} for group in groups], lr=1e-3)
+        trial = maker([{**one, **forms, "params": _like(one["params"])} for one in distinct.values()], lr=1e-3)
         with torch.no_grad():  # the step itself, without the hooks that torch and we put around it
             inspect.unwrap(maker.step)(trial)
     except Exception as error:  # noqa: BLE001 - whatever torch, or a kernel that is missing, raises
@@ -276,7 +281,9 @@ def why_gradients_unfit(optimizer: Optimizer) -> str | None:
     if any(weight.grad is not None and weight.grad.is_sparse for weight in weights_of(optimizer)):
         return "some gradients are sparse"
     if _has_late_weights(optimizer):
-        return "fused SGD with momentum fails at weights that get gradients later; give it those alone that train now"
+        return (
+            "fused SGD with momentum fails if weights without gradients train later; give it only those that train now"
+        )
     return None
 
 

@@ -235,11 +235,20 @@ def test_a_dataset_smaller_than_a_batch_is_sound() -> None:
     assert (facts.samples, facts.batch_bytes) == (3, 3 * 4 * 4 + 3 * 8)
 
 
+class OwnWeights(nn.Linear):
+    """Convolves by a function."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Each output is a channel."""
+        return nn.functional.conv1d(x[:, None], self.weight[:, None], self.bias).flatten(1)
+
+
 def test_convolutions_are_noticed() -> None:
-    """By their dimensions; another weight of four dimensions, such as a bias of attention, is none."""
+    """By their dimensions, in modules or functions; a weight of four dimensions, as a bias of attention, is none."""
     model = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 2), nn.Flatten(1), nn.Unflatten(1, (1, 2)))
     model.append(nn.Sequential(nn.ConvTranspose1d(1, 1, 1), nn.Flatten()))
     assert facts_of(model=model).convolves == (1, 2)
+    assert facts_of(model=OwnWeights(4, 2)).convolves == (1,)
     biased = nn.Linear(4, 2)
     biased.relative = nn.Parameter(torch.ones(1, 1, 2, 2))
     assert facts_of(model=biased).convolves == ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from autotune.workload.fingerprint import fingerprint
 from autotune.workload.user_errors import described, wrap_user_error
 from autotune.workload.workload import Workload, draw_samples, indices_of
 
+_CONVOLUTION = re.compile(r"aten::conv(?:_transpose)?([123])d")  # the name of an operator
 FETCH_SECONDS = 4.0
 """If fetching a batch takes longer, only part of it is used."""
 DRAWN_INDICES = 8
@@ -115,6 +117,8 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     coupling = _coupling(workload, tuned, batch_samples[:PARTED], target) if quick else 0.0
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
     facts = training_facts([workload.model], [optimizer], paddings, may_fuse=may_fuse)
+    called = [_CONVOLUTION.fullmatch(event.name) for event in events]  # also by functions and compiled modules
+    facts["convolves"] = sorted({*facts["convolves"], *(int(seen[1]) for seen in called if seen is not None)})
     if not is_recomputable:
         facts["recomputable_blocks"] = 0
     return WorkloadFacts(

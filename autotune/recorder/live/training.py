@@ -490,8 +490,8 @@ class LiveTraining:
         models: list[nn.Module] = []
         try:
             models = self._called.stepped_by(self._optimizer)
-            left = self._called.why_not(models)
             self._convolves = convolved(models)
+            left = self._called.why_not(models)
         except Exception as error:  # noqa: BLE001 - a script's own strange models
             left = {"precision": f"{type(error).__name__}: {error}"}
         self.left |= {name: why for name, why in left.items() if name in {"memory_format", *self._allowed}}
