@@ -31,11 +31,11 @@ def itself(clinic: Clinic) -> Iterator[Finding]:
     free = gpu.free_bytes if gpu is not None else None
     plan = BurstPlan(measure_seconds=ITSELF_SECONDS * clinic.length, fastest_wins=False)
     taken = None if free is not None else _taken_bytes(clinic, plan)
-    texts, holds, left_out, left = [], True, [], ""
+    texts, holds, left_out, gap = [], True, [], ""
     for share in FILLED:
         if free is not None and share * free <= OVERHEAD_BYTES:
             left_out.append(f"{share:.0%}")
-            left = f"not checked at {', '.join(left_out)}: only {format_bytes(free)} are free"
+            gap = f"not checked at {', '.join(left_out)}: only {format_bytes(free)} are free"
             continue
         if free is not None:
             runner = clinic.runner(device_bytes=free)
@@ -54,10 +54,10 @@ def itself(clinic: Clinic) -> Iterator[Finding]:
         texts.append(f"{pair.ratio:.3f} ({pair.ci95.low:.3f}–{pair.ci95.high:.3f}) at {share:.0%}")
     name = "a config against itself"
     if len(left_out) == len(FILLED):
-        yield Finding.none(name, left)
+        yield Finding.none(name, gap)
         return
     yield Finding.of(
-        name, holds=holds, found="; ".join([*texts, *[left] * bool(left)]), decisive=True,
+        name, holds=holds, found="; ".join([*texts, *[gap] * bool(gap)]), decisive=True,
         remedy="end other programs on this machine; tune with --memory-target 0.4, where two sides fit",
     )  # fmt: skip
 

@@ -72,12 +72,12 @@ def ddp_settings(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
     return ddp_arguments(config), missing
 
 
-def ddp_words(tuned: Tuned, known: Container[str], prefix: str = "") -> tuple[dict[str, Any], Missing]:
+def ddp_words(tuned: Tuned, accepted: Container[str], prefix: str = "") -> tuple[dict[str, Any], Missing]:
     """`ddp_settings` in a framework's words; what it has no word for is missing. Without a value, torch's own holds."""
     settings, missing = ddp_settings(tuned)
     words = {f"{prefix}{name}": value for name, value in settings.items()}
-    lacks = [name for name, value in settings.items() if value and f"{prefix}{name}" not in known]
-    given = {word: value for word, value in words.items() if word in known and value is not None}
+    lacks = [name for name, value in settings.items() if value and f"{prefix}{name}" not in accepted]
+    given = {word: value for word, value in words.items() if word in accepted and value is not None}
     return given, missing | dict.fromkeys(lacks, "it has no word for it")
 
 
@@ -97,11 +97,11 @@ def differences(values: Mapping[str, tuple[Any, Any]]) -> Missing:
 
 
 def uneven(batches: float | None, accumulation: int) -> Missing:
-    """What is told where the batches of an epoch do not divide by an accumulation that divides each of them."""
-    left = (batches or 0) % accumulation
-    if not left > 0:  # NaN, for batches without end
+    """Says that the last step of an epoch weighs less, if the epoch's batches do not divide by the accumulation."""
+    rest = (batches or 0) % accumulation
+    if not rest > 0:  # NaN, for batches without end
         return {}
-    count = "1 batch is" if left == 1 else f"{left:.0f} batches are"
+    count = "1 batch is" if rest == 1 else f"{rest:.0f} batches are"
     why = f"{count} left for the last step of an epoch, and it divides by {accumulation} all the same"
     return {"accumulation_steps": why}
 

@@ -272,7 +272,7 @@ def _row(path: str, result: Result, label: str, kin: Kin, *, judged: bool) -> Ro
 
 
 def _samples_per_joule(result: Result) -> float | None:
-    """Of the best config. None where no energy was read, and for several GPUs, of which only the first is counted."""
+    """The figure of the best config; None without energy, or for several GPUs, since only the first one is read."""
     measured, several = result.best.measurement, result.best.config.ranks > 1
     if measured is None or (several and result.constraints.device != "cpu"):
         return None

@@ -19,7 +19,7 @@ from autotune.wording import percent, ratio_text
 UNKNOWN = "not measured"
 INTERVAL = "95 % interval"
 VAGUE = 4.0
-"""An interval whose ends are this many times apart tells nothing. Not tuned."""
+"""An interval whose ends are this many times apart shows nothing. Not tuned."""
 
 
 class Figure(NamedTuple):

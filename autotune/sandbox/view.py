@@ -395,7 +395,7 @@ def _try_out(plan: Plan) -> None:
 
 def mounts(root: str = "/") -> list[Mount]:
     """The mounts in their order, without malformed lines; `root` stands for ``/``. Empty if they cannot be read."""
-    found = []
+    listed = []
     file = os.path.join(root, "proc/self/mountinfo")
     with contextlib.suppress(OSError), open(file, encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
@@ -404,8 +404,8 @@ def mounts(root: str = "/") -> list[Mount]:
             if len(fields) >= 6 and details:
                 top, point = (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), one) for one in fields[3:5])
                 options, kind_options = (frozenset(one.split(",")) for one in (fields[5], details[-1]))
-                found.append(Mount(top, point, options, details[0], kind_options))
-    return found
+                listed.append(Mount(top, point, options, details[0], kind_options))
+    return listed
 
 
 def _sockets() -> list[str]:

@@ -186,8 +186,8 @@ class Live:
             if place != self._out:
                 self._say(f"{self._out} stays as it is")
             if result.status == "partial":
-                known = f"{words_of(self.log.story.won)} is faster" if self.log.story.won else result.speedup_reason
-                self._say(f"the training ended before the search did; so far, {known}")
+                state = f"{words_of(self.log.story.won)} is faster" if self.log.story.won else result.speedup_reason
+                self._say(f"the training ended before the search did; so far, {state}")
             path, failure = keep_document(result, place)
             if failure is not None:
                 self._say(str(failure))

@@ -103,7 +103,7 @@ def convolutions(model: nn.Module) -> list[nn.Module]:
 
 
 def convolved(models: Iterable[nn.Module]) -> list[int]:
-    """The dimensions of what models convolve; 2 are images."""
+    """The dimensions that models convolve in; 2 for images."""
     from torch.nn.modules.conv import _ConvNd
 
     parts = (part for model in models for part in model.modules())

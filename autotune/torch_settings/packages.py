@@ -19,10 +19,10 @@ def installed() -> list[str]:
     from torch.nn import attention
 
     can_replace_attention = hasattr(attention, "activate_flash_attention_impl")
-    found = [name for name in _SOUGHT if _is_there(name) and (can_replace_attention or name not in _LATER_ATTENTION)]
+    present = [name for name in _SOUGHT if _is_there(name) and (can_replace_attention or name not in _LATER_ATTENTION)]
     usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
     compiler = shutil.which(os.environ.get("CXX", usual))  # as torch looks for it
-    return [*found, *([CPP] if compiler is not None else [])]
+    return [*present, *([CPP] if compiler is not None else [])]
 
 
 def _is_there(name: str) -> bool:

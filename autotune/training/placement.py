@@ -167,7 +167,7 @@ class PlacedDataset(Dataset[Any]):
         return whole
 
     def _require_unchanged(self, count: int) -> None:
-        """Compares the data set with what was placed; once per pass also its arrays, and a few samples.
+        """Compares the data set with the placed one; once per pass also its arrays, and a few samples.
 
         Raises:
             ConfigError: It was changed.
@@ -275,7 +275,7 @@ def state_of(dataset: Any, depth: int = 3) -> list[Any]:
 
 
 def hashes_of(state: Sequence[Any]) -> list[int | None]:
-    """The hashes of the arrays in a state; None for a large one, and for what is no array."""
+    """The hashes of the arrays in a state; None for a large array, and for other values."""
     return [_hash_of(value) for value in state]
 
 
