@@ -82,12 +82,16 @@ def test_the_answer_tells_speed_and_efficiency_and_how_many_pay() -> None:
     )
 
 
-@pytest.mark.parametrize("last", [(), (step(4, None, None),)], ids=["the time was up", "it failed"])
-def test_nothing_is_said_of_a_number_of_ranks_that_was_not_measured(last: tuple[ScalingStep, ...]) -> None:
-    """Whether it brings a gain is unknown."""
+@pytest.mark.parametrize(
+    ("last", "ending"),
+    [((), "were not measured"), ((step(4, None, None),), "ended as oom")],
+    ids=["the time was up", "it failed"],
+)
+def test_no_gain_is_said_of_a_number_of_ranks_that_gave_no_figure(last: tuple[ScalingStep, ...], ending: str) -> None:
+    """Whether it brings one is unknown."""
     steps = (step(1, None, 1.0), step(2, 1.8, 1.8), *last)
     told = scaling_text(make_result(scaling=Scaling(steps=steps), best=on_ranks(4)))
-    assert told == "speed by ranks, and efficiency of each: 1: 1.000× (100 %), 2: 1.80× (90 %); 4 were not measured"
+    assert told == f"speed by ranks, and efficiency of each: 1: 1.000× (100 %), 2: 1.80× (90 %); 4 {ending}"
 
 
 def test_more_ranks_pay_only_where_they_beat_fewer() -> None:
