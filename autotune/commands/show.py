@@ -41,7 +41,7 @@ def show(
     if why:
         console.print(profile_tables(result))
     else:
-        console.print(usage_lines(result, file))
+        console.print(usage_lines(result, file), crop=False)
 
 
 @reported

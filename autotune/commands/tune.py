@@ -74,7 +74,7 @@ def tune_and_tell(options: Options, *, as_json: bool, quiet: bool, patching: boo
         if why_none is not None:
             console.print(why_none, markup=False, soft_wrap=True)
         if saved.path is not None and not quiet:
-            console.print(usage_lines(saved.result, saved.path, page))
+            console.print(usage_lines(saved.result, saved.path, page), crop=False)
         if saved.path is not None and failure is None:
             patched, failure = after_run(saved.result, saved.path, patching=patching)
             if patched is not None and not quiet:

@@ -285,7 +285,7 @@ def _tool(
             trace = getattr(error, "trace", None)
             return CallToolResult(content=[_content(f"{error}\n\n{trace}" if trace else str(error))], is_error=True)
         console = Console(file=io.StringIO(), width=COLUMNS, color_system=None, force_terminal=False, highlight=False)
-        console.print(*shown, sep="\n", markup=False)
+        console.print(*shown, sep="\n", markup=False, crop=False)  # lines to copy stay whole
         text = console.file.getvalue()  # type: ignore[attr-defined]
         return CallToolResult(content=[_content(text)], structured_content=masked_data(data))
 

@@ -62,7 +62,10 @@ def result_table(result: Result) -> RenderableType:
 
 
 def usage_lines(result: Result, path: Path, page: Path | None = None) -> RenderableType:
-    """The paths of a result and of its report, if it has one, and what to do next; lines to copy stay whole."""
+    """The paths of a result and of its report, if it has one, and what to do next.
+
+    Printed with `crop=False`, its lines stay whole, to be copied.
+    """
     places = [labelled("result file", str(path), "", "bold")]
     if page is not None:
         places.append(labelled("report", str(page), "", "bold"))
