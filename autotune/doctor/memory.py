@@ -31,12 +31,15 @@ def itself(clinic: Clinic) -> Iterator[Finding]:
     free = gpu.free_bytes if gpu is not None else None
     plan = BurstPlan(measure_seconds=ITSELF_SECONDS * clinic.length, fastest_wins=False)
     taken = None if free is not None else _taken_bytes(clinic, plan)
-    texts, holds, left_out, gap = [], True, [], ""
-    for share in FILLED:
-        if free is not None and share * free <= OVERHEAD_BYTES:
-            left_out.append(f"{share:.0%}")
-            gap = f"not checked at {', '.join(left_out)}: only {format_bytes(free)} are free"
-            continue
+    name, texts, holds, gaps = "a config against itself", [], True, []
+    shares = [share for share in FILLED if free is None or share * free > OVERHEAD_BYTES]
+    if free is not None and len(shares) < len(FILLED):
+        left_out = ", ".join(f"{share:.0%}" for share in FILLED if share not in shares)
+        gaps = [f"not checked at {left_out}: only {format_bytes(free)} are free"]
+    if not shares:
+        yield Finding.none(name, *gaps)
+        return
+    for share in shares:
         if free is not None:
             runner = clinic.runner(device_bytes=free)
             filled = point("filling", {"mib": max(1, round((share * free - OVERHEAD_BYTES) / 2**20))})
@@ -52,12 +55,8 @@ def itself(clinic: Clinic) -> Iterator[Finding]:
             continue
         holds &= abs(math.log(pair.ratio)) <= ALIKE + SURE * pair.error
         texts.append(f"{pair.ratio:.3f} ({pair.ci95.low:.3f}–{pair.ci95.high:.3f}) at {share:.0%}")
-    name = "a config against itself"
-    if len(left_out) == len(FILLED):
-        yield Finding.none(name, gap)
-        return
     yield Finding.of(
-        name, holds=holds, found="; ".join([*texts, *[gap] * bool(gap)]), decisive=True,
+        name, holds=holds, found="; ".join([*texts, *gaps]), decisive=True,
         remedy="end other programs on this machine; tune with --memory-target 0.4, where two sides fit",
     )  # fmt: skip
 

@@ -38,7 +38,7 @@ def on_iterate(then: Callable[[DataLoader[Any], Iterate], Iterator[Any]]) -> Und
     def iterate(self: DataLoader[Any]) -> Iterator[Any]:
         return callbacks[0](self, original) if callbacks and get_worker_info() is None else original(self)
 
-    return in_reverse([replace(DataLoader, "__iter__", iterate), callbacks.clear])
+    return in_reverse([put(DataLoader, "__iter__", iterate), callbacks.clear])
 
 
 def on_step(before: Callable[[Optimizer], None] = _nothing, after: Callable[[Optimizer], None] = _nothing) -> Undo:
@@ -106,11 +106,6 @@ def on_function(name: str, then: Callable[..., None]) -> Undo:
     return _unless_compiled(_around(torch.nn.functional, name, then))
 
 
-def replace(owner: Any, name: str, function: Any) -> Undo:
-    """Replaces a function of torch. The undo does nothing if other code has replaced it since."""
-    return put(owner, name, function)
-
-
 def _unless_compiled(undo: Undo) -> Undo:
     """An undo that does nothing once torch.compile has compiled anything: undoing would recompile all."""
     return lambda: None if compiled_graphs() else undo()
@@ -129,7 +124,7 @@ def _around(
         after(*args, **kwargs)
         return returned
 
-    put_back = replace(owner, name, called)
+    put_back = put(owner, name, called)
 
     def end() -> None:
         nonlocal before, after

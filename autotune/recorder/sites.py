@@ -26,9 +26,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ..torch_settings.naming import loader_key
-from ..torch_settings.undo import Undo, in_reverse
+from ..torch_settings.undo import Undo, in_reverse, put
 from .attributes import held_by
-from .hooks import replace
 from .repeating import repeated
 from .surroundings import here
 
@@ -168,7 +167,7 @@ def _watch(kind: Any, then: Any) -> Undo:
             for note in callbacks:
                 note(self, note.__self__._site(sys._getframe(1), self, original.__code__))
 
-    return in_reverse([replace(kind, "__init__", construct), callbacks.clear])
+    return in_reverse([put(kind, "__init__", construct), callbacks.clear])
 
 
 def _has_autotune() -> bool:

@@ -88,26 +88,22 @@ def convolve_channels_last(model: nn.Module, config: TrainConfig) -> Undo:
         plays = False
 
     undos: list[Undo] = [stop]
-    for part in convolutions(model):
+    for part in _convolutions(model, 2):
         # Unlike backward(), torch.autograd.grad() does not give a gradient the layout of its weight.
         undos += [_give_contiguous(weight) for weight in part.parameters(recurse=False) if weight.requires_grad]
         undos.append(wrap_forward(part, convolving))
     return in_reverse([*undos, wrap_forward(model, calling, lambda called: plays and trains(called))])
 
 
-def convolutions(model: nn.Module) -> list[nn.Module]:
-    """A model's convolutions of images."""
-    from torch import nn
-
-    return [part for part in model.modules() if isinstance(part, (nn.Conv2d, nn.ConvTranspose2d))]
-
-
 def convolved(models: Iterable[nn.Module]) -> list[int]:
     """The dimensions that models convolve in; 2 for images."""
+    return [number for number in (1, 2, 3) if any(_convolutions(model, number) for model in models)]
+
+
+def _convolutions(model: nn.Module, dimensions: int) -> list[nn.Module]:
     from torch.nn.modules.conv import _ConvNd
 
-    parts = (part for model in models for part in model.modules())
-    return sorted({len(part.kernel_size) for part in parts if isinstance(part, _ConvNd)})
+    return [part for part in model.modules() if isinstance(part, _ConvNd) and len(part.kernel_size) == dimensions]
 
 
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from torch import nn
 
 from ...timing.loop import autocast_dtype, is_compiled, outermost
 from ...torch_settings.compiled import compiled_graphs
-from ...torch_settings.layout import convolutions, layout_of
+from ...torch_settings.layout import convolved, layout_of
 from ...torch_settings.naming import weights_of
 from ...torch_settings.undo import Undo, in_reverse
 from ...torch_settings.wrapping import is_in_backward, wrap_forward
@@ -74,7 +74,7 @@ class Models:
 
     def why_not(self, models: list[nn.Module]) -> dict[str, str]:
         """The knobs of models that keep the script's own value, each with why."""
-        convolving = [model for model in models if convolutions(model)]
+        convolving = [model for model in models if 2 in convolved([model])]
         if (why := self._why_none(models)) is not None:
             return {"precision": why} | ({"memory_format": why} if convolving else {})
         left: dict[str, str] = {}

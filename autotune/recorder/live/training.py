@@ -524,8 +524,8 @@ class LiveTraining:
         why = {form: why_no_form(optimizer, form) for form in FORMS}
         why["fused"] = self._unfused or why["fused"]
         forms = [form for form, reason in why.items() if reason is None]
-        if not forms and why["fused"] is not None:
-            self.left.setdefault("optimizer_impl", why["fused"])
+        if not forms:
+            self.left.setdefault("optimizer_impl", str(why["fused"]))
         return forms
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
