@@ -90,11 +90,11 @@ def beside(clinic: Clinic) -> Iterator[Finding]:
 
 def _generated(folder: Path) -> set[tuple[str, str]]:
     """What torch.compile chose: the code for a CPU, and for a GPU each kernel's fastest launch configuration."""
-    found = {(path.name, "") for path in folder.rglob("*.cpp")}
+    choices = {(path.name, "") for path in folder.rglob("*.cpp")}
     for path in folder.rglob("*.best_config"):
         chosen = json.loads(path.read_text(encoding="utf-8"))
-        found.add((path.name, json.dumps({key: chosen[key] for key in sorted(chosen) if "time" not in key})))
-    return found
+        choices.add((path.name, json.dumps({key: chosen[key] for key in sorted(chosen) if "time" not in key})))
+    return choices
 
 
 def arithmetic(clinic: Clinic) -> Iterator[Finding]:

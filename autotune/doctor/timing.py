@@ -118,8 +118,8 @@ def _uninterrupted(alone: Pair, turns: Pair, noise: float) -> Finding:
 
 
 def _mean(figures: Iterable[float | None]) -> float | None:
-    known = [figure for figure in figures if figure is not None]
-    return statistics.fmean(known) if known else None
+    readings = [figure for figure in figures if figure is not None]
+    return statistics.fmean(readings) if readings else None
 
 
 def busy_fraction(clinic: Clinic) -> Iterator[Finding]:

@@ -122,11 +122,11 @@ def children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _alive(pids: Iterable[int]) -> list[psutil.Process]:
-    found = []
+    processes = []
     for pid in pids:
         with contextlib.suppress(psutil.Error):
-            found.append(psutil.Process(pid))
-    return found
+            processes.append(psutil.Process(pid))
+    return processes
 
 
 def members_of_run(run: str, session: int | None = None) -> list[psutil.Process]:

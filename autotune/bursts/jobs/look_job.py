@@ -218,18 +218,18 @@ def _collate(workload: Workload, samples: list[Any], target: str) -> Any:
 
 def _paddings(workload: Workload, batch: Any, size: int, drawn: Iterator[Any], target: str) -> list[Padding]:
     """The padding of the first batch, and of some that are drawn after it; none if the first does not show any."""
-    found: list[Padding] = []
+    paddings: list[Padding] = []
     deadline = time.monotonic() + PADDING_SECONDS
     while (padding := padding_of(batch)) is not None:
-        found.append(padding)
-        more = PADDING_BATCHES - len(found)
+        paddings.append(padding)
+        more = PADDING_BATCHES - len(paddings)
         with _blaming(f"{target}: reading a sample of the dataset raised"):
             in_time = itertools.takewhile(lambda _: time.monotonic() < deadline, itertools.islice(drawn, more and size))
             samples = list(in_time)
         if len(samples) < size:
             break
         batch = _collate(workload, samples, target)
-    return found
+    return paddings
 
 
 def _make_optimizer(workload: Workload, target: str) -> torch.optim.Optimizer:
