@@ -13,6 +13,14 @@ import pytest
 from tests.processes import ROOT
 
 pytestmark = pytest.mark.slow
+# However fast the machine is, the training lasts until other settings are tried.
+ARE_TRIED = """
+from pathlib import Path
+
+def are_tried():
+    log = Path("result.live.jsonl")
+    return log.exists() and '"planned"' in log.read_text()
+"""
 BY_HAND = """
 import torch
 from torch import nn
@@ -25,7 +33,7 @@ optimizer = torch.optim.Adam(model.parameters())
 given = loader, model, optimizer
 loader, model, optimizer = autotune.live(*given, out="result.json")
 assert all(one is other for one, other in zip(given, (loader, model, optimizer)))
-for epoch in range(200):
+while not are_tried():
     for values, targets in loader:
         nn.functional.mse_loss(model(values), targets).backward()
         optimizer.step()
@@ -37,6 +45,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from autotune.integrations.lightning import live_callback
 
+class UntilTried(lightning.Callback):
+    def on_train_epoch_end(self, trainer, module):
+        trainer.should_stop = are_tried()
+
 class Model(lightning.LightningModule):
     def __init__(self):
         super().__init__()
@@ -47,15 +59,19 @@ class Model(lightning.LightningModule):
         return torch.optim.Adam(self.parameters())
 
 loader = DataLoader(TensorDataset(torch.randn(256, 8), torch.randn(256, 1)), batch_size=16, shuffle=True)
-lightning.Trainer(max_epochs=100, accelerator="cpu", logger=False, enable_checkpointing=False,
-                  enable_progress_bar=False, callbacks=[live_callback("result.json")]).fit(Model(), loader)
+lightning.Trainer(max_epochs=-1, accelerator="cpu", logger=False, enable_checkpointing=False,
+                  enable_progress_bar=False, callbacks=[live_callback("result.json"), UntilTried()]).fit(Model(), loader)
 """
 BY_TRANSFORMERS = """
 import torch
 from torch import nn
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from autotune.integrations.transformers import live_callback
+
+class UntilTried(TrainerCallback):
+    def on_epoch_end(self, args, state, control, **kwargs):
+        control.should_training_stop = are_tried()
 
 class Rows(Dataset):
     def __len__(self):
@@ -70,9 +86,9 @@ class Model(nn.Module):
     def forward(self, x, labels):
         return {"loss": nn.functional.cross_entropy(self.net(x), labels)}
 
-arguments = TrainingArguments(output_dir="out", num_train_epochs=60, use_cpu=True, report_to=[], save_strategy="no",
+arguments = TrainingArguments(output_dir="out", num_train_epochs=100_000, use_cpu=True, report_to=[], save_strategy="no",
                               logging_strategy="no", disable_tqdm=True)
-Trainer(Model(), arguments, train_dataset=Rows(), callbacks=[live_callback("result.json")]).train()
+Trainer(Model(), arguments, train_dataset=Rows(), callbacks=[live_callback("result.json"), UntilTried()]).train()
 """
 
 
@@ -86,7 +102,7 @@ Trainer(Model(), arguments, train_dataset=Rows(), callbacks=[live_callback("resu
 )
 def test_a_loop_is_tuned_while_it_trains(script: str, tmp_path: Path) -> None:
     """It says what it tries, and keeps a log."""
-    (tmp_path / "train.py").write_text(script)
+    (tmp_path / "train.py").write_text(ARE_TRIED + script)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
