@@ -152,7 +152,7 @@ def test_the_first_page_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(block(START, "load_digits").replace("range(20)", "range(2)"))
     (tmp_path / "workload.py").write_text(block(START, "def build"))
     for command in commands:
-        words = shlex.split(command.replace("2m", budget(40)).replace("5m", budget(12)))
+        words = shlex.split(command.replace("2m", budget(20)).replace("5m", budget(12)))
         arguments = [sys.executable if word == "python" else word for word in words]
         if arguments[0] != "autotune":
             subprocess.run(arguments, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)

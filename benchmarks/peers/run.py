@@ -67,9 +67,10 @@ def ask(tool: str, target: str, budget_seconds: float, baseline: TrainConfig) ->
     """Lets another tool choose, in a process that is ended with all its children when its patience is over."""
     command = [sys.executable, "-m", "benchmarks.peers.choose", tool, target, str(budget_seconds)]
     began = time.monotonic()
-    with tempfile.TemporaryFile("w+") as printed:
+    # In a folder of its own: some tools write logs where they are started.
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as printed:
         process = subprocess.Popen(
-            [*command, baseline.model_dump_json()], stdout=printed, stderr=subprocess.STDOUT, cwd=ROOT,
+            [*command, baseline.model_dump_json()], stdout=printed, stderr=subprocess.STDOUT, cwd=folder,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         try:

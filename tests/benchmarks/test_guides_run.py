@@ -71,7 +71,7 @@ def test_one_guide_from_tuning_to_the_table(
     monkeypatch.setattr(run, "SEEDS", (0,))
     # Each process would compile, which the tuning's own tests show.
     monkeypatch.setattr(landmarks_finetune, "GUIDE", landmarks_finetune.GUIDE.replace(compile_mode=None))
-    status = run.main(["landmarks_finetune", "--budget", f"{20 * slowness():.0f}", "--seconds", "1", "--rounds", "2"])
+    status = run.main(["landmarks_finetune", "--budget", f"{14 * slowness():.0f}", "--seconds", "1", "--rounds", "2"])
     assert status in {0, 1}
     printed = capsys.readouterr().out
     assert "loss after as many samples" in printed

@@ -151,7 +151,9 @@ def test_computing_alone_is_no_incumbent_for_the_whole(runner: ProcessRunner) ->
     assert not hosts() & before
 
 
-@pytest.mark.parametrize(("seconds", "outcome"), [(-1.0, Outcome.CRASHED), (1000.0, Outcome.TIMEOUT)])
+@pytest.mark.parametrize(
+    ("seconds", "outcome"), [(-1.0, Outcome.CRASHED), pytest.param(1000.0, Outcome.TIMEOUT, marks=pytest.mark.slow)]
+)
 def test_a_candidate_that_fails_leaves_the_incumbent_alone(
     runner: ProcessRunner, seconds: float, outcome: Outcome
 ) -> None:

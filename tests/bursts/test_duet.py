@@ -59,7 +59,10 @@ def test_micro_batches_that_share_no_block_size_train_the_same_samples_too(runne
     assert set(counts[0]) == {24}
 
 
-@pytest.mark.parametrize(("samples", "longer"), [(10_000, True), (24, False)], ids=["long epochs", "short epochs"])
+@pytest.mark.parametrize(
+    ("samples", "longer"),
+    [pytest.param(10_000, True, id="long epochs"), pytest.param(24, False, id="short epochs", marks=pytest.mark.slow)],
+)
 def test_rounds_take_longer_turns_but_not_whole_epochs_for_it(samples: int, longer: bool, runner_of: RunnerOf) -> None:
     """A block in the rounds that confirm is longer than in the search, unless an epoch would be one block."""
     points = [
@@ -222,6 +225,7 @@ def test_a_side_that_has_failed_takes_no_blocks_of_the_others_along() -> None:
     assert duet_of([64] * 6, [64] * 6, [64] * 2).counted() == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_a_loader_that_starts_slowly_is_no_hang(runner_of: RunnerOf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 0.06 s, in which workers start who take 0.7 s for it: at a restart, and at each epoch's end."""
     monkeypatch.setattr("autotune.bursts.turns.player.HANG_SECONDS", 0.3)

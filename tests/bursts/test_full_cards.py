@@ -115,9 +115,11 @@ def rounds_on(
     ("peak", "kept", "spills", "in_one"),
     [
         pytest.param(3, 2, False, False, id="both fit"),
-        pytest.param(9, 1, False, False, id="both fit if the one that is stopped frees its cache"),
+        pytest.param(
+            9, 1, False, False, id="both fit if the one that is stopped frees its cache", marks=pytest.mark.slow
+        ),
         pytest.param(9, 3, False, True, id="one process must play both"),
-        pytest.param(9, 1, True, True, id="a driver that spills would not fail"),
+        pytest.param(9, 1, True, True, id="a driver that spills would not fail", marks=pytest.mark.slow),
     ],
 )
 def test_a_full_card_keeps_its_pairs(

@@ -104,9 +104,12 @@ def test_workers_of_a_player_that_does_not_play_read_nothing(runner: ProcessRunn
 
 
 @pytest.mark.parametrize(
-    "other", [point(32, step_seconds=0.002), Point(config=point(32).config.replace(allocator="tuned"))],
-    ids=["an argument of build()", "the allocator"],
-)  # fmt: skip
+    "other",
+    [
+        pytest.param(point(32, step_seconds=0.002), id="an argument of build()", marks=pytest.mark.slow),
+        pytest.param(Point(config=point(32).config.replace(allocator="tuned")), id="the allocator"),
+    ],
+)
 def test_what_only_a_new_process_has_gets_a_host_of_its_own(runner: ProcessRunner, other: Point) -> None:
     """The incumbent's host lives on beside it, and after it."""
     challenge(runner, None, point(16))

@@ -141,6 +141,7 @@ def host_of_tiny(isolation: Isolation) -> Live:
     return live
 
 
+@pytest.mark.slow
 def test_a_forkserver_that_dies_is_replaced_and_what_it_had_begun_leaves_the_new_one_alone(
     forkserver: Isolation, told: list[str]
 ) -> None:

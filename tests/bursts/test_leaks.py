@@ -38,6 +38,7 @@ def test_what_each_step_keeps_is_found(runner_of: RunnerOf) -> None:
     assert slope(measured.looks, "shared memory", rate) is None
 
 
+@pytest.mark.slow
 def test_a_training_that_keeps_nothing_does_not_grow(runner_of: RunnerOf) -> None:
     """Its processes were looked at as often, and nothing is said of them."""
     measured = proof(runner_of, "build")

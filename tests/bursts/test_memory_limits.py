@@ -48,6 +48,7 @@ def server(forkserver: Isolation, monkeypatch: pytest.MonkeyPatch) -> Isolation:
     return forkserver
 
 
+@pytest.mark.slow
 def test_what_runs_out_of_memory_near_the_target_ends_alone(
     server: Isolation, limit_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -282,7 +282,7 @@ def test_a_model_is_tuned_with_progress_and_checked(tmp_path: Path) -> None:
         told.append((share, total, message))
 
     async def use(client: Client) -> Any:
-        arguments = {"model": TINY, "budget": budget(20), "out": "tiny.json", "pin": {"compile_mode": None}}
+        arguments = {"model": TINY, "budget": budget(12), "out": "tiny.json", "pin": {"compile_mode": None}}
         answers: dict[str, Any] = {}
 
         async def run() -> None:
@@ -292,7 +292,7 @@ def test_a_model_is_tuned_with_progress_and_checked(tmp_path: Path) -> None:
             group.start_soon(run)
             await anyio.sleep(3)
             answers["second"] = await client.call_tool("run", arguments)
-        answers["check"] = await client.call_tool("check", {"file": "tiny.json", "model": TINY, "budget": "15s"})
+        answers["check"] = await client.call_tool("check", {"file": "tiny.json", "model": TINY, "budget": budget(10)})
         return answers
 
     answers = served(tmp_path, use)
@@ -318,7 +318,7 @@ def test_the_client_of_the_guide_tunes_and_reads_the_answer(tmp_path: Path) -> N
     (tmp_path / "train.py").write_text("from tests.workloads.tiny import build\n")
     (tmp_path / "autotune").write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m autotune "$@"\n')
     (tmp_path / "autotune").chmod(0o755)
-    client = block("docs/guides/agents.md", "call_tool").replace('"10m"', repr(budget(15)))
+    client = block("docs/guides/agents.md", "call_tool").replace('"10m"', repr(budget(12)))
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(temporary_of(tmp_path))}
     done = subprocess.run([sys.executable, "-c", client], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -336,7 +336,7 @@ def test_a_script_is_looked_at_and_tuned(tmp_path: Path) -> None:
     async def use(client: Client) -> Any:
         arguments = {"command": [sys.executable, "train.py"], "only": "num_threads,allocator"}
         look = await client.call_tool("dry_run", arguments)
-        return look, await client.call_tool("run", {**arguments, "budget": budget(25), "out": "script.json"})
+        return look, await client.call_tool("run", {**arguments, "budget": budget(16), "out": "script.json"})
 
     look, run = served(tmp_path, use)
     assert not look.is_error, text_of(look)

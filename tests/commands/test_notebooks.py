@@ -56,7 +56,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
 @pytest.fixture(scope="module")
 def tuned(notebook: Notebook) -> list[dict[str, Any]]:
     """What the guide's cell shows, which tunes."""
-    cell, options = block(GUIDE, "autotune.tune(build, budget"), f"budget={budget(20)!r}, out='cell.json'"
+    cell, options = block(GUIDE, "autotune.tune(build, budget"), f"budget={budget(12)!r}, out='cell.json'"
     assert cell.count('budget="10m"') == 1
     return notebook.run(cell.replace('budget="10m"', f"{options}, pin={{'compile_mode': None}}"))
 

@@ -155,7 +155,7 @@ def test_another_machines_config_is_measured_here(tmp_path: Path) -> None:
     best = Side(config=TrainConfig(batch_size=16, optimizer_impl="foreach"), measurement=None)
     baseline = Side(config=TrainConfig(batch_size=16), measurement=None)
     write_document(make_result(target=TINY, baseline=baseline, best=best), tmp_path / "elsewhere.json")
-    done = run(["cross", "elsewhere.json", "--trust", "--budget", budget(20), "--out", "cross.json"], tmp_path)
+    done = run(["cross", "elsewhere.json", "--trust", "--budget", budget(14), "--out", "cross.json"], tmp_path)
     assert done.status == 0, done.err
     assert read_document(tmp_path / "cross.json", Cross).over_baseline is not None
     assert done.left == ()
@@ -167,7 +167,7 @@ def test_a_warm_start_is_told_in_the_result(tmp_path: Path) -> None:
     best = Side(config=TrainConfig(batch_size=16, optimizer_impl="foreach", pin_memory=True), measurement=None)
     write_document(make_result(target=TINY, best=best), tmp_path / "elsewhere.json")
     done = run(
-        ["--model", TINY, "--budget", budget(20), "--out", "tiny.json", "--warm-start", "elsewhere.json"], tmp_path
+        ["--model", TINY, "--budget", budget(14), "--out", "tiny.json", "--warm-start", "elsewhere.json"], tmp_path
     )
     assert done.status == 0, done.err
     (record,) = read_result(tmp_path / "tiny.json").search.warm_start

@@ -178,6 +178,7 @@ def test_each_block_is_computed_again() -> None:
     assert len(calls) == 9
 
 
+@pytest.mark.slow
 def test_a_model_that_would_keep_keys_and_values_is_computed_again() -> None:
     """Transformers' GPT-2 keeps them for generating, also in training: written twice, the shapes would be others."""
     transformers = pytest.importorskip("transformers")

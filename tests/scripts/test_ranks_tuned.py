@@ -172,7 +172,7 @@ def test_a_script_on_two_ranks_is_tuned_by_one_command(tmp_path: Path) -> None:
     script = started(tmp_path)
     began = time.monotonic()
     words = ["--only", "optimizer_impl,gradient_as_bucket_view", "--out", "result.json", "--", *script.command]
-    done = run(["run", "--budget", budget(40), *words], tmp_path, 280)
+    done = run(["run", "--budget", budget(25), *words], tmp_path, 280)
     assert done.status == 0, done.err
     assert done.left == ()
     result = read_result(tmp_path / "result.json")

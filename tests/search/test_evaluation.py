@@ -132,6 +132,7 @@ def test_data_to_evaluate_on_are_checked() -> None:
         adapt(Workload(built.model, built.dataset, built.loss, evaluation="data/val"), "x")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_real_processes_find_a_batch(runner_of: RunnerOf) -> None:
     """Where a step takes as long whatever its batch, each doubling is twice as fast, up to the whole data set."""
     runner = runner_of("tests.workloads.sleepy:build")
