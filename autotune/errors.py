@@ -1,13 +1,13 @@
 """Every error that autotune raises on purpose, and the exit status that each one means.
 
     AutotuneError
-    ├── UsageError            exit 2: an option, a path or a value that the user can correct
-    │   ├── ConfigError           a TrainConfig field out of its range, or an unknown knob
-    │   ├── TargetError           `module:attr` that does not resolve
-    │   └── ResultFileError       a result file that is missing, broken or of another schema
-    ├── WorkloadError         exit 1: the user's build(), dataset, loss or optimizer failed
-    ├── NothingFeasibleError  exit 3: not even the baseline ran
-    └── IsolationError        exit 1: a child process could not be started, or does not answer
+    ├── UsageError            exit 2
+    │   ├── ConfigError
+    │   ├── TargetError
+    │   └── ResultFileError
+    ├── WorkloadError         exit 1
+    ├── NothingFeasibleError  exit 3
+    └── IsolationError        exit 1
 
 Each message is one sentence: what was expected, what was found instead, and what to do.
 Only the command line turns them into an exit status.

@@ -45,29 +45,17 @@ class Drop(Stored):
 
 
 class Finding(Stored):
-    """The outcome of one check.
-
-    Attributes:
-        name: What was checked.
-        status: ``not here`` means that this machine has nothing to check.
-        found: What the check saw, with its figures.
-        remedy: What to do if it does not hold.
-        decisive: Whether a failure makes figures untrustworthy; otherwise something is only left out, or slower.
-        drops: Values to leave out of the search.
-        seconds: How long the check took.
-        point: Its number among `TEN`, from 1 on; 0 for none of them.
-        goal: What it was compared with, where `found` does not say so.
-    """
+    """The outcome of one check."""
 
     name: str
-    status: Status
-    found: str
-    remedy: str = ""
-    decisive: bool = False
-    drops: tuple[Drop, ...] = ()
+    status: Status  # "not here": this machine has nothing to check
+    found: str  # what the check saw, with its figures
+    remedy: str = ""  # if it does not hold
+    decisive: bool = False  # a failure makes figures untrustworthy; otherwise something is only left out, or slower
+    drops: tuple[Drop, ...] = ()  # left out of the search
     seconds: Seconds = 0.0
-    point: int = Field(default=0, ge=0, le=len(TEN))
-    goal: str = ""
+    point: int = Field(default=0, ge=0, le=len(TEN))  # number among `TEN`, from 1 on; 0: none of them
+    goal: str = ""  # what it was compared with, where `found` does not say so
 
     @classmethod
     def of(cls, name: str, *, holds: bool, found: str, remedy: str, decisive: bool = False) -> Finding:
@@ -82,27 +70,16 @@ class Finding(Stored):
 
 
 class Examination(Stored):
-    """All findings on one machine.
-
-    Attributes:
-        schema_: Marks the file as an examination, so that collections of results skip it.
-        created: When it was examined.
-        machine: What was examined, as `Hardware.machine` names it.
-        device: The device that was examined.
-        driver: The GPU's driver; None on a CPU.
-        torch: The version of torch.
-        seconds: How long the examination took.
-        findings: The findings, in the order of the checks.
-    """
+    """All findings on one machine, in the order of the checks."""
 
     model_config = ConfigDict(populate_by_name=True)
 
-    # "schema" itself would shadow a method of pydantic's BaseModel.
+    # Collections of results skip a file with this mark. "schema" itself would shadow a method of pydantic's BaseModel.
     schema_: Literal["autotune.doctor/1"] = Field(default="autotune.doctor/1", alias="schema")
     created: AwareDatetime
-    machine: str
+    machine: str  # as `Hardware.machine` names it
     device: DeviceKind
-    driver: str | None
+    driver: str | None  # of the GPU; None on a CPU
     torch: str | None
     seconds: Seconds
     findings: tuple[Finding, ...]

@@ -78,17 +78,15 @@ class Campaign:
     """Jobs on all machines of a fleet.
 
     Args:
-        engine: Runs the jobs.
-        kinds: The machines by name.
-        keep: Stores a result as soon as it arrives, so that it is not lost with the cluster.
-        tell: Receives a machine's name and a message at each step.
+        keep: Stores each result as it arrives, so that it is not lost with the cluster.
+        report: Receives a machine's name and a message at each step.
         asked_to_end: Whether the user has interrupted.
     """
 
     engine: Engine
     kinds: Mapping[str, MachineKind]
     keep: Keep
-    tell: Callable[[str, str], None] = lambda _machine, _text: None
+    report: Callable[[str, str], None] = lambda _machine, _text: None
     asked_to_end: Callable[[], bool] = lambda: False
     _tries: dict[str, int] = field(default_factory=dict, init=False)
 
@@ -111,7 +109,7 @@ class Campaign:
                 break
             for ending in self.engine.endings(TURN_SECONDS):
                 if ending.fate == "lost" and self._tries[ending.machine] < MOST_TRIES and cancelled is None:
-                    self.tell(ending.machine, f"was lost ({ending.message}); sent again")
+                    self.report(ending.machine, f"was lost ({ending.message}); sent again")
                     self._send(ending.machine, make_job)
                     continue
                 endings[ending.machine] = self._ended(ending)
@@ -134,7 +132,7 @@ class Campaign:
                 log += f"\n{error}"
             fate: Fate = "done" if stored else "failed"
             ending = Ending(ending.machine, fate, replace(reply, log=log), stored or _why(reply.status, log))
-        self.tell(ending.machine, ending.message)
+        self.report(ending.machine, ending.message)
         return ending
 
 

@@ -43,22 +43,16 @@ runpy.run_module("autotune", run_name="__main__", alter_sys=True)
 class Job:
     """A command of ``autotune`` for a machine.
 
-    Attributes:
-        machine: Name of the kind of machine.
-        arguments: Arguments of ``autotune``; `FOLDER` in them stands for the folder of the files.
-        budget_seconds: Time that the command itself takes.
-        files: Texts of the files that it needs, by name.
-        known: Texts of the results to start from, by the path where each is stored; None if a result had not arrived
-            when the job was sent. A job that has waited in a queue reads the path itself, if it can.
-        environment: Environment variables to set; None removes a variable that the engine sets.
+    `known` holds texts of the results to start from, by the path where each is stored; None if a result had not arrived
+    when the job was sent. A job that has waited in a queue reads the path itself, if it can.
     """
 
-    machine: str
-    arguments: tuple[str, ...]
-    budget_seconds: float
-    files: dict[str, str] = field(default_factory=dict)
+    machine: str  # name of its kind
+    arguments: tuple[str, ...]  # `FOLDER` in them stands for the folder of the files
+    budget_seconds: float  # for the command itself
+    files: dict[str, str] = field(default_factory=dict)  # texts by name
     known: dict[str, str | None] = field(default_factory=dict)
-    environment: dict[str, str | None] = field(default_factory=dict)
+    environment: dict[str, str | None] = field(default_factory=dict)  # None removes a variable that the engine sets
 
 
 @dataclass(frozen=True)

@@ -30,54 +30,40 @@ _STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class MachineKind(BaseModel):
-    """One kind of machine.
-
-    Attributes:
-        dollars_per_hour: Price of one machine of this kind.
-        cpus: CPUs to reserve; reserve the whole node, or its other jobs disturb the measurements.
-        gpus: GPUs to reserve; Ray hides a node's GPUs from a job that reserves none.
-        labels: Ray: labels that a node must have, with their values.
-        resources: Ray: custom resources that a node must have, with their amounts.
-        partition: Slurm: the partition.
-        constraint: Slurm: features that a node must have.
-        sbatch: Slurm: further parameters of ``sbatch``, by their long names.
-        options: Options of ``autotune`` for this kind of machine alone.
-    """
+    """One kind of machine."""
 
     model_config = _STRICT
 
     dollars_per_hour: Dollars | None = None
+    # Reserve the whole node, or its other jobs disturb the measurements.
     cpus: int | None = Field(default=None, ge=1, le=65536)
-    gpus: int | None = Field(default=None, ge=0, le=1024)
+    gpus: int | None = Field(default=None, ge=0, le=1024)  # Ray hides a node's GPUs from a job that reserves none
+    # Ray alone: what a node must have.
     labels: dict[str, str] = Field(default_factory=dict)
     resources: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    # Slurm alone.
     partition: str | None = None
-    constraint: str | None = None
-    sbatch: dict[str, str | int | float | bool] = Field(default_factory=dict)
-    options: tuple[str, ...] = ()
+    constraint: str | None = None  # features that a node must have
+    sbatch: dict[str, str | int | float | bool] = Field(default_factory=dict)  # further parameters, by long name
+
+    options: tuple[str, ...] = ()  # of ``autotune``, for this kind of machine alone
 
 
 class Plan(BaseModel):
     """The content of a fleet file.
 
-    Attributes:
-        engine: Engine that runs the jobs; ``local`` runs them on this machine, to try a file without a cluster.
-        address: Address of the Ray cluster, as `ray.init` takes it.
-        folder: Slurm: folder for jobs and their output, which every node must see.
-        excludes: Ray: files and folders that are not sent to the nodes, as in a ``.gitignore``.
-        wait: Longest time that a job may stay in Slurm's queue, or wait for a Ray node that does not exist yet, such as
-            ``2h``. None for no limit.
-        machines: Kinds of machine by name; results and comparisons use these names.
+    `wait` limits the time that a job stays in Slurm's queue, or waits for a Ray node that does not exist yet, such as
+    ``2h``; None for no limit.
     """
 
     model_config = _STRICT
 
-    engine: EngineName
-    address: str | None = None
-    folder: str | None = None
-    excludes: tuple[str, ...] = ()
+    engine: EngineName  # ``local`` runs the jobs on this machine, to try a file without a cluster
+    address: str | None = None  # of the Ray cluster, as `ray.init` takes it
+    folder: str | None = None  # Slurm: for jobs and their output; every node must see it
+    excludes: tuple[str, ...] = ()  # Ray: files and folders that are not sent to the nodes, as in a ``.gitignore``
     wait: str | None = None
-    machines: dict[str, MachineKind] = Field(min_length=1)
+    machines: dict[str, MachineKind] = Field(min_length=1)  # by the name that results and comparisons use
 
     @model_validator(mode="after")
     def _is_meant_for_its_engine(self) -> Plan:

@@ -28,10 +28,10 @@ class RayEngine:
     """Runs jobs as tasks of a Ray cluster, which sends the folder to its nodes.
 
     Args:
-        address: Address of the cluster; None for the cluster that this machine belongs to.
-        folder: Folder with the user's programs, which becomes the tasks' working directory.
-        excludes: Files and folders in it that are not sent.
-        wait: Seconds that a task may wait for a node that can run it; None if it must not wait.
+        address: None for the cluster that this machine belongs to.
+        folder: The user's programs; becomes the tasks' working directory.
+        excludes: What is not sent of it.
+        wait: Seconds that a task may wait for its node.
 
     Raises:
         UsageError: Ray is not installed, or the cluster cannot be reached.

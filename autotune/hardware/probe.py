@@ -32,10 +32,10 @@ def probe_host(
     """Describes this machine as far as possible without torch; takes well under a second.
 
     Args:
-        root: The folder with ``/proc``, ``/sys``, ``/dev`` and ``/etc``.
-        nvml: The `pynvml` module, or an object like it; None for the installed one.
+        root: Holds ``/proc``, ``/sys``, ``/dev`` and ``/etc``.
+        nvml: An object like the `pynvml` module; None: the installed one.
         environ: The environment variables.
-        usable_cpus: Number of CPUs that this process may use; None asks the operating system.
+        usable_cpus: CPUs for this process; None asks the operating system.
     """
     unread: dict[str, str] = {"peaks": "not measured"}
     return Hardware(

@@ -53,10 +53,10 @@ def prepare(
 
     Args:
         tuned: What to apply.
-        accelerator: Made with `accelerator_kwargs`. A warning names each knob that it sets to another value.
+        accelerator: Made with `accelerator_kwargs`. A warning names each knob that it sets otherwise.
         model: Changed in place.
-        optimizer: The model's optimizer; changed in place.
-        loader: The loader of the training samples; a loader with the tuned settings replaces it.
+        optimizer: Changed in place.
+        loader: Of the training samples; replaced by a tuned one.
         others: Schedulers and other loaders; prepared unchanged.
 
     Returns:
