@@ -21,16 +21,11 @@ def set_arguments(
     parameters: Sequence[str] = (),
     absent: Callable[[str, object], bool] = lambda _name, _value: False,
 ) -> None:
-    """Sets arguments of a call.
+    """Sets arguments of a call to new values.
 
-    Args:
-        source: The file that holds the call.
-        call: The call.
-        values: The new values, by the arguments' names.
-        seen: The values from when the script ran, which literals in the source must equal; `ANY` for torch's default,
-            whether the script gives it or not.
-        parameters: The names of positional arguments.
-        absent: Whether an argument that is not given has this value already.
+    A literal in the source must equal what the script passed when it ran (`seen`). There, `ANY` stands for torch's
+    default, given or not. `parameters` names the positional arguments. `absent` says whether an argument that is not
+    given has this value already.
 
     Raises:
         CannotEditError: The call gives one neither by a literal nor by an option.
@@ -115,8 +110,7 @@ def _default_of(source: Source, call: ast.Call, node: ast.Attribute, name: str, 
     if len(options) != 1 or source.calls("set_defaults"):
         raise CannotEditError("is no option of one add_argument in this file")
     option = {keyword.arg: keyword.value for keyword in options[0].keywords}
-    flags = [one.value for one in options[0].args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-    flags = [flag for flag in flags if flag.startswith("-")]
+    flags = [flag for flag in _texts(options[0].args) if flag.startswith("-")]
     action = option.get("action", ast.Constant("store"))
     kind = action.value if isinstance(action, ast.Constant) else last_name(action)
     default = option.get("default")
@@ -128,7 +122,7 @@ def _default_of(source: Source, call: ast.Call, node: ast.Attribute, name: str, 
     if not _is_parsed(source, node.value):
         raise CannotEditError("is not surely an option, or may be read elsewhere as well")
     alike = source.calls(last_name(call.func) or "")
-    harmless = {id(part.value) for one in alike for part in one.keywords if part.arg == name} | {id(node)}
+    harmless = {id(part.value) for other in alike for part in other.keywords if part.arg == name} | {id(node)}
     for part in ast.walk(source.tree):
         if stays_on and isinstance(part, ast.Compare) and ast.unparse(part) == f"{ast.unparse(node)} > 0":
             harmless.add(id(part.left))
@@ -146,31 +140,40 @@ def _is_parsed(source: Source, options: ast.expr) -> bool:
     parsers = [call for call in source.calls() if "argparse.ArgumentParser" in source.meanings(call.func)]
     taken = {keyword.arg for parser in parsers for keyword in parser.keywords}
     parsing = source.calls("parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args")
-    if len(parsers) != 1 or taken & {None, "fromfile_prefix_chars"} or any(one.args or one.keywords for one in parsing):
+    if len(parsers) != 1 or taken & {None, "fromfile_prefix_chars"} or any(it.args or it.keywords for it in parsing):
         return False
     if not isinstance(options, ast.Name):  # what reads an attribute of another object is not known
         return False
     parts, name = [*ast.walk(source.tree)], options.id
-    functions = [one for one in parts if isinstance(one, ast.FunctionDef)]
-    others = [one for one in parts if isinstance(one, (ast.alias, ast.ExceptHandler, ast.FunctionDef, ast.ClassDef))]
-    if any(name in {one.name, getattr(one, "asname", None)} for one in others):
+    functions = [part for part in parts if isinstance(part, ast.FunctionDef)]
+    binders = [
+        part for part in parts if isinstance(part, (ast.alias, ast.ExceptHandler, ast.FunctionDef, ast.ClassDef))
+    ]
+    if any(name in {part.name, getattr(part, "asname", None)} for part in binders):
         return False
-    inside = [part for one in functions if one.name == "parse_args" for part in ast.walk(one)]
-    fine = {id(one.value) for one in inside if isinstance(one, ast.Return)}
-    assigned = [one for one in parts if isinstance(one, ast.Assign) and one.value in parsing]
-    bound = [one for one in assigned if [*map(ast.unparse, one.targets)] == [name]]
-    if not bound or not {id(call) for call in parsing} <= {id(one.value) for one in bound} | fine:
+    inside = [part for taker in functions if taker.name == "parse_args" for part in ast.walk(taker)]
+    fine = {id(part.value) for part in inside if isinstance(part, ast.Return)}
+    assigned = [part for part in parts if isinstance(part, ast.Assign) and part.value in parsing]
+    bound = [part for part in assigned if [*map(ast.unparse, part.targets)] == [name]]
+    if not bound or not {id(call) for call in parsing} <= {id(part.value) for part in bound} | fine:
         return False
-    takers = {one.name for one in functions if one in source.tree.body and name in {arg.arg for arg in one.args.args}}
-    if sum(isinstance(one, ast.arg) and one.arg == name for one in parts) != len(takers):
+    top_level = [taker for taker in functions if taker in source.tree.body]
+    takers = {taker.name for taker in top_level if name in {arg.arg for arg in taker.args.args}}
+    if sum(isinstance(part, ast.arg) and part.arg == name for part in parts) != len(takers):
         return False
-    fine |= {id(one.targets[0]) for one in bound}
-    fine |= {id(one.value) for one in parts if isinstance(one, ast.Attribute) and one.attr[0] != "_"}
+    fine |= {id(part.targets[0]) for part in bound}
+    fine |= {id(part.value) for part in parts if isinstance(part, ast.Attribute) and part.attr[0] != "_"}
     for call in source.calls(*takers, "print"):
-        given = [one for one in (*call.args, *(word.value for word in call.keywords)) if ast.unparse(one) == name]
+        values = (*call.args, *(word.value for word in call.keywords))
+        given = [value for value in values if ast.unparse(value) == name]
         if given and isinstance(call.func, ast.Name):
             fine |= {id(call.func), *map(id, given)}
-    return all(id(one) in fine for one in parts if isinstance(one, ast.Name) and one.id in {name, *takers})
+    return all(id(part) in fine for part in parts if isinstance(part, ast.Name) and part.id in {name, *takers})
+
+
+def _texts(arguments: Sequence[ast.expr]) -> list[str]:
+    """The arguments that are literal strings."""
+    return [part.value for part in arguments if isinstance(part, ast.Constant) and isinstance(part.value, str)]
 
 
 def typed(named: Sequence[str], argv: Sequence[str]) -> str | None:
@@ -191,7 +194,7 @@ def destination(option: ast.Call) -> str | None:
     for keyword in option.keywords:
         if keyword.arg == "dest":
             return str(keyword.value.value) if isinstance(keyword.value, ast.Constant) else None
-    flags = [one.value for one in option.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    flags = _texts(option.args)
     long = [flag for flag in flags if flag.startswith("--")]
     name = next(iter(long or flags), None)
     return name.lstrip("-").replace("-", "_") if name is not None else None
