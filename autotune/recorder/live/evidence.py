@@ -86,7 +86,7 @@ class Evidence:
 
 def _squares(logs: Sequence[float]) -> float:
     mean = math.fsum(logs) / len(logs)
-    return math.fsum((one - mean) ** 2 for one in logs)
+    return math.fsum((log - mean) ** 2 for log in logs)
 
 
 SHARE = 0.02

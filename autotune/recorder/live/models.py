@@ -77,15 +77,15 @@ class Models:
         convolving = [model for model in models if 2 in convolved([model])]
         if (why := self._why_none(models)) is not None:
             return {"precision": why} | ({"memory_format": why} if convolving else {})
-        left: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         weights = [weight for model in models for weight in model.parameters()]
         if self._casts or any(weight.is_floating_point() and weight.dtype != torch.float32 for weight in weights):
-            left["precision"] = "the script chooses its precision itself"
+            reasons["precision"] = "the script chooses its precision itself"
         if any(layout_of(model) == "channels_last" for model in convolving):
-            left["memory_format"] = "the script lays its model out itself"
+            reasons["memory_format"] = "the script lays its model out itself"
         elif convolving and (reason := self._forwards.why_not(convolving)) is not None:
-            left["memory_format"] = reason
-        return left
+            reasons["memory_format"] = reason
+        return reasons
 
     def _why_none(self, models: list[nn.Module]) -> str | None:
         """Why models are left as they are."""

@@ -231,17 +231,13 @@ class Pools(dict[Changed, Pool]):
 class Pass(Batches):
     """A pass of the script's through its loader: its iterator.
 
+    A lazy pass opens its pool with the first batch, as the script's own loader without workers does. Where workers
+    persist, the next pass gets the same pools.
+
     Args:
-        loader: The script's.
-        order: Its indices.
-        pools: The pools for its loader. Where workers persist, the next pass gets them too.
-        pool: The pool that it begins with.
-        lazily: Whether the pool is opened with the first batch, as the script's own loader without workers begins.
-        draws: Called with this pass before a batch is drawn.
+        draws: Called before a batch is drawn.
         drawn: Called with each batch, and the seconds that it was waited for.
-        failed: Called with this pass and why its pool, which is not the script's own, has failed; returns the pool that
-            feeds the rest.
-        ended: Called with this pass at its end.
+        failed: Called when a pool other than the script's own fails; returns the pool that feeds the rest.
 
     Attributes:
         pool: That hands out batches now.

@@ -121,23 +121,14 @@ class Adviser(Protocol):
 
 @dataclass(frozen=True)
 class Setting:
-    """Changes to the script's own setting.
-
-    Attributes:
-        name: As a person reads it.
-        knobs: A value for each that is changed.
-        loader: Arguments of `DataLoader`.
-        process: Functions of `process_settings`, each with a value.
-        optimizer: The same.
-        model: Functions of `process_settings` that change a model, each with its knob.
-    """
+    """Changes to the script's own setting; `process`, `optimizer` and `model` name functions of `process_settings`."""
 
     name: str = "your own setting"
-    knobs: Mapping[str, Any] = field(default_factory=dict)
-    loader: Mapping[str, Any] = field(default_factory=dict)
-    process: Mapping[str, Any] = field(default_factory=dict)
-    optimizer: Mapping[str, Any] = field(default_factory=dict)
-    model: Mapping[str, str] = field(default_factory=dict)
+    knobs: Mapping[str, Any] = field(default_factory=dict)  # their values
+    loader: Mapping[str, Any] = field(default_factory=dict)  # arguments of `DataLoader`
+    process: Mapping[str, Any] = field(default_factory=dict)  # each function with its value
+    optimizer: Mapping[str, Any] = field(default_factory=dict)  # the same
+    model: Mapping[str, str] = field(default_factory=dict)  # each function with its knob
 
     def with_changes(self, words: Mapping[str, Any]) -> Setting:
         """The same with a candidate's changes, as `Adviser.answer` describes them."""
@@ -491,10 +482,10 @@ class LiveTraining:
         try:
             models = self._called.stepped_by(self._optimizer)
             self._convolves = convolved(models)
-            left = self._called.why_not(models)
+            reasons = self._called.why_not(models)
         except Exception as error:  # noqa: BLE001 - a script's own strange models
-            left = {"precision": f"{type(error).__name__}: {error}"}
-        self.left |= {name: why for name, why in left.items() if name in {"memory_format", *self._allowed}}
+            reasons = {"precision": f"{type(error).__name__}: {error}"}
+        self.left |= {name: why for name, why in reasons.items() if name in {"memory_format", *self._allowed}}
         self._models = weakref.WeakSet(models)
 
     def _facts(self) -> dict[str, Any]:
@@ -838,7 +829,7 @@ class LiveTraining:
         """A pool that is not the script's own could not read: the pool before reads the same indices."""
         race, changed, reason = self._race, passing.pool.changed, f"{type(error).__name__}: {error}"
         settings = [self._incumbent, *([race.candidate] if race is not None else [])]
-        setting = next((one for one in settings if one.of_loader == changed), None)
+        setting = next((setting for setting in settings if setting.of_loader == changed), None)
         if setting is None:  # a loser that was still handing out what it had read
             return self._pool_for(self._incumbent, passing.loader, passing.pools)
         return self._instead(setting, passing.loader, passing.pools, reason)
@@ -859,7 +850,8 @@ class LiveTraining:
 
     def _end_losers(self, pools: Pools, read: Pool | None = None) -> None:
         """Ends the pools that are not the incumbent's, but for the one that is read."""
-        for changed in [one for one, pool in pools.items() if pool is not read and one != self._incumbent.of_loader]:
+        kept = self._incumbent.of_loader
+        for changed in [changed for changed, pool in pools.items() if pool is not read and changed != kept]:
             pools.pop(changed).end()
 
     def end(self) -> None:
