@@ -85,7 +85,7 @@ def _before_and_after(result: Result) -> Section:
 
 
 def _setting(result: Result) -> Text:
-    """When and with what the result was tuned."""
+    """Date, device, torch version and budget of the tuning."""
     torch = f", torch {result.software.torch}" if result.software.torch else ""
     budget = format_seconds(result.constraints.budget_seconds)
     when = f"{result.created:%Y-%m-%d %H:%M %Z}".strip()

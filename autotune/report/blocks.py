@@ -77,8 +77,8 @@ class Folded(NamedTuple):
 class Pair(NamedTuple):
     """Two blocks, side by side if there is room."""
 
-    left: Block
-    right: Block
+    first: Block
+    second: Block
 
 
 Block = Text | Bullets | Picture | Table | Code | Download | Folded | Pair

@@ -55,19 +55,11 @@ _STYLE: Any = {  # not dict[str, Any]: some versions of matplotlib type every ke
 }
 
 
-def draw(name: str, height: float, paint: Callable[[Axes], None], *, left: float = MARGIN, bottom: float = AXIS) -> str:
-    """One picture as an ``<svg>`` element without a description, which the template adds.
-
-    All lengths are in units.
-
-    Args:
-        name: Unique on the page, since the ids inside are made from it.
-        height: Height of the picture.
-        paint: Draws on the axes.
-        left: Room for the numbers beside the axes.
-        bottom: Room for the numbers below the axes.
-    """
-    return draw_panels(name, [height - bottom - MARGIN], lambda panels: paint(*panels), left=left, bottom=bottom)
+def draw(
+    name: str, height: float, paint: Callable[[Axes], None], *, beside: float = MARGIN, below: float = AXIS
+) -> str:
+    """One picture of one axes, `height` units high; see `draw_panels`."""
+    return draw_panels(name, [height - below - MARGIN], lambda panels: paint(*panels), beside=beside, below=below)
 
 
 def draw_panels(
@@ -75,24 +67,26 @@ def draw_panels(
     heights: Sequence[float],
     paint: Callable[[Sequence[Axes]], None],
     *,
-    left: float = MARGIN,
-    bottom: float = AXIS,
+    beside: float = MARGIN,
+    below: float = AXIS,
     between: float = 0.0,
 ) -> str:
-    """One picture with several axes, one below the other; lengths are in units, as for `draw`.
+    """One picture as an ``<svg>`` element without a description, which the template adds.
+
+    Its axes stand one below the other. All lengths are in units.
 
     Args:
         name: Unique on the page.
-        heights: Height of each of the axes, from the top.
+        heights: Of the axes, from the top.
         paint: Draws on the axes.
-        left: Room for the numbers beside the axes.
-        bottom: Room for the numbers below the last axes.
+        beside: Room left of the axes, for numbers.
+        below: Room under the last axes.
         between: Room between two axes.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    height = MARGIN + sum(heights) + (len(heights) - 1) * between + bottom
+    height = MARGIN + sum(heights) + (len(heights) - 1) * between + below
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the page's font may have glyphs that matplotlib's lacks
         mpl.rcdefaults()  # not the user's own style
@@ -103,7 +97,7 @@ def draw_panels(
         panels, top = [], height - MARGIN
         for own in heights:
             top -= own
-            room = (left / WIDTH, top / height, (WIDTH - left - 2 * MARGIN) / WIDTH, own / height)
+            room = (beside / WIDTH, top / height, (WIDTH - beside - 2 * MARGIN) / WIDTH, own / height)
             panels.append(figure.add_axes(room))
             panels[-1].patch.set_visible(False)
             top -= between

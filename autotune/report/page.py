@@ -27,26 +27,17 @@ class RawData(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The content of a page.
-
-    Attributes:
-        about: Lines below the heading.
-        raw: The data, attached in the last section. None for a first screen, which is part of another page.
-        warning: A warning at the top of the page.
-        headline: The answer; None if there is no single one.
-        answers: Short sections that share the first screen with the headline.
-        filters: Boxes that select what the page shows.
-    """
+    """The content of a page."""
 
     title: str
     heading: str
-    about: tuple[str, ...]
+    about: tuple[str, ...]  # lines below the heading
     sections: Sequence[Section]
-    raw: RawData | None
-    warning: str | None = None
-    headline: Headline | None = None
-    answers: Sequence[Section] = ()
-    filters: Sequence[Filter] = ()
+    raw: RawData | None  # attached in the last section; None for a first screen, which is part of another page
+    warning: str | None = None  # at the top
+    headline: Headline | None = None  # the answer; None if there is no single one
+    answers: Sequence[Section] = ()  # short sections that share the first screen with the headline
+    filters: Sequence[Filter] = ()  # boxes that select what the page shows
 
 
 class _Detail(NamedTuple):

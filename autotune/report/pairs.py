@@ -120,7 +120,7 @@ def _rate(side: Measurement, own: slice) -> float:
 
 def pairs_picture(rounds: Sequence[Round], speedup: Speedup) -> str:
     """Above the rates of both sides, below the ratio of each pair with the overall ratio and its interval."""
-    pairs = thinned([pair for one in rounds for pair in one.pairs], MOST_PAIRS)
+    pairs = thinned([pair for played in rounds for pair in played.pairs], MOST_PAIRS)
 
     def paint(panels: Sequence[Axes]) -> None:
         rates, ratios = panels
@@ -136,11 +136,11 @@ def pairs_picture(rounds: Sequence[Round], speedup: Speedup) -> str:
                 axes.axvline((first.pairs[-1].across + second.pairs[0].across) / 2, color=MUTED, lw=0.6, ls=":")
         rates.set_xticks([])
         named = thinned(list(enumerate(rounds, 1)), MOST_ROUNDS_NAMED)
-        middles = [(one.pairs[0].across + one.pairs[-1].across) / 2 for _, one in named]
+        middles = [(played.pairs[0].across + played.pairs[-1].across) / 2 for _, played in named]
         ratios.set_xticks(middles, [str(number) for number, _ in named])
         ratios.set_xlabel("round")
 
-    return draw_panels("pairs", [RATES, RATIOS], paint, left=LEFT, bottom=BOTTOM, between=BETWEEN)
+    return draw_panels("pairs", [RATES, RATIOS], paint, beside=LEFT, below=BOTTOM, between=BETWEEN)
 
 
 def _paint_ratios(axes: Axes, pairs: Sequence[Paired], speedup: Speedup) -> None:

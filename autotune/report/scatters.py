@@ -51,7 +51,7 @@ def history_picture(result: Result) -> str | None:
         axes.set_xticks(numbers, [f"{tick:g}" for tick in numbers])
         axes.set_xlabel("burst")
 
-    return draw("history", HEIGHT, paint, left=LEFT, bottom=BOTTOM)
+    return draw("history", HEIGHT, paint, beside=LEFT, below=BOTTOM)
 
 
 def memory_picture(taken: Sequence[tuple[int, int]], exceeded: Sequence[int], target: int | None) -> str | None:
@@ -68,7 +68,7 @@ def memory_picture(taken: Sequence[tuple[int, int]], exceeded: Sequence[int], ta
 
     def paint(axes: Axes) -> None:
         axes.set_xscale("log", base=2)
-        left, right = min(batches), max(batches)
+        fewest, most = min(batches), max(batches)
         sizes = [float(size) for _, size in taken]
         if target is not None:
             sizes.append(target)
@@ -78,13 +78,13 @@ def memory_picture(taken: Sequence[tuple[int, int]], exceeded: Sequence[int], ta
         _dots(axes, taken, AFTER, AFTER)
         _crosses(axes, exceeded, target or max(sizes, default=1.0))
         _memory_axis(axes, max(sizes, default=1.0))
-        axes.set_xlim(left / 1.25, right * 1.25)
-        ticks = _doublings(left, right) or sorted({left, right})
+        axes.set_xlim(fewest / 1.25, most * 1.25)
+        ticks = _doublings(fewest, most) or sorted({fewest, most})
         axes.minorticks_off()
         axes.set_xticks(ticks, [f"{tick:,.6g}" for tick in ticks])
         axes.set_xlabel("samples of a micro-batch")
 
-    return draw("memory", HEIGHT, paint, left=LEFT + 20, bottom=BOTTOM)
+    return draw("memory", HEIGHT, paint, beside=LEFT + 20, below=BOTTOM)
 
 
 def thinned(marks: Sequence[Mark], most: int = MOST_MARKS) -> list[Mark]:

@@ -42,10 +42,10 @@ class Latest(Progress):
 
     Attributes:
         now: The stage.
-        decided: Decisions so far.
-        outcomes: Bursts so far, by their outcomes.
-        best: The best burst so far, and `last`, the last one, in words; empty before there is one.
-        playing: The candidate of the duet that is being played, and its pair so far.
+        decided: Number of decisions.
+        outcomes: Numbers of bursts.
+        best: The best burst in words, as `last` is the last; both may be empty.
+        playing: The current duet's candidate, and its pair so far.
     """
 
     def __init__(self, objective: Objective = SAMPLES_PER_SECOND) -> None:
@@ -125,8 +125,8 @@ class Latest(Progress):
         text, interval = self._objective.format(score), self._objective.interval(measurement)
         if len(measurement.blocks) > 1 and score > 0:
             text += f" ±{percent((interval.high - interval.low) / 2 / score, 1)}"
-        known, ratio = self._over_baseline.get(burst.point, (None, 1.0))
-        if known is not burst and self._baseline_score:
+        chained, ratio = self._over_baseline.get(burst.point, (None, 1.0))
+        if chained is not burst and self._baseline_score:
             ratio = score / self._baseline_score
         return f"{text} ({ratio_text(ratio)})" if over and ratio != 1 else text
 
@@ -237,10 +237,10 @@ class Live(Latest):
         if self._deadline is None:
             grid.add_row("time", f"{_ticking(sum(stages.values()))} elapsed")
         else:
-            spent, left = sum(stages.values()), self._deadline - self._clock()
-            bar = ProgressBar(spent + max(0.0, left), spent)
+            spent, remaining = sum(stages.values()), self._deadline - self._clock()
+            bar = ProgressBar(spent + max(0.0, remaining), spent)
             beside = Table.grid(Column(), Column(no_wrap=True), padding=(0, 2, 0, 0))
-            beside.add_row(bar, f"{_ticking(left)} left")
+            beside.add_row(bar, f"{_ticking(remaining)} left")
             grid.add_row("time", beside)
         return grid
 
