@@ -12,25 +12,15 @@ Standing = Literal["holds", "undecided", "drifted", "no longer fits"]
 
 
 class Check(BaseModel):
-    """The verdict on a result.
-
-    Attributes:
-        objective: What the gains compare.
-        verdict: Decides the exit status of `autotune check`.
-        reason: The reason, in one sentence.
-        claimed: The gain in the file. None when it recommends the baseline, or the baseline did not train.
-        found: The gain now. None when a side failed or there is nothing to compare.
-        differences: How the workload differs from the one that was tuned.
-        trainings: Rates of recent trainings on this machine, in a sentence; None without any.
-    """
+    """The verdict on a result."""
 
     model_config = ConfigDict(frozen=True)
 
     target: str
-    objective: ObjectiveName
-    verdict: Standing
+    objective: ObjectiveName  # of the gains
+    verdict: Standing  # decides the exit status of `autotune check`
     reason: str
-    claimed: Speedup | None
-    found: Speedup | None
-    differences: tuple[str, ...] = ()
-    trainings: str | None = None
+    claimed: Speedup | None  # in the file; None when it recommends the baseline, or the baseline did not train
+    found: Speedup | None  # now; None when a side failed or there is nothing to compare
+    differences: tuple[str, ...] = ()  # between the workload and the one that was tuned
+    trainings: str | None = None  # rates of recent ones on this machine, in a sentence

@@ -125,9 +125,9 @@ def compare(
 
     Args:
         gathered: The files.
-        samples: Samples of a whole training, for its time and cost on each machine; None: not known.
-        at_least: The share of the fastest machine's rate that the cheapest must reach; None: any.
-        mine: The file of your own result, which is compared with those of the same processor; None: no result is yours.
+        samples: In a whole training, to add its time and cost.
+        at_least: Share of the fastest machine's rate that the cheapest must reach; None: any.
+        mine: Your own result's file, compared on equal processors.
     """
     yours = next((result for path, result in gathered.results if path == mine), None)
     kin_of: dict[str, Kin] = {

@@ -71,9 +71,9 @@ def to_markdown(comparison: Comparison, relative_to: Path | None = None) -> str:
 def check_markdown(check: Check) -> str:
     """The verdict of `autotune check`, for a comment on a pull request."""
     lines = [f"### autotune: {check.verdict}", "", f"`{_code(check.target)}`: {_escaped(check.reason)}.", ""]
-    found = [("in the file", check.claimed), ("here and now", check.found)]
+    gains = [("in the file", check.claimed), ("here and now", check.found)]
     rows = [
-        f"| {when} | {ratio_text(it.ratio)} | {_escaped(spread_text(it))} |" for when, it in found if it is not None
+        f"| {when} | {ratio_text(it.ratio)} | {_escaped(spread_text(it))} |" for when, it in gains if it is not None
     ]
     if rows:
         lines += [f"| | {objective_named(check.objective).gain} | how certain |", "|---|---|---|", *rows, ""]

@@ -239,11 +239,11 @@ def _unknown(data: Any, model: Any, path: str = "") -> list[str]:
     """The fields of decoded JSON that the record lacks."""
     unknown: list[str] = []
     if isinstance(model, BaseModel) and isinstance(data, dict):
-        known, nested = _names(type(model))
-        if not nested and data.keys() <= known:  # as most are: a result has thousands of figures
+        names, nested = _names(type(model))
+        if not nested and data.keys() <= names:  # as most are: a result has thousands of figures
             return unknown
         for key, value in data.items():
-            if key not in known:
+            if key not in names:
                 unknown.append(f"{path}{key}")
             elif key in nested:
                 unknown += _unknown(value, getattr(model, nested[key]), f"{path}{key}.")

@@ -19,19 +19,12 @@ Machine = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Gathered:
-    """Results from files and folders.
-
-    Attributes:
-        results: Each result with its file, as you gave it.
-        crosses: Measurements of other machines' configs, each with its file.
-        problems: A sentence for each file or folder without a result, with its name.
-        warnings: A sentence for each file left out in favour of another one, with both names.
-    """
+    """Results from files and folders, each with its file, as you gave it."""
 
     results: list[tuple[str, Result]] = field(default_factory=list)
-    crosses: list[tuple[str, Cross]] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    crosses: list[tuple[str, Cross]] = field(default_factory=list)  # measurements of other machines' configs
+    problems: list[str] = field(default_factory=list)  # a sentence for each file or folder without a result
+    warnings: list[str] = field(default_factory=list)  # a sentence for each file left out in favour of another one
 
 
 def gather(paths: Iterable[Path | str]) -> Gathered:

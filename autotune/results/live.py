@@ -92,44 +92,24 @@ class Clock(Stored):
 
 @dataclass
 class Story:
-    """The state of a training, by its events so far.
-
-    Attributes:
-        command: The command that trains.
-        watcher: The host and the process that keep the log.
-        facts: The training's description of itself; None before its first steps.
-        offered: The knobs of each candidate, in the order in which they are tried.
-        left: Knobs that keep the script's own value, each with the reason.
-        candidates: The candidates that have played; the last one decided comes last.
-        playing: The candidate that plays now.
-        blocks: The latest blocks that have played, with their settings.
-        warmup_seconds: Seconds of training before the first block.
-        pace: The speed of the training.
-        over: The end of the search; None while it goes on.
-        result: The result file; None where none was written.
-        status: The exit status of the command; None while it runs, and of a training that has no command.
-        has_ended: Whether the training has ended.
-        seconds: Seconds since training began.
-        searched_seconds: The same at the last pair or decision.
-        steps: Optimizer steps so far.
-    """
+    """The state of a training, by its events so far."""
 
     command: str = ""
-    watcher: tuple[str, int] | None = None
-    facts: LiveFacts | None = None
-    offered: dict[str, Knobs] = field(default_factory=dict)
-    left: dict[str, str] = field(default_factory=dict)
-    candidates: dict[str, Candidate] = field(default_factory=dict)
-    playing: str | None = None
-    blocks: deque[Played] = field(default_factory=lambda: deque(maxlen=MOST_BLOCKS))
-    warmup_seconds: float = 0.0
+    watcher: tuple[str, int] | None = None  # host and process that keep the log
+    facts: LiveFacts | None = None  # None before the first steps
+    offered: dict[str, Knobs] = field(default_factory=dict)  # of each candidate, in the order of their tries
+    left: dict[str, str] = field(default_factory=dict)  # knobs that keep the script's own value, with the reasons
+    candidates: dict[str, Candidate] = field(default_factory=dict)  # that have played; the last one decided comes last
+    playing: str | None = None  # the candidate that plays now
+    blocks: deque[Played] = field(default_factory=lambda: deque(maxlen=MOST_BLOCKS))  # the latest
+    warmup_seconds: float = 0.0  # of training before the first block
     pace: Pace | None = None
-    over: Over | None = None
-    result: str | None = None
-    status: int | None = None
-    has_ended: bool = False
-    seconds: float = 0.0
-    searched_seconds: float = 0.0
+    over: Over | None = None  # None while the search goes on
+    result: str | None = None  # its file; None where none was written
+    status: int | None = None  # exit status; None while the command runs, and of a training that has no command
+    has_ended: bool = False  # the training, not the search alone
+    seconds: float = 0.0  # since training began
+    searched_seconds: float = 0.0  # the same at the last pair or decision
     steps: int = 0
     _first_played: dict[str, float] = field(default_factory=dict)
 

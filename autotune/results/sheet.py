@@ -26,44 +26,26 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """One result.
-
-    Attributes:
-        machine: Its label.
-        path: Its file.
-        about: The date, then the torch version, and whether it is yours or like yours.
-        partial: Whether tuning did not finish.
-        cells: Figures, in the order of the headings.
-        changes: What tuning changed; may be empty.
-    """
+    """One result."""
 
     machine: str
     path: str
-    about: tuple[str, ...]
-    partial: bool
-    cells: tuple[Cell, ...]
-    changes: tuple[str, ...]
+    about: tuple[str, ...]  # the date, then the torch version, and whether it is yours or like yours
+    partial: bool  # tuning did not finish
+    cells: tuple[Cell, ...]  # in the order of the headings
+    changes: tuple[str, ...]  # of knobs, by tuning
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """One workload.
+    """One workload."""
 
-    Attributes:
-        headings: Headings of the cells.
-        lines: The lines, the fastest first.
-        sharers: ``shared by both machines``; empty with fewer than two.
-        shared: Knobs with one value on all machines.
-        particular: Other knobs, with the value on each machine.
-        choices: Sentences on where to train.
-    """
-
-    headings: tuple[str, ...]
-    lines: tuple[Line, ...]
-    sharers: str
-    shared: str
-    particular: tuple[tuple[str, str], ...]
-    choices: tuple[str, ...]
+    headings: tuple[str, ...]  # of the cells
+    lines: tuple[Line, ...]  # the fastest first
+    sharers: str  # ``shared by both machines``; empty with fewer than two
+    shared: str  # knobs with one value on all machines
+    particular: tuple[tuple[str, str], ...]  # other knobs, with the value on each machine
+    choices: tuple[str, ...]  # sentences on where to train
 
 
 EXTRA = {"per joule": "samples_per_joule", "per dollar": "samples_per_dollar"}
