@@ -28,8 +28,8 @@ def main() -> None:
     - ``run``: the run folder, for the mark
     - ``channel``: descriptor of a socket
     - ``plan``, ``layer``, ``start``: of a private view, or None
-    - ``writable``: the folders of the Landlock row, or None
-    - ``asks``: whether the parent answers system calls
+    - ``writable``: folders of the Landlock row, or None
+    - ``asks``: the parent answers system calls
     """
     with open(sys.argv[1], encoding="utf-8") as file:
         orders = json.load(file)

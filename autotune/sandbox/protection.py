@@ -157,11 +157,11 @@ class Protection:
     """Keeps all starts of one script from changing your files.
 
     Args:
-        run: The run's temporary folder.
+        run: Temporary folder.
         note: Receives notes for the user.
         writable: Paths that the script may change for real.
-        any_network: Whether the script may connect anywhere after its first step.
-        caches: Existing folders of autotune, which all bursts share with later runs.
+        any_network: Allows connections to anywhere after the first step.
+        caches: Existing folders that all bursts share with later runs.
 
     Attributes:
         shared: Folder that all processes of the script see unchanged; it holds sockets.

@@ -45,21 +45,13 @@ _STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 
 @dataclass
 class Rules:
-    """Rules for a script's processes, in all of its starts.
+    """Rules for a script's processes, in all of its starts."""
 
-    Attributes:
-        any_network: Whether they may connect anywhere at any time.
-        writable: Folders in which the state of files may change; None for anywhere, since an overlay keeps the changes.
-        note: Receives notes for the user, once for each address and path.
-        read_from: Addresses that reading data connected to during the look.
-        read_ports: Ports at which loader workers read data during the look. A store has many addresses.
-    """
-
-    any_network: bool
-    writable: Sequence[str] | None
-    note: Callable[[str], None]
-    read_from: set[str] = field(default_factory=set)
-    read_ports: set[int] = field(default_factory=set)
+    any_network: bool  # they may connect anywhere at any time
+    writable: Sequence[str] | None  # where the state of files may change; None: anywhere, as an overlay keeps changes
+    note: Callable[[str], None]  # for the user, once for each address and path
+    read_from: set[str] = field(default_factory=set)  # addresses that reading data connected to during the look
+    read_ports: set[int] = field(default_factory=set)  # the same for loader workers: a store has many addresses
     _reported: set[str] = field(default_factory=set)
 
     def report(self, what: str, sentence: str) -> None:
@@ -73,11 +65,10 @@ class Supervisor:
     """Answers for one start of a script, in a thread, until it is closed.
 
     Args:
-        listener: Descriptor from `calls.listen`; it is closed at the end.
-        rules: The rules.
+        listener: Descriptor from `calls.listen`; closed at the end.
         root: Process id of the start.
-        looks: Whether this start is the look, from which the rules learn what reading data needs.
-        forks: Whether jobs are forked from this start, so that each has its own first step.
+        looks: Whether this is the look, which shows what reading data needs.
+        forks: Whether its forks are jobs, each with its own first step.
     """
 
     def __init__(self, listener: int, rules: Rules, root: int, *, looks: bool, forks: bool) -> None:

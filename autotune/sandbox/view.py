@@ -56,29 +56,16 @@ class Mount(NamedTuple):
 
 
 class Plan:
-    """The role of each folder in a view.
-
-    Args:
-        scratch: The run's folder for layers, which is bound unchanged.
-        through: Paths that are bound unchanged.
-
-    Attributes:
-        overlays: Folders that carry an overlay, parents first.
-        read_only: Folders and files that can only be read, each with the reason; empty if they are read-only outside,
-            too.
-        apart: Whether ``/`` is taken apart, so that its overlay covers a skeleton.
-        sockets: Sockets in the file system, which do not reach their listeners through an overlay.
-        stacks: Whether a view can be entered from within a view, as a forked job does.
-    """
+    """The role of each folder in a view; `scratch`, the run's folder for layers, and `through` are bound unchanged."""
 
     def __init__(self, scratch: str, through: list[str]) -> None:
         self.scratch = scratch
         self.through = through
-        self.overlays: list[str] = []
-        self.read_only: dict[str, str] = {}
-        self.apart = False
-        self.sockets: list[str] = []
-        self.stacks = True
+        self.overlays: list[str] = []  # folders that carry one, parents first
+        self.read_only: dict[str, str] = {}  # folders and files with the reason; empty: read-only outside, too
+        self.apart = False  # ``/`` is taken apart, so that its overlay covers a skeleton
+        self.sockets: list[str] = []  # in the file system: they do not reach their listeners through an overlay
+        self.stacks = True  # a view can be entered from within a view, as a forked job does
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> Plan:
@@ -111,9 +98,9 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
 
     Args:
         plan: A plan from `explore`.
-        layer: Folder in the plan's scratch folder that receives all writes; it is created.
-        start: Folder of an earlier layer, whose contents lie below the new layer.
-        is_inside: Whether this process is in a view already; that view lies below the new layer.
+        layer: New folder in the plan's scratch folder for all writes.
+        start: Folder of an earlier layer, which lies below.
+        is_inside: Whether this process is in a view, which then lies below.
 
     Raises:
         OSError: The kernel refuses.
@@ -205,7 +192,7 @@ class _Explorer:
     def _place(self, place: str) -> None:
         """Plans an overlay for a folder if possible; else takes it apart; else makes it read-only."""
         mount = self._mounts.get(place)
-        is_split = any(one != place and is_below(one, (place,)) for one in self._mounts)
+        is_split = any(point != place and is_below(point, (place,)) for point in self._mounts)
         if not os.path.isdir(place):
             self._place_file(place)
         elif mount is not None and "ro" in mount.options and not is_split:
@@ -399,11 +386,11 @@ def mounts(root: str = "/") -> list[Mount]:
     file = os.path.join(root, "proc/self/mountinfo")
     with contextlib.suppress(OSError), open(file, encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
-            left, _, right = line.partition(" - ")
-            fields, details = left.split(), right.split()  # the source between them may be empty
+            head, _, tail = line.partition(" - ")
+            fields, details = head.split(), tail.split()  # the source between them may be empty
             if len(fields) >= 6 and details:
-                top, point = (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), one) for one in fields[3:5])
-                options, kind_options = (frozenset(one.split(",")) for one in (fields[5], details[-1]))
+                top, point = (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path) for path in fields[3:5])
+                options, kind_options = (frozenset(words.split(",")) for words in (fields[5], details[-1]))
                 listed.append(Mount(top, point, options, details[0], kind_options))
     return listed
 
@@ -438,5 +425,5 @@ def _escaped(path: str) -> str:
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    names = [None if one is None else os.fsencode(one) for one in (source, target, kind, options)]
+    names = [None if name is None else os.fsencode(name) for name in (source, target, kind, options)]
     check_status(libc.mount(*names[:3], ctypes.c_ulong(flags), names[3]), f"mount of {source or target}")
