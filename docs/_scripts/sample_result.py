@@ -19,7 +19,7 @@ END = "not searched:"
 
 
 def text() -> str:
-    """The terminal's output for the result, up to what was not searched."""
+    """The terminal's output for the result, up to the knobs that were not searched."""
     console = Console(file=io.StringIO(), width=WIDTH, highlight=False)
     with console.capture() as captured:
         console.print(result_table(read_result(ROOT / FILE)))

@@ -1,4 +1,4 @@
-"""Makes the tables of what was verified where, from the files in ``results/`` that git knows: others come and go."""
+"""Makes the tables of verified machines from the files in ``results/`` that git knows: others come and go."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ def text() -> str:
     from autotune.doctor.findings import TEN
 
     examined, claims = [*_examinations()], _claims()
-    machines = {*claims, *((one.machine, one.device) for _, one in examined)}
+    machines = {*claims, *((report.machine, report.device) for _, report in examined)}
     head = "| machine | device | torch | checks | tuned, proven faster | dates |\n|---|---|---|---|---|---|"
-    rows = [head, *(_row(place, [one for _, one in examined], claims.get(place, [])) for place in sorted(machines))]
-    unseen = sorted({one for one, device in machines if device != "cpu"} - {one.machine for _, one in examined})
+    reports = [report for _, report in examined]
+    rows = [head, *(_row(place, reports, claims.get(place, [])) for place in sorted(machines))]
+    unseen = sorted({name for name, device in machines if device != "cpu"} - {report.machine for report in reports})
     parts = ["\n".join(rows)]
     if unseen:
         parts.append(f"The ten points never ran on {', '.join(unseen)}: {' or '.join(KINDS.values())}.")
-    titles = [f"{KINDS[name]}: {one.machine}, {one.device}" for name, one in examined]
+    titles = [f"{KINDS[name]}: {report.machine}, {report.device}" for name, report in examined]
     points = [f"|  | {' | '.join(titles)} |", f"|---|{':---:|' * len(titles)}"]
     for number, title in enumerate(TEN):
-        signs = (SIGNS[one.ten[number]] for _, one in examined)
+        signs = (SIGNS[report.ten[number]] for _, report in examined)
         points.append(f"| {number + 1}. {title} | {' | '.join(signs)} |")
     return "\n\n".join([*parts, *(["\n".join(points)] if examined else [])])
 
@@ -44,8 +45,9 @@ def half_hours() -> str:
     from benchmarks.gpu_half_hour import table
 
     parts = [
-        f"{one.machine}, {one.device}, torch {one.torch}, {one.created:%Y-%m-%d}:\n\n{table(one.findings)}"
-        for name, one in _examinations()
+        f"{report.machine}, {report.device}, torch {report.torch}, {report.created:%Y-%m-%d}:\n\n"
+        + table(report.findings)
+        for name, report in _examinations()
         if name == "half-hour"
     ]
     return "\n\n".join(parts) or "*No half hour was measured yet.*"
@@ -54,10 +56,10 @@ def half_hours() -> str:
 def cards() -> str:
     """A row for each half hour on a GPU, with the figures of its tunings; a sentence where there is none."""
     rows = []
-    for name, one in _examinations():
-        if name == "half-hour" and one.device != "cpu":
-            figures = [next((f.found for f in one.findings if f.point == number), "–") for number in TUNINGS]
-            rows.append(f"| {one.machine}, torch {one.torch} | {_hold(one)} | {' | '.join(figures)} |")
+    for name, report in _examinations():
+        if name == "half-hour" and report.device != "cpu":
+            figures = [next((f.found for f in report.findings if f.point == number), "–") for number in TUNINGS]
+            rows.append(f"| {report.machine}, torch {report.torch} | {_hold(report)} | {' | '.join(figures)} |")
     if not rows:
         return f"*No {KINDS['half-hour']} yet.*"
     head = "| card | points | transformer | language model | nanoGPT |\n|---|---|---|---|---|"
@@ -67,13 +69,13 @@ def cards() -> str:
 def _examinations() -> Iterator[tuple[str, Examination]]:
     from autotune.doctor.findings import Examination
 
-    known = _known()
+    committed = _committed()
     for name in KINDS:
-        for path in sorted(known & {*RESULTS.glob(f"*/{name}-*.json")}):
+        for path in sorted(committed & {*RESULTS.glob(f"*/{name}-*.json")}):
             yield name, Examination.model_validate_json(path.read_bytes())
 
 
-def _known() -> set[Path]:
+def _committed() -> set[Path]:
     """The files in ``results/`` that are committed or added; all of them where this is no checkout."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=RESULTS, capture_output=True, text=True, check=False)
     names = listed.stdout.split("\0") if listed.returncode == 0 else RESULTS.rglob("*.json")
@@ -84,21 +86,21 @@ def _claims() -> dict[tuple[str, str], list[Result]]:
     """The results by machine and device."""
     from autotune.results.gather import gather
 
-    known = _known()
+    committed = _committed()
     claims: dict[tuple[str, str], list[Result]] = {}
     for path, result in gather([RESULTS]).results:
-        if Path(path) in known:
+        if Path(path) in committed:
             claims.setdefault((result.machine, result.constraints.device), []).append(result)
     return claims
 
 
 def _row(place: tuple[str, str], examinations: Sequence[Examination], results: Sequence[Result]) -> str:
     machine, device = place
-    ours = [one for one in examinations if (one.machine, one.device) == place]
+    ours = [report for report in examinations if (report.machine, report.device) == place]
     ratios = sorted(result.speedup.ratio for result in results if result.speedup is not None)
     proven = f"{len(results)}, {len(ratios)}" + (f" ({ratios[0]:.2f}× – {ratios[-1]:.2f}×)" if ratios else "")
-    torches = sorted({str(one.torch) for one in ours} | {str(result.software.torch) for result in results})
-    days = sorted(f"{created:%Y-%m-%d}" for created in [one.created for one in ours] + [one.created for one in results])
+    torches = sorted({str(report.torch) for report in ours} | {str(result.software.torch) for result in results})
+    days = sorted(f"{measured.created:%Y-%m-%d}" for measured in (*ours, *results))
     dates = days[0] if days[0] == days[-1] else f"{days[0]} – {days[-1]}"
     checks = "; ".join(map(_hold, ours)) or "not examined"
     return f"| {machine} | {device} | {', '.join(torches)} | {checks} | {proven if results else 'none'} | {dates} |"
