@@ -48,19 +48,12 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class Clinic:
-    """A machine and one of its devices.
-
-    Attributes:
-        hardware: The machine.
-        device: The device to examine.
-        length: How long the ten points are measured, as a multiple of the doctor's own time.
-        isolation: A forkserver of `TARGET` that has started; otherwise one starts when it is needed.
-    """
+    """A machine and the device to examine."""
 
     hardware: Hardware
     device: DeviceKind
-    length: float = 1.0
-    isolation: Isolation | None = None
+    length: float = 1.0  # how long the ten points are measured, as a multiple of the doctor's own time
+    isolation: Isolation | None = None  # a forkserver of `TARGET` that has started; None starts one when needed
     _ends: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
     _plain: subprocess.Popen[str] | None = field(default=None, init=False)
     _script: Future[ScriptIsolation] | None = field(default=None, init=False)

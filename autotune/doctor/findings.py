@@ -31,17 +31,11 @@ TEN = (
 
 
 class Drop(Stored):
-    """A value of a knob that does not work here.
-
-    Attributes:
-        knob: The knob's name.
-        value: The value.
-        reason: Why it does not work, in a few words.
-    """
+    """A value of a knob that does not work here."""
 
     knob: str
     value: Scalar
-    reason: str
+    reason: str  # in a few words
 
 
 class Finding(Stored):

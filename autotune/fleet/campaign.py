@@ -21,19 +21,12 @@ Fate = Literal["done", "failed", "lost", "absent"]
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job ended.
-
-    Attributes:
-        machine: Name of the job's machine.
-        fate: How the job ended.
-        reply: Its reply, if there is one.
-        message: Why there is no result; once a result is stored, the message about it.
-    """
+    """How a job ended."""
 
     machine: str
     fate: Fate
     reply: Reply | None = None
-    message: str = ""
+    message: str = ""  # why there is no result; once a result is stored, the message about it
 
     @property
     def log(self) -> str:

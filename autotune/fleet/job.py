@@ -57,17 +57,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Reply:
-    """The reply of a job.
+    """The reply of a job."""
 
-    Attributes:
-        status: Exit status of the command; None if it had to be killed.
-        result: Text that it wrote to `RESULT`; None if it wrote none.
-        log: Its last output.
-    """
-
-    status: int | None
-    result: str | None
-    log: str
+    status: int | None  # exit status of the command; None if it had to be killed
+    result: str | None  # text of `RESULT`; None if it wrote none
+    log: str  # its last output
 
 
 def run_job(job: Job) -> Reply:

@@ -61,17 +61,11 @@ def _offer(node: Mapping[str, Any]) -> str:
 
 @dataclass
 class Task:
-    """A started task.
-
-    Attributes:
-        machine: Name of the machine that it runs on.
-        kind: What its node must have.
-        stranded: Since when no node has that; None while one does.
-    """
+    """A started task."""
 
     machine: str
-    kind: MachineKind
-    stranded: float | None = None
+    kind: MachineKind  # what its node must have
+    stranded: float | None = None  # since when no node has that; None while one does
 
 
 class Driver:

@@ -31,7 +31,7 @@ class RayEngine:
         address: None for the cluster that this machine belongs to.
         folder: The user's programs; becomes the tasks' working directory.
         excludes: What is not sent of it.
-        wait: Seconds that a task may wait for its node.
+        wait: Seconds that a task may wait for its node; None: 0.
 
     Raises:
         UsageError: Ray is not installed, or the cluster cannot be reached.
