@@ -14,10 +14,9 @@ SEND_SECONDS = 0.2
 
 
 class Parent:
-    """The command's side, at a path; where no process listens, there are no candidates.
+    """The command's side, at a socket's path; where no process listens, there are no candidates.
 
-    Args:
-        path: Of its socket. It is connected to with the first word: processes of the script that never train say none.
+    The first message connects, so that processes of the script that never train do not.
     """
 
     def __init__(self, path: str) -> None:
@@ -55,7 +54,7 @@ class Parent:
         return []
 
     def tell(self, event: str, **content: Any) -> None:
-        """Something has happened."""
+        """Reports an event."""
         if self._is_gone or os.getpid() != self._process:
             return
         try:

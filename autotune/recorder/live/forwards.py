@@ -35,13 +35,13 @@ class Forwards:
         self._entered: tuple[Any, ...] | None = None  # by the part that was entered last, as long as it calls no other
 
     def begin(self, model: nn.Module) -> None:
-        """A model is about to be called by no other one."""
+        """Before a call of a model that is no part of another one."""
         if self._reason is None and self._calls.get(model, 0) < MOST_CALLS:
             self._model, self._depth, self._entered, self._states = model, 0, None, _random_states()
             self._kept = {id(tensor) for tensor in _held(model)}
 
     def enter(self, arguments: tuple[Any, ...]) -> None:
-        """The model, or a part of it, is about to be called."""
+        """Before each call of the model or a part of it."""
         if self._model is not None:
             self._depth += 1
             if any(map(_is_transformed, tensors_in(arguments))):
@@ -50,7 +50,7 @@ class Forwards:
             self._entered = arguments
 
     def leave(self, returned: Any) -> None:
-        """It was called."""
+        """After each such call."""
         if self._model is None:
             return
         self._look_for_draws(None if self._entered is None else (*self._entered, returned))

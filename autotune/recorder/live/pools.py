@@ -63,18 +63,16 @@ class _Feed(Sampler[Any]):
 class Pool:
     """A loader of one setting.
 
+    Workers are seeded as torch would seed those of the script's own loader now; nothing is drawn from its generator.
+
     Args:
-        loader: The script's.
-        changed: Arguments that it changes.
-        arguments: Of `DataLoader`, as `Changes.arguments` makes them. Workers are seeded as torch would seed those of
-            the script's own loader now, and nothing is drawn from its generator.
+        changed: What differs from the script's own loader.
+        arguments: Of `DataLoader`, as `Changes.arguments` makes them.
         patience_seconds: The longest time to wait for a batch. The script's own setting waits as long as it takes.
 
     Attributes:
-        changed: Arguments that it changes.
-        patience_seconds: See above; a winner gets more.
         persists: Whether its workers live on after a pass.
-        start_seconds: What it took to start its workers; 0 before.
+        start_seconds: Duration of its workers' start; 0 before.
         delivered: Batches since it was opened.
     """
 
@@ -115,12 +113,12 @@ class Pool:
 
     @property
     def queue_batches(self) -> int:
-        """What its workers prepare in advance."""
+        """Batches that its workers prepare in advance."""
         return queue_of(self.loader)
 
     @property
     def is_open(self) -> bool:
-        """Whether it draws more."""
+        """Whether it draws further indices."""
         return self._feed.order is not None
 
     def start(self) -> None:
@@ -132,7 +130,7 @@ class Pool:
             self.start_seconds = perf_counter() - began
 
     def open(self, order: Indices) -> None:
-        """From here on it draws from a pass."""
+        """Draws from a pass from now on."""
         self._feed.order = order
         self._feed.drawn.clear()  # of a pass that was left early
         self.delivered = 0
@@ -151,7 +149,7 @@ class Pool:
         return batches
 
     def close(self) -> None:
-        """It draws no more; what it has drawn is still handed out."""
+        """Draws no further indices; batches of those drawn are still handed out."""
         self._feed.order = None
 
     def take(self) -> Any:
@@ -190,13 +188,13 @@ class Pool:
                 os.kill(worker.pid, KILL)
         if (batches := self._batches) is not None:  # torch, which would wait for them, leaves it alone then
             batches._shutdown = True  # type: ignore[attr-defined]
-            if (done := getattr(batches, "_pin_memory_thread_done_event", None)) is not None:
-                done.set()
+            if (pinning_ends := getattr(batches, "_pin_memory_thread_done_event", None)) is not None:
+                pinning_ends.set()
         drawn, self._feed.drawn = self._feed.drawn, deque()
         return drawn
 
     def end(self) -> None:
-        """Ends its workers, which have nothing left to do."""
+        """Ends its workers, once they are idle."""
         self._batches = self.loader._iterator = None
 
     def _wait_at_most(self, seconds: float) -> None:
@@ -240,7 +238,7 @@ class Pass(Batches):
         failed: Called when a pool other than the script's own fails; returns the pool that feeds the rest.
 
     Attributes:
-        pool: That hands out batches now.
+        pool: The one that hands out batches now.
         count: Batches so far.
         is_over: Whether there are no more, or reading has failed.
         is_superseded: Whether another pass through the loader has begun before the end of this one.
@@ -373,11 +371,11 @@ class OwnReading:
         return loader in self._held and self._held[loader][1].are_seen
 
     def before(self) -> None:
-        """A batch is about to be read."""
+        """Before a batch is read."""
         self._generators, self._places, self._looks = random_states(), _places(), True
 
     def after(self) -> None:
-        """It was read."""
+        """After it was read."""
         if not self._looks:
             return
         self._looks = False

@@ -116,7 +116,7 @@ class Adviser(Protocol):
         """The candidates, once they are known."""
 
     def tell(self, event: str, **content: Any) -> None:
-        """Something has happened."""
+        """Reports an event."""
 
 
 @dataclass(frozen=True)
@@ -137,11 +137,11 @@ class Setting:
 
     @property
     def of_loader(self) -> Changed:
-        """By which its pools are known."""
+        """The key of its pools."""
         return tuple(sorted(self.loader.items()))
 
     def changes(self) -> Changes:
-        """What brings it into force, and takes it back."""
+        """The changes that apply it, and undo it."""
         return Changes({**vars(self), "changed": list(self.knobs)})
 
 
@@ -174,15 +174,15 @@ class _Race:
 
 
 class LiveTraining:
-    """Tunes the training of this process while it goes on.
+    """Tunes the training of this process while it runs.
 
     Args:
         adviser: Plans candidates.
-        cpus: That this process may use.
+        cpus: Number of CPUs for this process.
         allowed: Knobs that may change what is learned.
 
     Attributes:
-        left: Knobs that keep the script's own value, each with why.
+        left: Knobs that keep the script's own value, with the reasons.
     """
 
     def __init__(self, adviser: Adviser, cpus: int, allowed: Sequence[str] = ()) -> None:
@@ -376,7 +376,7 @@ class LiveTraining:
 
     @harmless
     def _advance(self, optimizer: Optimizer, now: float) -> None:
-        """A step has ended."""
+        """Handles the end of a step."""
         if self._known_optimizer is None:
             self._take(optimizer)
         elif optimizer is not self._optimizer:
@@ -404,7 +404,7 @@ class LiveTraining:
         self._ledger.spent += self._last - now
 
     def _count(self, now: float) -> float | None:
-        """Seconds of the step that has ended; None where something else lay in it."""
+        """Seconds of the last step; None if something else interrupted it."""
         last, self._last = self._last, now
         interruptions, self._interruptions = self._interruptions - self._recurring, set()
         if self._phase == "warms up":
@@ -430,7 +430,7 @@ class LiveTraining:
         self._device = device
 
     def _warm(self, seconds: float | None) -> None:
-        """Until enough of the training is known to plan for it."""
+        """Observes steps until the search can be planned, then asks for candidates."""
         for key in self._drawn:
             self._keys[key] = self._keys.get(key, 0) + 1
         self._drawn.clear()
@@ -520,7 +520,7 @@ class LiveTraining:
         return forms
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        """Gradients are there; after the step a script may have dropped them."""
+        """Looks at gradients, which a script may drop after the step."""
         if self._phase == "warms up" and self._unfused is None and not self._is_compiling():
             self._unfused = why_not_fused(optimizer)
 
@@ -535,7 +535,7 @@ class LiveTraining:
     # Races.
 
     def _next_race(self) -> None:
-        """The next candidate that differs from the incumbent, and fits into memory."""
+        """Starts the next candidate that differs from the incumbent, and fits into memory."""
         self._race, self._block = None, None
         while self._candidates:
             words = self._candidates.popleft()
@@ -581,7 +581,7 @@ class LiveTraining:
         return None
 
     def _play(self, seconds: float | None) -> None:
-        """A step of the search has ended."""
+        """Handles the end of a step during the search."""
         race = self._race
         if race is None:
             return
@@ -632,12 +632,12 @@ class LiveTraining:
             self._end_block(race, block)
 
     def _is_hopeless(self, leads: int, seconds: float) -> bool:
-        """Whether steps that lead in are slow without end: a queue that fills is slow for a few."""
+        """Whether lead-in steps stay slow for longer than a queue takes to fill."""
         waiting = self._pass.pool.queue_batches if self._pass is not None else 0
         return leads > self._filling_steps(waiting) + 2 * LEAD_STEPS and seconds > WORST * self._usual
 
     def _filling_steps(self, waiting: int) -> int:
-        """Steps that may be slow while a queue of batches fills: slow steps leave it time to fill within few."""
+        """Most steps for which a filling queue of batches explains slowness: during slow steps it fills fast."""
         return min(waiting, math.ceil(BLOCK_SECONDS / self._usual))
 
     def _has_settled(self, block: _Block) -> bool:
@@ -660,7 +660,7 @@ class LiveTraining:
 
     @property
     def _whole_block(self) -> int:
-        """Steps of a block that may cost what it will."""
+        """Steps of a block if its cost did not matter."""
         steps = max(1, math.ceil(BLOCK_SECONDS / self._usual))
         if (epoch := self._epoch_steps) is not None:
             steps = min(steps, int(epoch / EPOCH_BLOCKS))
@@ -673,7 +673,7 @@ class LiveTraining:
         return batches / self._step_draws if batches else None
 
     def _begin_block(self, race: _Race) -> None:
-        """The next block, of the side whose turn it is; none, as long as the candidate's could cost too much."""
+        """Begins the next block, of the side whose turn it is; none while the candidate's could cost too much."""
         if len(race.blocks) % 2 == 0 and not self._may_play(race.candidate):
             self._enter(self._incumbent)
             self._block = None
@@ -687,7 +687,7 @@ class LiveTraining:
         self._block = _Block(setting, leads, began=perf_counter(), waited=self._waited)
 
     def _may_play(self, candidate: Setting) -> bool:
-        """Whether the worst case of its next block fits into what may be lost; blocks are as long as it lets them."""
+        """Whether the candidate's next block may be lost at worst; sets the length of blocks to the most that may."""
         passing, starts, waiting = self._pass, False, 0
         if candidate.of_loader != self._incumbent.of_loader:
             if passing is None:
@@ -731,7 +731,7 @@ class LiveTraining:
         self._begin_block(race)
 
     def _start_share(self, setting: Setting) -> float:
-        """What the start of its loader adds to a step, where it starts anew in each epoch."""
+        """Seconds that a loader which starts anew in each epoch adds to a step."""
         passing, epoch = self._pass, self._epoch_steps
         pool = passing.pools.get(setting.of_loader) if passing is not None else None
         if pool is None or epoch is None or pool.loader.num_workers == 0 or pool.persists:
@@ -739,7 +739,7 @@ class LiveTraining:
         return pool.start_seconds / epoch
 
     def _decide(self, race: _Race, verdict: str, reason: str) -> None:
-        """A candidate has won, or is out."""
+        """Ends the race: the candidate has won, or is out."""
         self._decided(race, verdict, reason)
         self._spread.add(race.evidence.logs)
         if verdict == "won":
@@ -763,7 +763,7 @@ class LiveTraining:
     # What is in force.
 
     def _enter(self, setting: Setting) -> None:
-        """Brings a setting into force, in the place of another one's."""
+        """Replaces the setting in force by another one."""
         former, self._in_force = self._in_force, setting
         if former is setting:
             return
@@ -837,7 +837,7 @@ class LiveTraining:
     # The end.
 
     def _finish(self, why: str) -> None:
-        """The search is over; what has won stays."""
+        """Ends the search; the winners stay."""
         self._called.end()
         if self._known_optimizer is not None:
             self._enter(self._incumbent)
@@ -849,13 +849,13 @@ class LiveTraining:
         self._tell_end("over", won=dict(self._incumbent.knobs), paid=paid, why=why, left=self.left)
 
     def _end_losers(self, pools: Pools, read: Pool | None = None) -> None:
-        """Ends the pools that are not the incumbent's, but for the one that is read."""
+        """Ends all pools but the incumbent's and the one being read."""
         kept = self._incumbent.of_loader
         for changed in [changed for changed, pool in pools.items() if pool is not read and changed != kept]:
             pools.pop(changed).end()
 
     def end(self) -> None:
-        """Ends for good; the script's own setting is in force again."""
+        """Ends for good, and restores the script's own setting."""
         if self._phase != "over":
             self.give_up("another training begins")
         self._at_exit()
@@ -872,7 +872,7 @@ class LiveTraining:
         self._tell_end("over", won={}, paid=False, why=why, left=self.left)
 
     def _restore(self) -> None:
-        """Ends the search, and brings the script's own setting into force."""
+        """Ends the search, and restores the script's own setting."""
         self._phase, self._race, self._block, self._incumbent, self._gain = "over", None, None, OWN, 1.0
         self._called.end()
         with contextlib.suppress(Exception):
