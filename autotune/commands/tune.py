@@ -42,13 +42,9 @@ def tune(
 
 
 def tune_and_tell(options: Options, *, as_json: bool, quiet: bool, patching: bool = False) -> int:
-    """Tunes, writes and shows the result, and returns the exit status.
+    """Tunes, writes and shows the result (only errors if `quiet`), and returns the exit status.
 
-    Args:
-        options: The options of the command.
-        as_json: Whether to print the result as JSON.
-        quiet: Whether to show only errors.
-        patching: Whether to write the result's settings into the script.
+    `patching` also writes the result's settings into the script.
     """
     from autotune.commands.patch import after_run
     from autotune.results.files import to_json

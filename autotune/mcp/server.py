@@ -35,15 +35,10 @@ Work = Callable[[Latest, Stop], Answer]
 
 @dataclass
 class Desk:
-    """Runs measurements for requests: one at a time, each in its own thread.
+    """Runs measurements for requests: one at a time, each in its own thread."""
 
-    Attributes:
-        out_anywhere: Whether tools may write outside the working directory.
-        running: Name of the running measurement; None if there is none.
-    """
-
-    out_anywhere: bool = False
-    running: str | None = None
+    out_anywhere: bool = False  # tools may write outside the working directory
+    running: str | None = None  # name of the running measurement
     _stop: Stop | None = None
     _idle: anyio.Event = field(default_factory=anyio.Event)
 
@@ -134,11 +129,7 @@ class Desk:
 
 
 def serve(*, out_anywhere: bool) -> None:
-    """Serves on standard input and output until the client closes the connection or a signal arrives.
-
-    Args:
-        out_anywhere: Whether tools may write outside the working directory.
-    """
+    """Serves on standard input and output until the client closes the connection or a signal arrives."""
     from autotune.mcp.tools import make_tools
 
     anyio.run(_serve, make_tools, out_anywhere)

@@ -96,12 +96,7 @@ def _replace(source: Source, node: ast.Constant, value: object, seen: object) ->
 def _default_of(source: Source, call: ast.Call, node: ast.Attribute, name: str, *, stays_on: bool) -> ast.Constant:
     """The literal default of an option that decides this argument, in calls of the same name, and nothing else.
 
-    Args:
-        source: The file.
-        call: The call that gives it.
-        node: The attribute that is read.
-        name: The argument.
-        stays_on: Whether the old and the new value are both zero, or both not.
+    `call` gives the argument, by reading `node`. It stays on if the old and the new value are both zero, or both not.
 
     Raises:
         CannotEditError: There is none.

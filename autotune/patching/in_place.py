@@ -20,15 +20,9 @@ from autotune.scripts.facts import hash_of
 
 @dataclass(frozen=True)
 class EditedFile:
-    """A file with a result's changes.
+    """A file's content before and after a result's changes."""
 
-    Attributes:
-        name: Its path from the working directory.
-        before: Its content.
-        after: Its content with the changes.
-    """
-
-    name: str
+    name: str  # path from the working directory
     before: bytes
     after: bytes
 

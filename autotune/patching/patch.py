@@ -23,15 +23,10 @@ from autotune.scripts.launching import script_of
 
 @dataclass(frozen=True)
 class Patch:
-    """The changes by which a script trains with a result.
-
-    Attributes:
-        files: The files with their changes; empty if nothing changes.
-        why_whole: Why one line applies all settings; None if each is changed in its own place.
-    """
+    """The changes by which a script trains with a result."""
 
     files: tuple[EditedFile, ...] = ()
-    why_whole: str | None = None
+    why_whole: str | None = None  # why one line applies all settings; None if each is changed in its own place
 
     @property
     def diff(self) -> bytes:

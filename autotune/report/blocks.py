@@ -36,20 +36,14 @@ class Picture(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows under headings; the first cell of a row names it, and cells keep their line breaks.
-
-    Attributes:
-        numeric: Indices of columns of figures, which are aligned to the right.
-        wide: Whether the table may be wider than a phone, and scrolls by itself.
-        keys: The filter key of each row; empty where nothing filters the rows.
-    """
+    """Rows under headings; the first cell of a row names it, and cells keep their line breaks."""
 
     caption: str
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    numeric: frozenset[int] = frozenset()
-    wide: bool = False
-    keys: tuple[str, ...] = ()
+    numeric: frozenset[int] = frozenset()  # indices of columns of figures, which are aligned to the right
+    wide: bool = False  # may be wider than a phone, and scrolls by itself
+    keys: tuple[str, ...] = ()  # filter key of each row; empty where nothing filters the rows
 
 
 class Code(NamedTuple):

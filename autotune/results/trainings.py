@@ -94,19 +94,12 @@ class Training:
 
 @dataclass(frozen=True)
 class Trainings:
-    """All trainings noted beside a result.
+    """All trainings noted beside a result."""
 
-    Attributes:
-        measured: The result's claim.
-        on_cpu: Whether the claim was measured on the CPU.
-        alike: Trainings with the measured machine, device, torch and ranks, in order of time.
-        elsewhere: Number of other trainings.
-    """
-
-    measured: Measurement
-    on_cpu: bool
-    alike: tuple[Training, ...]
-    elsewhere: int
+    measured: Measurement  # the result's claim
+    on_cpu: bool  # the claim was measured there
+    alike: tuple[Training, ...]  # with the measured machine, device, torch and ranks, in order of time
+    elsewhere: int  # number of other trainings
 
     def ratio(self, training: Training | Note) -> float:
         """A rate over the claimed one."""

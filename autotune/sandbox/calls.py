@@ -37,11 +37,7 @@ class Machine:
     """System call numbers of a processor architecture.
 
     Args:
-        arch: The kernel's number for it.
-        seccomp: Number of seccomp itself.
-        connect: Number of connect.
-        sendto: Number of sendto.
-        ioctl: Number of ioctl.
+        arch: The kernel's number of the architecture.
         stating: Numbers of calls that change a file's state, by name.
     """
 

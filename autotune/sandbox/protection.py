@@ -51,17 +51,11 @@ _START, _PLACES = "start", ("/var/tmp", "/dev/shm")  # noqa: S108 - `mkdtemp` ma
 
 @dataclass(frozen=True)
 class Offer:
-    """The best row that this machine offers.
-
-    Attributes:
-        row: The row.
-        reasons: Why no better row is available, a sentence each.
-        plan: Plan of a private view; None in the other rows.
-    """
+    """The best row that this machine offers."""
 
     row: Row
-    reasons: tuple[str, ...] = ()
-    plan: Plan | None = None
+    reasons: tuple[str, ...] = ()  # why no better row is available, a sentence each
+    plan: Plan | None = None  # of a private view; None in the other rows
 
     @property
     def sentence(self) -> str:

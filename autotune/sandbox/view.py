@@ -268,14 +268,7 @@ class _Explorer:
 
 
 def _overlay(target: str, above: str, lower: str, start: str = "") -> None:
-    """Mounts an overlay of a folder.
-
-    Args:
-        target: Where to mount it.
-        above: Its upper layer.
-        lower: The folder.
-        start: A layer between them.
-    """
+    """Mounts an overlay of a folder: `above` is its upper layer, and `start` a layer between them."""
     os.makedirs(above, exist_ok=True)
     shutil.copymode(lower, above)
     own = os.path.dirname(above)

@@ -255,13 +255,7 @@ def make_progress(
     """Progress that fits the console: nothing, a live display, or plain lines.
 
     `FORCE_COLOR` may force colours on a pipe, but a cursor cannot move there: only a real terminal, or a notebook with
-    widgets, gets the live display.
-
-    Args:
-        console: Where progress is shown.
-        quiet: Whether to show nothing.
-        objective: Selects the score that is shown.
-        seconds: The rest of the budget.
+    widgets, gets the live display. `objective` and `seconds` are those of `Live`.
     """
     if quiet:
         return Progress()
