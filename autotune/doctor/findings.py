@@ -93,7 +93,7 @@ class Examination(Stored):
         """The status of each of the `TEN` points, by all findings about it."""
         statuses = [{finding.status for finding in self.findings if finding.point == n + 1} for n in range(len(TEN))]
         order: tuple[Status, ...] = ("does not hold", "ok")
-        return tuple(next((status for status in order if status in found), "not here") for found in statuses)
+        return tuple(next((status for status in order if status in seen), "not here") for seen in statuses)
 
     def to_json(self) -> str:
         """The examination as JSON."""

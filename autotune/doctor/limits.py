@@ -152,7 +152,7 @@ def _room_for_processes() -> Iterator[Finding]:
     # No limit counts for root, unless the host knows it as another user.
     is_root = os.geteuid() == 0 and read_text(Path("/proc/self/uid_map")).split()[1:2] in ([], ["0"])
     own = resource.RLIM_INFINITY if is_root else resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    limits = [one for one in (process_limit(), own) if one not in {None, resource.RLIM_INFINITY}]
+    limits = [limit for limit in (process_limit(), own) if limit not in {None, resource.RLIM_INFINITY}]
     if (limit := min(limits, default=LEAST_PROCESSES)) < LEAST_PROCESSES:
         remedy = f"raise the limit: ulimit -u {LEAST_PROCESSES * 16}, or docker run --pids-limit"
         text = f"{limit} processes and threads are allowed"

@@ -54,7 +54,7 @@ def tune_trainer(tuned: Tuned, trainer: Any) -> Any:
         prepare = trainer.accelerator.prepare
 
         def prepare_tuned(*given: Any, **words: Any) -> Any:
-            return prepare(*(made_again(one) if isinstance(one, DataLoader) else one for one in given), **words)
+            return prepare(*(made_again(part) if isinstance(part, DataLoader) else part for part in given), **words)
 
         undo = put(trainer.accelerator, "prepare", prepare_tuned)
         try:

@@ -137,7 +137,7 @@ def how_to_search_longer(result: Result) -> str:
 
 
 def _is_live(result: Result) -> bool:
-    """Whether it is of `autotune train`."""
+    """Whether the result is from `autotune train`."""
     return result.constraints.sampler == "none"
 
 

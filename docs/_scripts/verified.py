@@ -100,7 +100,8 @@ def _row(place: tuple[str, str], examinations: Sequence[Examination], results: S
     ratios = sorted(result.speedup.ratio for result in results if result.speedup is not None)
     proven = f"{len(results)}, {len(ratios)}" + (f" ({ratios[0]:.2f}× – {ratios[-1]:.2f}×)" if ratios else "")
     torches = sorted({str(report.torch) for report in ours} | {str(result.software.torch) for result in results})
-    days = sorted(f"{measured.created:%Y-%m-%d}" for measured in (*ours, *results))
+    created = [report.created for report in ours] + [result.created for result in results]
+    days = sorted(f"{day:%Y-%m-%d}" for day in created)
     dates = days[0] if days[0] == days[-1] else f"{days[0]} – {days[-1]}"
     checks = "; ".join(map(_hold, ours)) or "not examined"
     return f"| {machine} | {device} | {', '.join(torches)} | {checks} | {proven if results else 'none'} | {dates} |"
