@@ -131,7 +131,6 @@ class Clinic:
         return self.gpu.uuid if self.gpu is not None else None
 
     def _forkserver(self) -> Isolation:
-        """The forkserver of this thread."""
         if self.isolation is not None and threading.current_thread() is threading.main_thread():
             return self.isolation
         if not hasattr(self._own, "isolation"):

@@ -154,6 +154,5 @@ def _case(step_ms: float, fetch_ms: float) -> Point:
 
 
 def _rates_finding(name: str, text: str, *, holds: bool) -> Finding:
-    """A finding on whether rates can be trusted."""
     remedy = "end other work on this machine and try again; if it fails again, do not trust rates measured here"
     return Finding.of(name, holds=holds, found=text, remedy=remedy, decisive=True)

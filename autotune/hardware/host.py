@@ -115,7 +115,6 @@ def _precisions(isa: Collection[str], system: str) -> tuple[tuple[str, ...], str
 
 
 def _shm_bytes(unread: dict[str, str], root: Path) -> int | None:
-    """Free bytes of ``/dev/shm``."""
     folder = root / "dev/shm"
     if not folder.is_dir():
         unread["memory.shm_bytes"] = f"{platform.system()} has no /dev/shm here: workers send batches another way"

@@ -170,7 +170,6 @@ def read_software(unread: dict[str, str], root: Path = ROOT) -> Software:
 
 
 def _version(distribution: str, field: str, unread: dict[str, str]) -> str | None:
-    """The version of an installed package."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

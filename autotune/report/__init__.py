@@ -66,7 +66,6 @@ def write_report(result: Result, path: Path) -> Path:
 
 
 def _page(result: Result, source: Path | None, sections: list[Section], raw: RawData | None) -> Page:
-    """A page about a result."""
     workload, why = result.workload, unfinished(result)
     return Page(
         title=f"{workload.name} on {result.machine} – autotune",

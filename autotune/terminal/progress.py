@@ -283,7 +283,6 @@ def _duet_rows(candidate: Point, pair: Pair) -> Iterator[RenderableType]:
 
 
 def _changes(candidate: Point, pair: Pair) -> str:
-    """What a candidate changes in the incumbent."""
     return candidate.changes_text(pair.partner) or "the same config"
 
 
