@@ -93,7 +93,7 @@ KNOBS = (
         trials={"tuned": {"cpu", "cuda"}},
     ),
     Knob(
-        name="cudnn_benchmark", scope="live", while_training="neutral",
+        name="cudnn_benchmark", scope="process",  # cuDNN keeps the plan of each convolution that the process has run
         when="the model convolves, shapes are fixed, and results need not be deterministic",
         why="cuDNN tries its algorithms for each convolution, once, and keeps the fastest",
         candidates=_cudnn_search, prefers=(True,), priority={"gpu": 110}, guide=20,

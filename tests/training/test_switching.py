@@ -30,7 +30,6 @@ EXACT: dict[str, dict[str, Any]] = {
     "fused channels_last": {"optimizer_impl": "fused", "memory_format": "channels_last"},
     "all": {
         "optimizer_impl": "fused", "memory_format": "channels_last", "checkpointing": "blocks", "num_threads": 1,
-        "cudnn_benchmark": True,
     },
 }  # fmt: skip
 """Settings that train the same weights as the plain ones, but for the order in which sums are taken."""
