@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from ..torch_settings.naming import weights_of
+from ..torch_settings.naming import bytes_of, weights_of
 from .player import COMPILED_BATCHES, NonFiniteLossError, Player
 from .protocol import FIRST, Command, Lap
 from .usage import Looks, UsageWatch, available_bytes, forget_peaks, free_cache, free_memory, peak_bytes
@@ -322,7 +322,7 @@ class Keeping:
         """Copies them for `restore`, unless memory is short."""
         tensors = list(_tensors(models, optimizers))
         available = available_bytes()
-        if available is not None and sum(tensor.nbytes for tensor in tensors) > KEPT_SHARE * available:
+        if available is not None and sum(map(bytes_of, tensors)) > KEPT_SHARE * available:
             self._kept = None
         elif self._kept is not None and len(self._kept) == len(tensors):
             for kept, tensor in zip(self._kept, tensors, strict=True):
