@@ -324,8 +324,8 @@ class Keeping:
         available = available_bytes()
         if available is not None and sum(map(bytes_of, tensors)) > KEPT_SHARE * available:
             self._kept = None
-        elif self._kept is not None and len(self._kept) == len(tensors):
-            for kept, tensor in zip(self._kept, tensors, strict=True):
+        elif self._fits(tensors):
+            for kept, tensor in zip(self._kept or (), tensors, strict=True):
                 kept.copy_(tensor)
         else:
             self._kept = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
@@ -336,12 +336,20 @@ class Keeping:
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
         tensors = list(_tensors(models, optimizers))
-        if self._kept is None or len(self._kept) != len(tensors):
+        if not self._fits(tensors):
             return False
         with torch.no_grad():
-            for tensor, kept in zip(tensors, self._kept, strict=True):
+            for tensor, kept in zip(tensors, self._kept or (), strict=True):
                 tensor.copy_(kept)
         return True
+
+    def _fits(self, tensors: list[torch.Tensor]) -> bool:
+        """Whether there is a copy, of tensors like these: a buffer may have grown since."""
+        return self._kept is not None and list(map(_kind, self._kept)) == list(map(_kind, tensors))
+
+
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.layout
 
 
 def _tensors(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:
