@@ -174,7 +174,7 @@ class Gate(Generic[PlayerOf]):
         player = self._players[command.player] = self._seated(command)
         self._reporter.phase("warm up")
         self._play(player)
-        if self.is_shared:
+        if self.is_shared and self._is_alone:
             self._keeping.keep(*self._trained())
         yield from self._first_steps(player)
         self._see_peaks(player)
@@ -319,7 +319,14 @@ class Keeping:
         self._kept: list[torch.Tensor] | None = None
 
     def keep(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
-        """Copies them for `restore`, unless memory is short."""
+        """Copies them for `restore`, unless memory is short.
+
+        Weights that the last update of a player made NaN or infinite are restored instead.
+        """
+        models, optimizers = list(models), list(optimizers)
+        if not all(map(_is_finite, _weights(models, optimizers))):
+            self.restore(models, optimizers)
+            return
         tensors = list(_tensors(models, optimizers))
         available = available_bytes()
         if available is not None and sum(map(bytes_of, tensors)) > KEPT_SHARE * available:
@@ -352,12 +359,23 @@ def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.dtype, tensor.layout
 
 
+def _is_finite(weight: torch.Tensor) -> bool:
+    """Whether a weight has no NaN and no infinity, found without a copy of it; True where torch cannot compare."""
+    if not weight.is_floating_point() or weight.itemsize == 1 or weight.is_sparse or not weight.numel():
+        return True
+    return all(bool(extreme.isfinite()) for extreme in weight.aminmax())
+
+
+def _weights(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
+    """Weights, each once."""
+    weights = [*(weight for model in models for weight in model.parameters()), *weights_of(*optimizers)]
+    return list({id(weight): weight.data for weight in weights}.values())
+
+
 def _tensors(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:
-    """Yields weights, each once, then buffers and the state of optimizers."""
+    """Yields weights, then buffers and the state of optimizers."""
     models, optimizers = list(models), list(optimizers)
-    weights = [weight for model in models for weight in model.parameters()]
-    weights += weights_of(*optimizers)
-    yield from ({id(weight): weight.data for weight in weights}).values()
+    yield from _weights(models, optimizers)
     for model in models:
         yield from model.buffers()
     for one in optimizers:

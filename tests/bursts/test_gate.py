@@ -184,3 +184,23 @@ def test_a_sparse_buffer_is_kept() -> None:
     keeping.keep([model], optimizers)
     keeping.keep([model], optimizers)
     assert keeping.restore([model], optimizers)
+
+
+def test_weights_that_are_not_finite_are_never_kept() -> None:
+    """The last update of a player may have spoilt them: the next one starts from the copy before."""
+    model, optimizers = layer()
+    keeping = Keeping()
+    keeping.keep([model], optimizers)
+    before = model.weight.detach().clone()
+    model.weight.data.fill_(float("nan"))
+    keeping.keep([model], optimizers)
+    assert torch.equal(model.weight, before)
+
+
+def test_a_mask_of_infinities_is_kept() -> None:
+    """A causal mask holds them in a buffer."""
+    model, optimizers = layer()
+    model.seen.fill_(-float("inf"))
+    keeping = Keeping()
+    keeping.keep([model], optimizers)
+    assert keeping.restore([model], optimizers)

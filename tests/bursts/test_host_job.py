@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import pytest
 import torch
 
 from autotune.bursts.hosts.protocol import Request
+from autotune.bursts.jobs.host_job import HostPlayer, stepper_of
+from autotune.bursts.jobs.trainer import Learner
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point
+from autotune.timing.player import NonFiniteLossError
 from autotune.timing.protocol import FIRST, Command
+from autotune.training.tuned import Tuned
 from tests.bursts import solo
 from tests.workloads import mistakes
 
@@ -48,3 +54,14 @@ def test_a_data_set_that_is_collated_once_is_read_once_in_a_host() -> None:
     assert len(reads) > 64
     assert counts == counts[:1] * 3
     isolation.discard(live)
+
+
+def test_a_loss_that_the_largest_samples_spoil_is_noticed() -> None:
+    """Else weights that are not finite would be charged to the player that comes next."""
+    workload = mistakes.workload(loss=lambda model, batch: model(batch[0]).sum() * float("nan"))
+    tuned = Tuned(workload.baseline_config)
+    request = Request(job="host", point=Point(config=tuned.config), largest_samples=(0, 1))
+    make = functools.partial(stepper_of, workload, tuned, "all", Learner(workload, tuned))
+    player = HostPlayer(FIRST, make, request, solo.ready(workload, tuned), shared=False)
+    with pytest.raises(NonFiniteLossError):
+        player.train_on_worst()

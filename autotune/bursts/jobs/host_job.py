@@ -23,7 +23,7 @@ from autotune.bursts.jobs.trainer import Drain, Evaluator, Learner, Trainer, Wor
 from autotune.timing.clock import clock_of
 from autotune.timing.gate import Gate
 from autotune.timing.loop import reads_batches
-from autotune.timing.player import NonFiniteLossError, Player
+from autotune.timing.player import NonFiniteLossError, Player, require_finite
 from autotune.timing.protocol import FIRST, Command, Lap
 from autotune.timing.usage import Looks
 from autotune.training.placement import placement_seconds
@@ -150,9 +150,15 @@ class HostPlayer(Player):
         self.trainer.check_weights()
 
     def train_on_worst(self) -> None:
-        """Takes two steps on the largest samples."""
+        """Takes two steps on the largest samples.
+
+        Raises:
+            NonFiniteLossError: Their loss is NaN or infinite.
+        """
         self.wants_worst = False
         self.trainer.train_on_worst(self._largest_samples)
+        if (loss := self.trainer.loss) is not None:
+            require_finite(loss, self.stream.drawn)
         self._scale = self.trainer.scaler.get_scale()
         self.queue_filled()
 
