@@ -65,3 +65,16 @@ def test_a_loss_that_the_largest_samples_spoil_is_noticed() -> None:
     player = HostPlayer(FIRST, make, request, solo.ready(workload, tuned), shared=False)
     with pytest.raises(NonFiniteLossError):
         player.train_on_worst()
+
+
+def test_each_player_decides_when_gradients_are_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one whose config is in force already, since another player had it."""
+    seated: list[Tuned] = []
+    monkeypatch.setattr(Tuned, "exchanges", lambda tuned, _: seated.append(tuned))
+    request = Request(job="host", point=Point(config=TrainConfig(batch_size=8)))
+    isolation = solo.SoloIsolation(mistakes.workload())
+    live = isolation.open(request, 0.0)
+    isolation.command(live, Command("join", 1, request))
+    isolation.command(live, Command("train", FIRST, until=64))
+    isolation.discard(live)
+    assert len(seated) == len(set(seated)) == 2

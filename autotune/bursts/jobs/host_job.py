@@ -221,6 +221,7 @@ class HostGate(Gate[HostPlayer]):
             self._learner = Learner(setup.workload, tuned)
         if self._learner is not None:
             self._learner.take(tuned, trains=part != "evaluation")
+            tuned.exchanges(self._learner.model)  # each config decides when its gradients are exchanged
         make = functools.partial(stepper_of, setup.workload, tuned, part, self._learner)
         return HostPlayer(command.player, make, request, setup, shared=self.is_shared)
 
