@@ -21,7 +21,7 @@ from tests.workloads import mistakes
 
 
 def test_a_data_set_that_is_collated_once_is_read_once_in_a_host() -> None:
-    """Players that join, together or one after the other, train on the same copy."""
+    """Players that join train on the same copy, which goes with the last of them: its memory is charged to others."""
     reads: list[int] = []
 
     def read(index: int) -> tuple[torch.Tensor, int]:
@@ -47,12 +47,17 @@ def test_a_data_set_that_is_collated_once_is_read_once_in_a_host() -> None:
         isolation.command(live, Command("join", number, request))
         assert said() == ["ready"]
         counts.append(len(reads))
-        if number == FIRST + 2:
-            isolation.command(live, Command("leave", FIRST + 1))
-            isolation.command(live, Command("leave", number))
-            assert said() == ["report", "report"]
+        if number < FIRST + 3:
+            isolation.command(live, Command("leave", number if number == FIRST + 2 else FIRST))
+            assert said() == ["report"]
     assert len(reads) > 64
     assert counts == counts[:1] * 3
+    host, _ = isolation._jobs[live.number]
+    placed = host._setup.tuned._placed
+    assert len(placed) == 1
+    for number in (FIRST + 1, FIRST + 3):
+        isolation.command(live, Command("leave", number))
+    assert placed == []
     isolation.discard(live)
 
 

@@ -229,6 +229,12 @@ class HostGate(Gate[HostPlayer]):
         if self._learner is not None:
             self._learner.take(player.trainer.tuned, trains=player.trains)
 
+    def _drop(self, number: int) -> None:
+        self._setup.tuned.forget_placed(
+            player.stream.loader.dataset for one, player in self._players.items() if one != number
+        )
+        super()._drop(number)
+
     def _trained(self) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
         learner = self._learner
         return ([], []) if learner is None else ([self._setup.workload.model], [learner.optimizer])
