@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from autotune.bursts.hosts.endings import classify, device_failed
 from autotune.bursts.hosts.protocol import Part, PipeLostError, PipeReporter, Request
 from autotune.bursts.jobs.feed import DeviceFeed, Feed
-from autotune.bursts.jobs.prepared import Prepared, compiler_counts, prepared
+from autotune.bursts.jobs.prepared import CompilerWatch, Prepared, prepared
 from autotune.bursts.jobs.ranks import Ranks
 from autotune.bursts.jobs.trainer import Drain, Evaluator, Learner, Trainer, WorkerKilledError, evaluated
 from autotune.timing.clock import clock_of
@@ -94,6 +94,7 @@ class HostPlayer(Player):
         self._skipped_steps = 0
         self._skipped_share = 0.0  # of the last lap that took a step of the optimizer
         self._has_laps = self._has_learnt = False
+        self._compiler = CompilerWatch() if config.is_compiled else None
         self._take(trainer)
 
     def _take(self, trainer: Drain) -> None:
@@ -108,6 +109,17 @@ class HostPlayer(Player):
     def has_dead_worker(self) -> bool:
         """Whether one of its workers was ended, by a signal or by its own failure."""
         return self.stream.has_dead_worker
+
+    def begin_turn(self) -> None:
+        """Begins to train, until its workers are held again."""
+        if self._compiler is not None:
+            self._compiler.begin()
+
+    def hold_workers(self) -> None:
+        """Ends its turn: stops the workers of its loaders until `release_workers`."""
+        super().hold_workers()
+        if self._compiler is not None:
+            self._compiler.end()
 
     def begin_anew(self) -> None:
         """Continues with a new loader at its place in the stream of samples."""
@@ -177,7 +189,7 @@ class HostPlayer(Player):
         return {
             "placement_seconds": placement_seconds(self.stream.loader.dataset),
             "skipped_steps": self._skipped_steps,
-            **(compiler_counts() if self.trainer.tuned.config.is_compiled else {}),
+            **(self._compiler.counts() if self._compiler is not None else {}),
             **self._setup.of_device(),
         }
 
@@ -228,6 +240,7 @@ class HostGate(Gate[HostPlayer]):
     def _enter(self, player: HostPlayer, _: HostPlayer | None) -> None:
         if self._learner is not None:
             self._learner.take(player.trainer.tuned, trains=player.trains)
+        player.begin_turn()
 
     def _drop(self, number: int) -> None:
         self._setup.tuned.forget_placed(
