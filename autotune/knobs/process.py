@@ -81,7 +81,7 @@ KNOBS = (
         part="both",  # workers compete with computing for cores
         affects={"host memory", "compiled code", "cores"},
         on_process=set_threads, reads=in_force.threads, without_word=_BEFORE_TRAINING,
-        lacks={"patch": _BEFORE_TRAINING}, most=MOST_PROCESSES,
+        most=MOST_PROCESSES,
     ),
     Knob(
         name="allocator", scope="process", when="on the CPU with glibc",
@@ -89,7 +89,7 @@ KNOBS = (
         candidates=_allocators, prefers=_preferred_allocator, priority={"gpu": 130, "cpu": 10}, guide=140,
         affects={"memory", "host memory"}, devices={"cpu", "cuda"},
         on_process=set_allocator, reads=in_force.allocator, shows=Effects.allocates, starts_as_read=True,
-        without_word=_BEFORE_TRAINING, lacks={"patch": _BEFORE_TRAINING},
+        without_word=_BEFORE_TRAINING,
         trials={"tuned": {"cpu", "cuda"}},
     ),
     Knob(
