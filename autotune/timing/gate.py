@@ -361,7 +361,8 @@ def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def _is_finite(weight: torch.Tensor) -> bool:
     """Whether a weight has no NaN and no infinity, found without a copy of it; True where torch cannot compare."""
-    if not weight.is_floating_point() or weight.itemsize == 1 or weight.is_sparse or not weight.numel():
+    is_plain = type(weight) is torch.Tensor and weight.layout is torch.strided and weight.itemsize > 1  # FP8 has one
+    if not (is_plain and weight.is_floating_point() and weight.numel()):
         return True
     return all(bool(extreme.isfinite()) for extreme in weight.aminmax())
 
