@@ -60,7 +60,8 @@ class Model(lightning.LightningModule):
 
 loader = DataLoader(TensorDataset(torch.randn(256, 8), torch.randn(256, 1)), batch_size=16, shuffle=True)
 lightning.Trainer(max_epochs=-1, accelerator="cpu", logger=False, enable_checkpointing=False,
-                  enable_progress_bar=False, callbacks=[live_callback("result.json"), UntilTried()]).fit(Model(), loader)
+                  enable_progress_bar=False,
+                  callbacks=[live_callback("result.json"), UntilTried()]).fit(Model(), loader)
 """
 BY_TRANSFORMERS = """
 import torch
@@ -86,8 +87,8 @@ class Model(nn.Module):
     def forward(self, x, labels):
         return {"loss": nn.functional.cross_entropy(self.net(x), labels)}
 
-arguments = TrainingArguments(output_dir="out", num_train_epochs=100_000, use_cpu=True, report_to=[], save_strategy="no",
-                              logging_strategy="no", disable_tqdm=True)
+arguments = TrainingArguments(output_dir="out", num_train_epochs=100_000, use_cpu=True, report_to=[],
+                              save_strategy="no", logging_strategy="no", disable_tqdm=True)
 Trainer(Model(), arguments, train_dataset=Rows(), callbacks=[live_callback("result.json"), UntilTried()]).train()
 """
 
