@@ -239,6 +239,7 @@ class ProcessRunner:
         """
         self.close()  # its memory is needed
         deadline = time.monotonic() + deadline_seconds
+        crowded: set[Point] = set()
         share = all(point.can_share_process(points[0]) for point in points)
         if self._is_full(points):
             plan = plan.model_copy(
@@ -246,6 +247,7 @@ class ProcessRunner:
             )
             self._in_one_host |= self._spills and share
             self._one_by_one |= self._spills and not share
+        before = self._in_one_host, self._one_by_one
         if not self._one_by_one or len(points) == 1:
             bursts = self._play(points, plan, deadline_seconds)
             if _overflows(bursts) and share and not self._in_one_host:
@@ -253,11 +255,15 @@ class ProcessRunner:
                 bursts = self._play(points, plan, deadline - time.monotonic())
             if not _overflows(bursts):
                 return bursts
+            crowded = {burst.point for burst in bursts if _lacks_room(burst)}
             self._one_by_one = True
-            self._note(NO_ROOM)
         ran: dict[Point, Burst] = {}
         for point in random.Random(self._count).sample(points, len(points)):
             ran[point] = self.run(point, plan, (deadline - time.monotonic()) / (len(points) - len(ran)))
+        if crowded and all(ran[point].outcome.is_memory for point in crowded):  # the others took nothing from them
+            self._in_one_host, self._one_by_one = before
+        elif crowded:
+            self._note(NO_ROOM)
         return [ran[point] for point in points]
 
     def _play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
@@ -326,7 +332,7 @@ class ProcessRunner:
         if incumbent is None or spare_seconds <= 0:
             return burst, pair
         apart = not burst.point.can_share_process(incumbent)
-        if burst.outcome.is_memory or burst.retried_allocation:
+        if _lacks_room(burst):
             crowded = apart or self._request.device == "cpu"
         else:
             crowded = apart and burst.outcome is Outcome.CRASHED
@@ -383,7 +389,12 @@ class ProcessRunner:
 
 def _overflows(bursts: Sequence[Burst]) -> bool:
     """Whether one of several ran out of memory, or had to free its cache because of the others."""
-    return len(bursts) > 1 and any(burst.outcome.is_memory or burst.retried_allocation for burst in bursts)
+    return len(bursts) > 1 and any(map(_lacks_room, bursts))
+
+
+def _lacks_room(burst: Burst) -> bool:
+    """Whether it ran out of memory, or the allocator had to free its cache and ask again."""
+    return burst.outcome.is_memory or bool(burst.retried_allocation)
 
 
 def _on_one_rank(point: Point) -> Point:

@@ -132,7 +132,6 @@ KNOBS = (
         meets=("checkpointing", "precision"),
         part="both",  # the loader works in batches too
         affects={"arithmetic", "compiled code", "waiting batches"},  # BatchNorm sees the micro-batch
-        lacks={"trial": "the check of a workload measures whether its loss is an average over samples"},
         dataloader_argument="batch_size", words={"transformers": "per_device_train_batch_size"},
         absent={"batch_size": (1,), "per_device_train_batch_size": (8,)},
         without_word="the train loader is made with it",
@@ -146,6 +145,5 @@ KNOBS = (
             "accelerate": "gradient_accumulation_steps",
         },
         without_word="your own loop accumulates, over `tuned.accumulate(loader)`",
-        lacks=dict.fromkeys(("reading", "effect"), "the batches between two steps are counted"),
     ),
 )  # fmt: skip

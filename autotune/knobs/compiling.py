@@ -132,10 +132,6 @@ KNOBS = (
         candidates=_nvgemm, meets=("compile_mode",), priority={"gpu": 31}, guide=91, devices={"cuda"}, since=(2, 13),
         affects={"arithmetic", "compiled code"}, conflict=_nvgemm_conflict, on_process=try_nvgemm,
         reads=in_force.nvgemm, without_word="set for the process when training starts",
-        lacks={
-            "trial": "max-autotune searches kernels for longer than the doctor takes",
-            "patch": "it is set for the process when training starts",
-        },
     ),
     Knob(
         name="compile_mode", scope="compiled",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from autotune.hardware import DeviceKind
 from autotune.knobs.config import Scalar, TrainConfig
@@ -37,15 +37,8 @@ Scope = Literal[
     "compiled",  # with other compiled code, which is kept
     "process",  # not at all: only a new process takes another value
 ]
-Aspect = Literal[
-    "reading",  # how its value is read in a script
-    "effect",  # how a script's first steps show that it took effect
-    "trial",  # a value that `autotune doctor` compares with eager fp32
-    "patch",  # how it is written into a script's source, without the one line that applies all settings
-]
-ASPECTS: tuple[Aspect, ...] = ("reading", "effect", "trial", "patch")
 Framework = Literal["lightning", "fabric", "transformers", "accelerate"]
-FRAMEWORKS: tuple[Framework, ...] = ("lightning", "fabric", "transformers", "accelerate")
+FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 EVERYWHERE: frozenset[DeviceKind] = frozenset({"cpu", "cuda", "rocm", "mps"})
 
 
@@ -120,7 +113,6 @@ class Knob:
         starts_as_read: Whether the user's module may have set a value before, which is then the baseline's.
         outside: Changes a script's model from outside.
         trials: The values that `autotune doctor` compares with eager fp32, each with the devices on which it does.
-        lacks: Why it has none of an aspect.
         since: The first release of torch that has it; None: all that are supported.
         most: The largest number that a pin may give.
         on_copies: Whether it changes how a script's batches are copied to the device, which is patched from outside.
@@ -165,7 +157,6 @@ class Knob:
     starts_as_read: bool = False
     outside: Callable[[nn.Module, TrainConfig], Undo] | None = None
     trials: Mapping[Scalar, Set[DeviceKind]] = field(default_factory=dict)
-    lacks: Mapping[Aspect, str] = field(default_factory=dict)
     since: tuple[int, int] | None = None
     most: int | None = None
     on_copies: bool = False
@@ -181,23 +172,6 @@ class Knob:
         arguments = (self.dataloader_argument, self.ddp_argument, self.variable)
         functions = (self.on_process, self.on_model, self.on_optimizer, self.outside)
         return self.on_copies or any(way is not None for way in (*arguments, *functions))
-
-    def has(self, aspect: Aspect) -> bool:
-        """Whether the declaration has an aspect."""
-        argument = self.dataloader_argument or self.ddp_argument
-        written = any(isinstance(word, str) for word in self.words.values()) or self.written
-        ways: Mapping[Aspect, object] = {
-            "reading": argument or self.reads,
-            "effect": argument or self.reads or self.shows,
-            "trial": self.trials,
-            "patch": self.dataloader_argument or self.optimizer_arguments or written,
-        }
-        return bool(ways[aspect])
-
-    def why_no(self, aspect: Aspect) -> str:
-        """Why it has none of an aspect; empty if that is not said."""
-        is_exact = aspect == "trial" and not self.trials and "arithmetic" not in self.affects
-        return self.lacks.get(aspect, "it changes no arithmetic" if is_exact else "")
 
     def is_in(self, torch: str | None) -> bool:
         """Whether a release of torch has it; True where the release is unknown."""

@@ -210,7 +210,6 @@ KNOBS = (
         candidates=_placements, prefers=("device", "collated"), priority={"gpu": 35, "cpu": 45}, guide=25,
         part="loader", affects={"memory", "host memory"},
         without_word="the train loader selects its batches from the collated set",
-        lacks=dict.fromkeys(("reading", "effect", "patch"), "a script's own loader reads its data set"),
     ),
     Knob(
         name="num_workers", scope="loader", while_training="neutral",
@@ -269,7 +268,6 @@ KNOBS = (
         on_copies=True, shows=Effects.overlaps,
         words={"transformers": ("accelerator_config",), "accelerate": ("dataloader_config",)},
         without_word="copies from pinned memory never block there; a warning says so if that was not tuned",
-        lacks=dict.fromkeys(("reading", "patch"), "a script says it anew for each copy"),
     ),
     Knob(
         name="device_prefetch", scope="live", when="with pin_memory, in your own loop", goes_with="pin_memory",
@@ -277,6 +275,5 @@ KNOBS = (
         candidates=_side_stream, priority={"gpu": 95}, guide=75, devices=_OWN_MEMORY, part="loader",
         affects={"memory"},  # the next batch is on the device while this one is trained on
         without_word="it copies batches itself; a warning says that this is not in effect",
-        lacks=dict.fromkeys(("reading", "effect", "patch"), "a script's own loop copies its batches"),
     ),
 )  # fmt: skip

@@ -108,7 +108,6 @@ KNOBS = (
         affects={"memory", "arithmetic", "compiled code"}, on_model=lay_out,
         on_running_model=convolve_channels_last, reads=layout_of,
         trials={"channels_last": EVERYWHERE},
-        lacks={"patch": "weights are laid out after the model is made, and batches when they are drawn"},
         without_word="weights and batches are laid out when training starts",
     ),
     Knob(
@@ -122,7 +121,6 @@ KNOBS = (
         trials={kernel: {"cuda", "rocm"} for kernel in ("flash_attention", "cudnn_attention", "efficient_attention")},
         devices_of={value: {"cuda"} for value in _LATER},
         without_word="set for the process when training starts",
-        lacks={"patch": "it is set for the process when training starts"},
     ),
     Knob(
         name="checkpointing", scope="compiled",
@@ -131,7 +129,6 @@ KNOBS = (
         candidates=_recomputing, when_short=_when_short, priority={"gpu": 125, "cpu": 105}, guide=85,
         affects={"memory", "compiled code"}, on_model=checkpoint_blocks,
         reads=checkpointed,
-        lacks={"patch": "the model's blocks are wrapped after it is made"},
         without_word="the model's blocks are wrapped when training starts",
     ),
 )  # fmt: skip

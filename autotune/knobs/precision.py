@@ -99,7 +99,6 @@ KNOBS = (
         meets=("precision",), affects={"arithmetic", "compiled code"}, on_process=accumulate_in_fp16,
         reads=in_force.fp16_accumulation, starts_as_read=True, trials={True: {"cuda"}},
         without_word="set for the process when training starts",
-        lacks={"patch": "it is set for the process when training starts"},
     ),
     Knob(
         name="fp8_linear", scope="process", needs_allow_numerics=True,
@@ -108,9 +107,5 @@ KNOBS = (
         candidates=_fp8, priority={"gpu": 38}, guide=95, devices={"cuda"}, conflict=_fp8_conflict,
         affects={"memory", "arithmetic", "compiled code"}, on_model=multiply_in_fp8,
         without_word="the model's linear layers are replaced when training starts",
-        lacks={
-            **dict.fromkeys(("reading", "effect"), "torchao replaces only layers that fit, which may be none"),
-            "trial": "it needs torchao", "patch": "layers are replaced after the model is made",
-        },
     ),
 )  # fmt: skip

@@ -81,7 +81,7 @@ KNOBS = (
         part="both",  # workers compete with computing for cores
         affects={"host memory", "compiled code", "cores"},
         on_process=set_threads, reads=in_force.threads, without_word=_BEFORE_TRAINING,
-        lacks={"patch": _BEFORE_TRAINING}, most=MOST_PROCESSES,
+        most=MOST_PROCESSES,
     ),
     Knob(
         name="allocator", scope="process", when="on the CPU with glibc",
@@ -89,11 +89,11 @@ KNOBS = (
         candidates=_allocators, prefers=_preferred_allocator, priority={"gpu": 130, "cpu": 10}, guide=140,
         affects={"memory", "host memory"}, devices={"cpu", "cuda"},
         on_process=set_allocator, reads=in_force.allocator, shows=Effects.allocates, starts_as_read=True,
-        without_word=_BEFORE_TRAINING, lacks={"patch": _BEFORE_TRAINING},
+        without_word=_BEFORE_TRAINING,
         trials={"tuned": {"cpu", "cuda"}},
     ),
     Knob(
-        name="cudnn_benchmark", scope="live", while_training="neutral",
+        name="cudnn_benchmark", scope="process",  # cuDNN keeps the plan of each convolution that the process has run
         when="the model convolves, shapes are fixed, and results need not be deterministic",
         why="cuDNN tries its algorithms for each convolution, once, and keeps the fastest",
         candidates=_cudnn_search, prefers=(True,), priority={"gpu": 110}, guide=20,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from autotune.hardware import DeviceKind
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.context import Choices, SearchContext, offer
-from autotune.knobs.knob import ASPECTS, Aspect, Knob, Rule
+from autotune.knobs.knob import Knob, Rule
 
 WORTH_SHARE = 0.02
 """Nothing is searched if exchanging gradients takes less than this share of a step: hiding all of it would gain less
@@ -24,9 +24,6 @@ itself takes on one machine (2 to 32 channels, depending on the links)."""
 _BUFFER_BYTES = (2**20, 2**23, 2**24)
 """Sizes beside NCCL's own 4 MiB, per direction between two ranks: powers of two, as its documentation recommends."""
 _BY_ENVIRONMENT = "NCCL reads it when the ranks meet: set the variable of this name, in capitals, before training"
-_NOT_SEEN = dict.fromkeys(ASPECTS, "a script splits its model and exchanges gradients in its own way")
-_UNREAD = dict.fromkeys(ASPECTS, "NCCL reads its variable and does not say what it does")
-_UNWRITTEN: dict[Aspect, str] = {"patch": "the place where a script wraps its model is not recorded"}
 _WITHOUT_WORD = "your own `DistributedDataParallel` is made with it"
 
 
@@ -170,7 +167,7 @@ KNOBS = (
         candidates=None, goes_with="accumulation_steps",  # with the batch size, they make up the effective batch
         affects={"memory", "host memory"},  # on the CPU, of all ranks
         words={"lightning": ("devices",), "fabric": ("devices",)},
-        lacks=_NOT_SEEN, without_word="`torchrun --nproc-per-node` starts as many",
+        without_word="`torchrun --nproc-per-node` starts as many",
     ),
     Knob(
         name="strategy", scope="process",
@@ -178,7 +175,7 @@ KNOBS = (
         why="ranks that each keep a part of weights, gradients and states have room for larger batches, or models",
         candidates=_strategies, when_short=_when_short, goes_with="ranks", priority={"gpu": 117, "cpu": 87}, guide=141,
         affects={"memory", "host memory", "compiled code"},
-        lacks=_NOT_SEEN, without_word="split by the framework's own FSDP, which is not the one that was measured",
+        without_word="split by the framework's own FSDP, which is not the one that was measured",
     ),
     Knob(
         name="reshard_after_forward", scope="process", when="the model is split among ranks",
@@ -186,14 +183,14 @@ KNOBS = (
         candidates=_unless(_splits, (True, False),
                            "weights that stay gathered until backward save one exchange, and take memory"),
         goes_with="strategy", priority={"gpu": 119, "cpu": 89}, guide=143,
-        affects={"memory", "host memory"}, lacks=_NOT_SEEN, without_word="an argument of the framework's own FSDP",
+        affects={"memory", "host memory"}, without_word="an argument of the framework's own FSDP",
     ),
     Knob(
         name="fsdp_param_dtype", scope="process", when="the model is split among ranks, and computes in bf16",
         why="where training computes in bf16, weights that are cast before they are gathered are half the bytes",
         candidates=_gathers, goes_with="strategy", prefers=("bf16",), priority={"gpu": 118, "cpu": 88}, guide=142,
         affects={"memory", "host memory", "arithmetic", "compiled code"},
-        lacks=_NOT_SEEN, without_word="the mixed precision of the framework's own FSDP",
+        without_word="the mixed precision of the framework's own FSDP",
     ),
     Knob(
         name="fsdp_prefetch", scope="process", when="the model is split among ranks",
@@ -201,7 +198,7 @@ KNOBS = (
         candidates=_unless(_gathers_at_once, (0, 1, 2),
                            "blocks that are gathered ahead are ready when their turn comes, and take memory"),
         goes_with="strategy", priority={"gpu": 121}, guide=147, scale="linear",
-        devices=_STREAMS, affects={"memory"}, lacks=_NOT_SEEN, without_word="an argument of the framework's own FSDP",
+        devices=_STREAMS, affects={"memory"}, without_word="an argument of the framework's own FSDP",
     ),
     Knob(
         name="fsdp_own_group", scope="process", when="the model is split among ranks, from torch 2.13 on",
@@ -209,7 +206,7 @@ KNOBS = (
         candidates=_unless(_gathers_at_once, (False, True),
                            "gradients are exchanged while weights are gathered, rather than after them"),
         goes_with="strategy", priority={"gpu": 133}, guide=153, devices=_STREAMS, since=(2, 13),
-        affects={"memory"}, lacks=_NOT_SEEN, without_word="a method of the framework's own FSDP model",
+        affects={"memory"}, without_word="a method of the framework's own FSDP model",
     ),
     Knob(
         name="fsdp_keep_storage", scope="process", when="the model is split among ranks, from torch 2.15 on",
@@ -217,7 +214,7 @@ KNOBS = (
         candidates=_unless(_gathers_at_once, (False, True),
                            "weights stay at one place, which CUDA graphs need, and take memory"),
         goes_with="strategy", priority={"gpu": 131}, guide=154, devices=_STREAMS, since=(2, 15),
-        affects={"memory"}, lacks=_NOT_SEEN, without_word="a method of the framework's own FSDP model",
+        affects={"memory"}, without_word="a method of the framework's own FSDP model",
     ),
     Knob(
         name="exchange_dtype", scope="process", needs_allow_numerics=True,
@@ -225,7 +222,7 @@ KNOBS = (
         why="gradients that are cast to bf16 before they are exchanged are half as many bytes",
         candidates=_exchanges, goes_with="ranks", priority={"gpu": 113, "cpu": 83}, guide=145,
         affects={"memory", "arithmetic"},
-        lacks=_NOT_SEEN, without_word="register torch's `bf16_compress_hook` on the model that it wraps",
+        without_word="register torch's `bf16_compress_hook` on the model that it wraps",
     ),
     Knob(
         name="ddp_bucket_cap_mb", scope="process", when="several ranks that exchange a lot",
@@ -235,7 +232,7 @@ KNOBS = (
         ddp_argument="bucket_cap_mb",
         words={"lightning": ("strategy",), "fabric": ("strategy",), "transformers": ("ddp_bucket_cap_mb",),
                "accelerate": ("kwargs_handlers",)},
-        without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
+        without_word=_WITHOUT_WORD,
     ),
     Knob(
         name="gradient_as_bucket_view", scope="process", when="several ranks that exchange a lot",
@@ -245,7 +242,7 @@ KNOBS = (
         goes_with="ranks", prefers=(True,), priority={"gpu": 112, "cpu": 82}, guide=144,
         affects={"memory"}, ddp_argument="gradient_as_bucket_view",
         words={"lightning": ("strategy",), "fabric": ("strategy",), "accelerate": ("kwargs_handlers",)},
-        without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
+        without_word=_WITHOUT_WORD,
     ),
     Knob(
         name="batched_grad_copy", scope="process", when="several ranks that exchange a lot, from torch 2.13 on",
@@ -255,7 +252,7 @@ KNOBS = (
         goes_with="ranks", prefers=(True,), priority={"gpu": 115, "cpu": 85}, guide=152,
         ddp_argument="batched_grad_copy", since=(2, 13),
         words={"lightning": ("strategy",), "fabric": ("strategy",)},
-        without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
+        without_word=_WITHOUT_WORD,
     ),
     Knob(
         name="lazy_bucket_allocation", scope="process",
@@ -264,7 +261,7 @@ KNOBS = (
         candidates=_lazily, goes_with="ranks", priority={"gpu": 132, "cpu": 97}, guide=155, affects={"memory"},
         ddp_argument="lazy_bucket_allocation", since=(2, 15),
         words={"lightning": ("strategy",), "fabric": ("strategy",)},
-        without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
+        without_word=_WITHOUT_WORD,
     ),
     Knob(
         name="static_graph", scope="process", when="several ranks that exchange a lot, and shapes are fixed",
@@ -273,25 +270,25 @@ KNOBS = (
         ddp_argument="static_graph",
         words={"lightning": ("strategy",), "fabric": ("strategy",), "transformers": ("ddp_static_graph",),
                "accelerate": ("kwargs_handlers",)},
-        without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
+        without_word=_WITHOUT_WORD,
     ),
     Knob(
         name="nccl_max_ctas", scope="process", when="several ranks that exchange a lot",
         why="exchanging takes fewer multiprocessors from computing (untested: it needs several GPUs)",
         candidates=_ctas, goes_with="ranks", priority={"gpu": 122}, guide=149, scale="logarithmic", devices=_STREAMS,
-        variable="NCCL_MAX_CTAS", lacks=_UNREAD, without_word=_BY_ENVIRONMENT,
+        variable="NCCL_MAX_CTAS", without_word=_BY_ENVIRONMENT,
     ),
     Knob(
         name="nccl_algo", scope="process", when="three ranks or more that exchange a lot",
         why="a ring or a tree, where NCCL has guessed wrong (untested: it needs several GPUs)",
         candidates=_algorithms, goes_with="ranks", priority={"gpu": 123}, guide=150, devices=_STREAMS,
-        variable="NCCL_ALGO", lacks=_UNREAD, without_word=_BY_ENVIRONMENT,
+        variable="NCCL_ALGO", without_word=_BY_ENVIRONMENT,
     ),
     Knob(
         name="nccl_buffsize", scope="process", when="several ranks that exchange a lot",
         why="larger buffers keep slow links busy (untested: it needs several GPUs)",
         candidates=_buffers, goes_with="ranks", priority={"gpu": 124}, guide=151, scale="logarithmic", devices=_STREAMS,
-        affects={"memory"}, variable="NCCL_BUFFSIZE", lacks=_UNREAD, without_word=_BY_ENVIRONMENT,
+        affects={"memory"}, variable="NCCL_BUFFSIZE", without_word=_BY_ENVIRONMENT,
     ),
     Knob(
         name="find_unused_parameters", scope="process", when="on where the check sees parameters without a gradient",
@@ -299,6 +296,6 @@ KNOBS = (
         candidates=None, goes_with="ranks", ddp_argument="find_unused_parameters",
         words={"lightning": ("strategy",), "fabric": ("strategy",), "transformers": ("ddp_find_unused_parameters",),
                "accelerate": ("kwargs_handlers",)},
-        without_word=_WITHOUT_WORD, lacks=_UNWRITTEN,
+        without_word=_WITHOUT_WORD,
     ),
 )  # fmt: skip

@@ -123,7 +123,10 @@ class Space:
         for knob, most in self.limits.items():
             if (value := getattr(config, knob)) is not None and value > most:
                 return f"{knob}={value} is more than the {most} that --pin allows"
-        conflicts = (KNOBS[knob].conflict(config) for knob in config.changes_from(self.baseline))
+        # A change of one knob may be at odds with another's value that stays; what the baseline bears, it bears too.
+        changed = config.changes_from(self.baseline)
+        asked = (knob for name, knob in KNOBS.items() if name in changed or knob.conflict(self.baseline) is None)
+        conflicts = (knob.conflict(config) for knob in asked)
         better = (f"in this workload, {knob}={value} takes its place" for knob, value in self.instead(config).items())
         return next(filter(None, (*conflicts, *better)), None) or self.room.shortage(config)
 

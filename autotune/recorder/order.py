@@ -46,17 +46,17 @@ class Seeded(Sampler[Any]):
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[Any]:
+        # Torch makes two iterators of a batch sampler for workers: the one that it never draws from takes no epoch.
         start, self._start = self._start, 0
         before, position = -1, 0
         while before < position:  # ends at an epoch without samples
             before, epoch = position, self._next_epoch()
-            if not start:
-                return epoch
             for item in epoch:
                 if position >= start:
-                    return itertools.chain([item], epoch)
+                    yield item
+                    yield from epoch
+                    return
                 position += self._samples_of(item)
-        return iter(())
 
     def _next_epoch(self) -> Iterator[Any]:
         self._epoch += 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from ..torch_settings.naming import weights_of
+from ..torch_settings.naming import bytes_of, weights_of
 from .player import COMPILED_BATCHES, NonFiniteLossError, Player
 from .protocol import FIRST, Command, Lap
 from .usage import Looks, UsageWatch, available_bytes, forget_peaks, free_cache, free_memory, peak_bytes
@@ -174,7 +174,7 @@ class Gate(Generic[PlayerOf]):
         player = self._players[command.player] = self._seated(command)
         self._reporter.phase("warm up")
         self._play(player)
-        if self.is_shared:
+        if self.is_shared and self._is_alone:
             self._keeping.keep(*self._trained())
         yield from self._first_steps(player)
         self._see_peaks(player)
@@ -319,13 +319,20 @@ class Keeping:
         self._kept: list[torch.Tensor] | None = None
 
     def keep(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
-        """Copies them for `restore`, unless memory is short."""
+        """Copies them for `restore`, unless memory is short.
+
+        Weights that the last update of a player made NaN or infinite are restored instead.
+        """
+        models, optimizers = list(models), list(optimizers)
+        if not all(map(_is_finite, _weights(models, optimizers))):
+            self.restore(models, optimizers)
+            return
         tensors = list(_tensors(models, optimizers))
         available = available_bytes()
-        if available is not None and sum(tensor.nbytes for tensor in tensors) > KEPT_SHARE * available:
+        if available is not None and sum(map(bytes_of, tensors)) > KEPT_SHARE * available:
             self._kept = None
-        elif self._kept is not None and len(self._kept) == len(tensors):
-            for kept, tensor in zip(self._kept, tensors, strict=True):
+        elif self._fits(tensors):
+            for kept, tensor in zip(self._kept or (), tensors, strict=True):
                 kept.copy_(tensor)
         else:
             self._kept = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
@@ -336,20 +343,40 @@ class Keeping:
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
         tensors = list(_tensors(models, optimizers))
-        if self._kept is None or len(self._kept) != len(tensors):
+        if not self._fits(tensors):
             return False
         with torch.no_grad():
-            for tensor, kept in zip(tensors, self._kept, strict=True):
+            for tensor, kept in zip(tensors, self._kept or (), strict=True):
                 tensor.copy_(kept)
         return True
 
+    def _fits(self, tensors: list[torch.Tensor]) -> bool:
+        """Whether there is a copy, of tensors like these: a buffer may have grown since."""
+        return self._kept is not None and list(map(_kind, self._kept)) == list(map(_kind, tensors))
+
+
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.layout
+
+
+def _is_finite(weight: torch.Tensor) -> bool:
+    """Whether a weight has no NaN and no infinity, found without a copy of it; True where torch cannot compare."""
+    is_plain = type(weight) is torch.Tensor and weight.layout is torch.strided and weight.itemsize > 1  # FP8 has one
+    if not (is_plain and weight.is_floating_point() and weight.numel()):
+        return True
+    return all(bool(extreme.isfinite()) for extreme in weight.aminmax())
+
+
+def _weights(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
+    """Weights, each once."""
+    weights = [*(weight for model in models for weight in model.parameters()), *weights_of(*optimizers)]
+    return list({id(weight): weight.data for weight in weights}.values())
+
 
 def _tensors(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:
-    """Yields weights, each once, then buffers and the state of optimizers."""
+    """Yields weights, then buffers and the state of optimizers."""
     models, optimizers = list(models), list(optimizers)
-    weights = [weight for model in models for weight in model.parameters()]
-    weights += weights_of(*optimizers)
-    yield from ({id(weight): weight.data for weight in weights}).values()
+    yield from _weights(models, optimizers)
     for model in models:
         yield from model.buffers()
     for one in optimizers:

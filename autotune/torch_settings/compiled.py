@@ -27,7 +27,7 @@ OWN_MODES = ("cudagraphs", "blocks", "loss")
 for each repeated block, or for the loss with the model in it, rather than for the whole model."""
 CODE_DEPENDS_ON = (
     "batch_size", "precision", "fp8_linear", "memory_format", "sdpa_backend", "checkpointing", "compile_mode",
-    "num_threads", "ddp_bucket_cap_mb", "strategy", "fsdp_param_dtype",
+    "num_threads", "ddp_bucket_cap_mb", "strategy", "fsdp_param_dtype", "fp16_accumulation", "nvgemm",
 )  # fmt: skip
 """The knobs that affect compiled code. Configs that differ in one of them share no code: dynamo would make the second
 shape that a function sees a dynamic one, unlike a process that sees only one shape."""

@@ -38,14 +38,6 @@ def lay_out(model: nn.Module, config: TrainConfig) -> Undo:
 
     changed: list[tuple[torch.Tensor, tuple[int, ...]]] = []
     laid: dict[Any, Any] = {}
-    for tensor in filter(is_image, (*model.parameters(), *model.buffers())):
-        strides = torch.empty_like(tensor, device="meta", memory_format=torch.channels_last).stride()
-        if strides != tensor.stride():
-            changed.append((tensor, tensor.stride()))
-            _lay_before()[tensor] = tensor.stride()
-        _lie(tensor, strides, laid)
-    follow_weights()
-    _lay_out_states()
 
     def undo() -> None:
         laid: dict[Any, Any] = {}
@@ -54,6 +46,19 @@ def lay_out(model: nn.Module, config: TrainConfig) -> Undo:
             _lay_before().pop(tensor, None)
         _lay_out_states()
 
+    try:
+        for tensor in filter(is_image, (*model.parameters(), *model.buffers())):
+            strides = torch.empty_like(tensor, device="meta", memory_format=torch.channels_last).stride()
+            if strides != tensor.stride():
+                changed.append((tensor, tensor.stride()))
+                _lay_before()[tensor] = tensor.stride()
+            _lie(tensor, strides, laid)
+        follow_weights()
+        _lay_out_states()
+    except BaseException:  # memory may run out halfway, and weights must agree with their moments
+        laid.clear()  # holds the former data
+        undo()
+        raise
     return undo
 
 

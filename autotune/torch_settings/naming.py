@@ -176,6 +176,13 @@ def tensors_in(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
             yield from tensors_in(part, depth + 1)
 
 
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor's values; of a sparse one, what it stores."""
+    if tensor.is_sparse:
+        return tensor._indices().nbytes + tensor._values().nbytes
+    return tensor.nbytes
+
+
 def count_of(batch: Any) -> int:
     """Number of samples in a batch: the first dimension of its first tensor with dimensions; 1 if there is none."""
     return next((int(tensor.shape[0]) for tensor in tensors_in(batch) if tensor.dim()), 1)

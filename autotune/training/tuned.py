@@ -165,6 +165,11 @@ class Tuned:
         self._placed.append((dataset, collate, device, placed))
         return placed
 
+    def forget_placed(self, read: Iterable[Any]) -> None:
+        """Drops the placed data sets but those that are still read, here and in each config `beside` this one."""
+        kept = {id(dataset) for dataset in read}
+        self._placed[:] = [entry for entry in self._placed if id(entry[3]) in kept]
+
     def prepare(self, model: Model, optimizer: Optimizer | None = None) -> tuple[Model, Optimizer | None]:
         """Moves, lays out, checkpoints and compiles the model, and switches the optimizer's implementation, in place.
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._python_dispatch import _get_current_dispatch_mode
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from autotune import TrainConfig
 from autotune.bursts.jobs import look_job as check
@@ -127,6 +127,19 @@ def test_a_sound_workload_is_described() -> None:
     assert facts.fixed_shapes
     assert facts.convolves == ()
     assert not facts.has_attention
+
+
+def test_a_sparse_batch_is_described() -> None:
+    """Its bytes are those that it stores; torch refuses ``nbytes`` of it."""
+
+    def collate(samples: list[Any]) -> Any:
+        inputs, targets = default_collate(samples)
+        return inputs.to_sparse(), targets
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return functional.cross_entropy(model(batch[0].to_dense()), batch[1])
+
+    assert facts_of(collate_fn=collate, loss=loss).batch_bytes > 0
 
 
 def test_blocks_that_repeat_are_counted() -> None:

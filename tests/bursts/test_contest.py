@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
 from autotune.bursts.hosts.isolation import Isolation
-from autotune.bursts.hosts.protocol import BurstPlan
+from autotune.bursts.hosts.protocol import BurstPlan, Request
+from autotune.bursts.hosts.running_job import Ended
 from autotune.bursts.runner import ProcessRunner
+from autotune.bursts.turns.contest import Contest
+from autotune.bursts.turns.player import Player
 from autotune.errors import Interrupted
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair
+from autotune.measuring.ratios import Scatter
 from autotune.measuring.records import Burst, Outcome, Point
+from tests.bursts.solo import ReadyHost
 from tests.conftest import RunnerOf
 
 SECONDS = 60.0
@@ -184,3 +191,28 @@ def test_candidates_for_which_there_is_no_time_do_not_play(runner: ProcessRunner
     played = runner.challenge(None, candidates, PLAN, 6.0, lambda _point, _pair: None)
     assert 0 < len(played) < len(candidates)
     assert [burst.point for burst, _ in played] == candidates[: len(played)]
+
+
+def contest_of(*hosts: ReadyHost) -> Contest:
+    """A contest without candidates, whose incumbent has failed in the first of these hosts."""
+    request = Request(job="host", point=SLOW)
+    contest = Contest(None, [], request, [], PLAN, time.monotonic() + 60, Scatter(), lambda *_: None)  # type: ignore[arg-type]
+    contest._incumbent = Player(hosts[0], request)  # type: ignore[arg-type]
+    contest._incumbent.ended = Ended(timed_out=True)
+    contest._hosts = list(hosts)  # type: ignore[arg-type]
+    return contest
+
+
+def test_what_a_failed_incumbent_has_trained_is_no_pair() -> None:
+    """Candidates that begin again in a new host train other turns."""
+    contest = contest_of(ReadyHost())
+    assert contest._seat_all()
+    assert contest._incumbent is None
+
+
+def test_the_host_of_a_failed_incumbent_ends() -> None:
+    """No candidate plays in it, and the runner would not find it."""
+    host: Any = ReadyHost()
+    host.discard = Mock()
+    assert contest_of(host)._settled() == []
+    host.discard.assert_called_once()

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from autotune.bursts.hosts.protocol import BurstPlan
-from autotune.bursts.runner import NO_ROOM
+from autotune.bursts.runner import NO_ROOM, ProcessRunner
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.ratios import paired
-from autotune.measuring.records import Point
+from autotune.measuring.records import Burst, Outcome, Point
+from tests.bursts import solo
 from tests.conftest import RunnerOf
+from tests.workloads import mistakes
 
 PLAN = BurstPlan(measure_seconds=0.3)
 SECONDS = 60.0
@@ -44,6 +46,22 @@ def test_whole_bursts_take_turns_where_no_host_plays_both(runner_of: RunnerOf, t
         assert [burst.point for burst in bursts] == points
         assert all(burst.ok for burst in bursts)
     assert notes == [NO_ROOM]
+
+
+def test_what_runs_out_of_memory_alone_says_nothing_about_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Later rounds play block by block again."""
+    notes: list[str] = []
+    large, small = point(tmp_path, batch_size=64), point(tmp_path)
+
+    def play(_: ProcessRunner, points: list[Point], *__: object) -> list[Burst]:
+        outcomes = [Outcome.OOM if one is large else Outcome.OK for one in points]
+        return [Burst(point=one, outcome=outcome, seconds=1.0) for one, outcome in zip(points, outcomes, strict=True)]
+
+    monkeypatch.setattr(ProcessRunner, "_play", play)
+    runner = solo.runner_of(mistakes.workload())
+    monkeypatch.setattr(runner, "_note", notes.append)
+    runner.play([large, small], PLAN, SECONDS)
+    assert (runner._in_one_host, runner._one_by_one, notes) == (False, False, [])
 
 
 @pytest.mark.parametrize("raises", ["MemoryError", "OSError"])

@@ -220,6 +220,16 @@ def test_blocks_are_whole_epochs_though_one_drops_the_last_batch(dropped: int, i
     assert (duet._block_samples() % 60 == 0) == is_whole
 
 
+@pytest.mark.parametrize(("largest", "goes_on"), [((), True), ((0, 1), False)])
+def test_time_is_kept_for_steps_on_the_largest_samples(largest: tuple[int, ...], goes_on: bool) -> None:
+    """A micro-batch takes 32 s here: two steps on the largest samples would pass the deadline."""
+    duet = Duet(PLAN, time.monotonic() + 60, seed=0, ends=1)
+    player = Player(ReadyHost(), request(TINY).model_copy(update={"largest_samples": largest}))  # type: ignore[arg-type]
+    player._pace = 1.0
+    duet.players.append(player)
+    assert duet._goes_on(1) is goes_on
+
+
 def test_a_side_that_has_failed_takes_no_blocks_of_the_others_along() -> None:
     """Two that go on are compared by all that they train; the third ended in its third block."""
     assert duet_of([64] * 6, [64] * 6, [64] * 2).counted() == [0, 1, 2, 3, 4, 5]

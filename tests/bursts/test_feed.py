@@ -15,10 +15,11 @@ import psutil
 import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import Dataset, Subset, default_collate
+from torch.utils.data import Dataset, RandomSampler, Subset, default_collate
 
 from autotune.bursts.jobs.feed import DeviceFeed, Feed
 from autotune.knobs.config import TrainConfig
+from autotune.recorder.order import Seeded
 from autotune.timing.endless import Counted
 from autotune.timing.loop import reads_batches
 from autotune.training.tuned import Tuned
@@ -223,3 +224,17 @@ def test_a_worker_that_was_killed_is_seen_at_once(feed_with_workers: Feed, monke
     began = time.monotonic()
     assert feed_with_workers.killing_signal() == signal.SIGKILL
     assert time.monotonic() - began < 30.0
+
+
+def test_a_stream_of_unknown_length_drops_no_batch() -> None:
+    """An epoch of five samples is shorter than a batch: compiled players would find none."""
+    workload = mistakes.workload(dataset=mistakes.Stream(5))
+    feed = Feed(workload, Tuned(TrainConfig(batch_size=8, compile_mode="default")))
+    assert [samples for samples, _ in drawn_from(feed, 2)] == [5, 5]
+
+
+def test_an_order_that_nobody_draws_from_takes_no_epoch() -> None:
+    """Torch makes two iterators of a batch sampler for workers, and draws from the second."""
+    order = Seeded(RandomSampler(range(8)), seed=0, start=3)
+    iter(order)
+    assert list(order) == list(Seeded(RandomSampler(range(8)), seed=0, start=3))

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from autotune.timing.clock import Clock
-from autotune.timing.gate import Gate
+from autotune.timing.gate import Gate, Keeping
 from autotune.timing.player import NonFiniteLossError, Player
 from autotune.timing.protocol import FIRST, Command
 from autotune.timing.wire import Reporter
@@ -145,3 +146,61 @@ def test_a_configs_settings_are_in_force_while_it_plays(gate: CountingGate) -> N
     for command in (Command("train", FIRST, until=80), Command("report", 1), Command("train", 1, until=80)):
         gate.train(command)
     assert gate.entered == [FIRST, 1]
+
+
+def layer() -> tuple[nn.Module, list[torch.optim.Optimizer]]:
+    """A layer with a buffer, in a list as a gate has them, and no optimizer."""
+    model = nn.Linear(2, 2)
+    model.register_buffer("seen", torch.zeros(2))
+    return model, []
+
+
+def test_a_buffer_that_grew_is_copied_anew() -> None:
+    """A cache of positions grows with the longest sample; each player that joins needs a copy."""
+    model, optimizers = layer()
+    keeping = Keeping()
+    keeping.keep([model], optimizers)
+    model.seen = torch.ones(3)
+    keeping.keep([model], optimizers)
+    model.seen.zero_()
+    assert keeping.restore([model], optimizers)
+    assert model.seen.tolist() == [1, 1, 1]
+
+
+def test_a_copy_of_other_shapes_is_none() -> None:
+    """It cannot be restored, so the host must end."""
+    model, optimizers = layer()
+    keeping = Keeping()
+    keeping.keep([model], optimizers)
+    model.seen = torch.ones(3)
+    assert not keeping.restore([model], optimizers)
+
+
+def test_a_sparse_buffer_is_kept() -> None:
+    """Such as the adjacency of a graph."""
+    model, optimizers = layer()
+    model.seen = torch.eye(2).to_sparse()
+    keeping = Keeping()
+    keeping.keep([model], optimizers)
+    keeping.keep([model], optimizers)
+    assert keeping.restore([model], optimizers)
+
+
+def test_weights_that_are_not_finite_are_never_kept() -> None:
+    """The last update of a player may have spoilt them: the next one starts from the copy before."""
+    model, optimizers = layer()
+    keeping = Keeping()
+    keeping.keep([model], optimizers)
+    before = model.weight.detach().clone()
+    model.weight.data.fill_(float("nan"))
+    keeping.keep([model], optimizers)
+    assert torch.equal(model.weight, before)
+
+
+def test_a_mask_of_infinities_is_kept() -> None:
+    """A causal mask holds them in a buffer."""
+    model, optimizers = layer()
+    model.seen.fill_(-float("inf"))
+    keeping = Keeping()
+    keeping.keep([model], optimizers)
+    assert keeping.restore([model], optimizers)

@@ -29,6 +29,13 @@ def test_the_largest_are_found_by_the_bytes_of_their_tensors() -> None:
     assert len(largest) == 64
 
 
+def test_sparse_samples_are_measured_by_what_they_store() -> None:
+    """A sample with more entries is larger, though all have one shape."""
+    samples = [torch.eye(4)[: 1 + row].to_sparse() for row in range(4)]
+    workload = dataclasses.replace(lengths.build(), dataset=samples)
+    assert find_largest(workload) == (3, 2, 1, 0)
+
+
 def test_the_users_own_measure_wins() -> None:
     """`sample_size` decides where it is given."""
     assert find_largest(lengths.build_with_sample_size())[0] == lengths.SHORTEST

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from autotune.bursts.hosts.block_account import PlayedBlock
 from autotune.bursts.hosts.protocol import Request
 from autotune.bursts.turns.player import Player
 from autotune.knobs.config import TrainConfig
@@ -42,3 +43,10 @@ def test_where_nothing_is_waited_for_steps_tell_the_pace(workers: int, loader_se
 def test_a_queue_that_fills_fast_need_not_be_emptied(loader_seconds: float, samples: int) -> None:
     """Two workers prepare two batches of eight each, in 4 ms or not within the time that these are trained in."""
     assert started(2, pace=1.0, loader_seconds=loader_seconds).lead_samples(0.0) == samples
+
+
+def test_a_block_in_which_every_step_was_skipped_tells_no_pace() -> None:
+    """The block before it does."""
+    player = started(0, pace=1.0, loader_seconds=0.0)
+    player.blocks = [PlayedBlock(8, 0.4), PlayedBlock(0, 0.4)]
+    assert player.pace == pytest.approx(0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -118,6 +119,18 @@ def test_what_a_step_takes_for_few_samples_too_is_measured(sample_seconds: float
     gain = batch_gain(trainer_of(make_workload(torch.ones(64, 8), loss)))
     assert gain is not None
     assert low < gain < high
+
+
+def test_incomplete_batches_are_counted_as_they_are() -> None:
+    """An epoch of five samples fills no batch of eight; a loss that takes its time a sample gains nothing by more."""
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.005 * len(batch))
+        return model(batch).square().mean()
+
+    gain = batch_gain(trainer_of(dataclasses.replace(make_workload(torch.ones(5, 8), loss), batch_size=8)))
+    assert gain is not None
+    assert 0.7 < gain < 1.4
 
 
 @pytest.mark.parametrize("compile_mode", [None, pytest.param("default", marks=pytest.mark.slow)])

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from autotune.bursts.jobs.feed import Feed
-from autotune.bursts.jobs.trainer import Trainer
+from autotune.bursts.jobs.trainer import Evaluator, Learner, Trainer
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.workloads import mistakes
@@ -42,3 +42,13 @@ def test_a_step_is_that_of_a_plain_loop() -> None:
         optimizer.zero_grad()
     weights.append(workload.model.weight.detach())
     torch.testing.assert_close(*weights)
+
+
+def test_an_optimizer_that_refuses_dense_gradients_can_be_evaluated() -> None:
+    """`SparseAdam` makes no state from gradients of zero, so evaluation goes without."""
+    model = nn.Sequential(nn.EmbeddingBag(4, 2, sparse=True))
+    workload = mistakes.workload(model=model, optimizer=lambda params: torch.optim.SparseAdam(list(params)))
+    tuned = Tuned(workload.baseline_config)
+    evaluator = Evaluator(workload, tuned, Feed(workload, tuned), Learner(workload, tuned))
+    evaluator.close()
+    assert model[0].weight.grad is None

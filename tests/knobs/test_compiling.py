@@ -14,7 +14,8 @@ from torch._dynamo.testing import CompileCounter
 from torch.nn.functional import cross_entropy
 
 from autotune.knobs.config import TrainConfig
-from autotune.torch_settings.compiled import compile_calls, keep_gradients
+from autotune.knobs.registry import affecting
+from autotune.torch_settings.compiled import CODE_DEPENDS_ON, compile_calls, keep_gradients
 from autotune.torch_settings.packages import CPP, installed
 from autotune.training.tuned import Tuned
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
@@ -34,6 +35,11 @@ class FromGraph(torch.autograd.Function):
         """The memory, overwritten."""
         memory, value = context.saved  # type: ignore[attr-defined]
         return memory.fill_(value), None, None
+
+
+def test_configs_share_code_only_where_no_knob_that_affects_it_differs() -> None:
+    """The list stands below the knobs, which declare it too."""
+    assert set(CODE_DEPENDS_ON) == set(affecting("compiled code"))
 
 
 def accumulated(config: TrainConfig) -> torch.Tensor | None:

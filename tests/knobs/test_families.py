@@ -395,6 +395,18 @@ def test_flash_attention_needs_half_precision() -> None:
     assert space.violation(flash.replace(precision="bf16")) is None
 
 
+def test_a_candidate_is_asked_about_values_that_the_baseline_keeps() -> None:
+    """Its precision alone differs from the baseline's, whose kernel runs in half precision only."""
+    space = space_of(gpu_machine(), make_facts(precision="bf16", sdpa_backend="flash_attention"))
+    assert "bf16 or fp16 only" in (space.violation(space.baseline.replace(precision="tf32")) or "")
+
+
+def test_what_is_at_odds_in_the_baseline_already_is_no_conflict() -> None:
+    """It trains, so candidates that change something else do too."""
+    space = space_of(gpu_machine(), make_facts(sdpa_backend="flash_attention"))
+    assert space.violation(space.baseline.replace(num_workers=1)) is None
+
+
 def test_half_precision_names_its_kernel_of_attention_where_cudnn_would_prepare_one_for_each_length() -> None:
     """On an H100, 2.6 s for each length: fp16 trained at a tenth of its speed for as long as any search looks."""
     space = space_where_lengths_vary()

@@ -86,7 +86,7 @@ def test_fp32_takes_tf32_back() -> None:
 SWITCHED = [knob for knob in KNOBS.values() if knob.scope in {"live", "compiled"} and knob.part != "loader"]
 OTHER = {
     "precision": "tf32", "memory_format": "channels_last", "sdpa_backend": "math", "checkpointing": "blocks",
-    "compile_mode": "default", "optimizer_impl": "fused", "num_threads": 3, "cudnn_benchmark": True,
+    "compile_mode": "default", "optimizer_impl": "fused", "num_threads": 3,
     "fp16_accumulation": True, "nvgemm": True,
 }  # fmt: skip
 

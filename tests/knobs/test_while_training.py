@@ -8,7 +8,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.hardware import Hardware
-from autotune.knobs import KNOBS, LiveFacts, allowed_knobs, live_candidates
+from autotune.knobs import KNOBS, LiveFacts, TrainConfig, allowed_knobs, can_share_process, live_candidates
 from autotune.knobs.knob import ByLeave
 from tests.spaces import cpu_machine, gpu_machine
 
@@ -26,7 +26,7 @@ def test_what_each_knob_does_to_a_training_that_runs() -> None:
     """Stated on the knob; by leave with a sentence, and what is not named no such training can take."""
     assert {name for name, knob in KNOBS.items() if knob.while_training == "neutral"} == {
         "num_workers", "prefetch_factor", "pin_memory", "non_blocking", "num_threads", "optimizer_impl",
-        "cudnn_benchmark", "sdpa_backend", "memory_format",
+        "sdpa_backend", "memory_format",
     }  # fmt: skip
     by_leave = {name: knob.while_training for name, knob in KNOBS.items() if isinstance(knob.while_training, ByLeave)}
     assert by_leave.keys() == {"precision", "compile_mode", "dataloader_in_order"}
@@ -68,7 +68,7 @@ def test_what_each_knob_does_to_a_training_that_runs() -> None:
             gpu_machine(),
             {"device": "cuda", "cpus": 6, "fixed_shapes": True, "convolves": [2], "left": {"memory_format": "kept"}},
             ["num_workers=4 prefetch_factor=2", "pin_memory=True", "num_workers=4 prefetch_factor=4",
-             "optimizer_impl=fused", "cudnn_benchmark=True"],
+             "optimizer_impl=fused"],
             id="gpu that waits",
         ),
         pytest.param(
@@ -104,12 +104,11 @@ def test_a_training_that_waits_tries_several_numbers_of_workers_up_to_the_cpus()
     assert workers == [2, 4, 1, 6]
 
 
-def test_cudnn_does_not_search_where_results_are_to_be_deterministic() -> None:
-    """Each start may find another algorithm the fastest."""
-    facts = {**FACTS, "device": "cuda", "cpus": 6, "fixed_shapes": True, "deterministic": True}
-    found = live_candidates(LiveFacts(**facts), gpu_machine())
-    assert not any(config.cudnn_benchmark for config in found.configs)
-    assert found.left["cudnn_benchmark"] == "the script asks for deterministic results"
+def test_cudnns_search_needs_another_process() -> None:
+    """CuDNN keeps the plan of each convolution that ran: switching the search in a process changes nothing."""
+    assert not can_share_process(TrainConfig(cudnn_benchmark=True), TrainConfig())
+    facts = {**FACTS, "device": "cuda", "cpus": 6, "fixed_shapes": True, "convolves": [2]}
+    assert not any(config.cudnn_benchmark for config in live_candidates(LiveFacts(**facts), gpu_machine()).configs)
 
 
 def test_what_is_left_alone_has_a_reason() -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from autotune.errors import ConfigError
 from autotune.knobs import TrainConfig
+from autotune.torch_settings import layout
 from autotune.torch_settings.process_settings import switch_optimizer
 from autotune.training.switching import InForce
 from autotune.training.tuned import Tuned
@@ -30,7 +31,6 @@ EXACT: dict[str, dict[str, Any]] = {
     "fused channels_last": {"optimizer_impl": "fused", "memory_format": "channels_last"},
     "all": {
         "optimizer_impl": "fused", "memory_format": "channels_last", "checkpointing": "blocks", "num_threads": 1,
-        "cudnn_benchmark": True,
     },
 }  # fmt: skip
 """Settings that train the same weights as the plain ones, but for the order in which sums are taken."""
@@ -349,3 +349,20 @@ def test_compiled_training_is_switched_like_any_other(mode: Any) -> None:
     expected_losses, expected = outcome(((config, 6),))
     assert losses == pytest.approx(expected_losses, abs=1e-6)
     torch.testing.assert_close(weights, expected, atol=1e-6, rtol=0)
+
+
+def test_a_layout_that_memory_does_not_hold_leaves_nothing_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fused optimizer would step weights and moments of other strides unchecked."""
+    model, optimizer = make()
+    before = settings_of(model, optimizer)
+    lay_states, calls = layout._lay_out_states, iter((MemoryError("full"),))
+
+    def run_out() -> None:
+        for error in calls:
+            raise error
+        lay_states()
+
+    monkeypatch.setattr(layout, "_lay_out_states", run_out)
+    with pytest.raises(MemoryError):
+        layout.lay_out(model, PLAIN.replace(memory_format="channels_last"))
+    assert settings_of(model, optimizer) == before

@@ -77,8 +77,9 @@ class Feed(Endless):
         loader = self._tuned.loader(
             workload.dataset,
             sampler=sampler,
-            # Another shape would compile again while blocks are timed; a training does so once.
-            drop_last=config.is_compiled and (drawn is None or drawn >= config.batch_size),
+            # Another shape would compile again while blocks are timed; a training does so once. Of data without a
+            # length, each epoch might be shorter than a batch.
+            drop_last=config.is_compiled and drawn is not None and drawn >= config.batch_size,
             collate_fn=workload.collate_fn or default_collate,
             worker_init_fn=workload.worker_init_fn,
         )

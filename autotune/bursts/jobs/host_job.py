@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from autotune.bursts.hosts.endings import classify, device_failed
 from autotune.bursts.hosts.protocol import Part, PipeLostError, PipeReporter, Request
 from autotune.bursts.jobs.feed import DeviceFeed, Feed
-from autotune.bursts.jobs.prepared import Prepared, compiler_counts, prepared
+from autotune.bursts.jobs.prepared import CompilerWatch, Prepared, prepared
 from autotune.bursts.jobs.ranks import Ranks
 from autotune.bursts.jobs.trainer import Drain, Evaluator, Learner, Trainer, WorkerKilledError, evaluated
 from autotune.timing.clock import clock_of
 from autotune.timing.gate import Gate
 from autotune.timing.loop import reads_batches
-from autotune.timing.player import NonFiniteLossError, Player
+from autotune.timing.player import NonFiniteLossError, Player, require_finite
 from autotune.timing.protocol import FIRST, Command, Lap
 from autotune.timing.usage import Looks
 from autotune.training.placement import placement_seconds
@@ -94,6 +94,7 @@ class HostPlayer(Player):
         self._skipped_steps = 0
         self._skipped_share = 0.0  # of the last lap that took a step of the optimizer
         self._has_laps = self._has_learnt = False
+        self._compiler = CompilerWatch() if config.is_compiled else None
         self._take(trainer)
 
     def _take(self, trainer: Drain) -> None:
@@ -108,6 +109,17 @@ class HostPlayer(Player):
     def has_dead_worker(self) -> bool:
         """Whether one of its workers was ended, by a signal or by its own failure."""
         return self.stream.has_dead_worker
+
+    def begin_turn(self) -> None:
+        """Begins to train, until its workers are held again."""
+        if self._compiler is not None:
+            self._compiler.begin()
+
+    def hold_workers(self) -> None:
+        """Ends its turn: stops the workers of its loaders until `release_workers`."""
+        super().hold_workers()
+        if self._compiler is not None:
+            self._compiler.end()
 
     def begin_anew(self) -> None:
         """Continues with a new loader at its place in the stream of samples."""
@@ -150,9 +162,15 @@ class HostPlayer(Player):
         self.trainer.check_weights()
 
     def train_on_worst(self) -> None:
-        """Takes two steps on the largest samples."""
+        """Takes two steps on the largest samples.
+
+        Raises:
+            NonFiniteLossError: Their loss is NaN or infinite.
+        """
         self.wants_worst = False
         self.trainer.train_on_worst(self._largest_samples)
+        if (loss := self.trainer.loss) is not None:
+            require_finite(loss, self.stream.drawn)
         self._scale = self.trainer.scaler.get_scale()
         self.queue_filled()
 
@@ -171,7 +189,7 @@ class HostPlayer(Player):
         return {
             "placement_seconds": placement_seconds(self.stream.loader.dataset),
             "skipped_steps": self._skipped_steps,
-            **(compiler_counts() if self.trainer.tuned.config.is_compiled else {}),
+            **(self._compiler.counts() if self._compiler is not None else {}),
             **self._setup.of_device(),
         }
 
@@ -215,12 +233,20 @@ class HostGate(Gate[HostPlayer]):
             self._learner = Learner(setup.workload, tuned)
         if self._learner is not None:
             self._learner.take(tuned, trains=part != "evaluation")
+            tuned.exchanges(self._learner.model)  # each config decides when its gradients are exchanged
         make = functools.partial(stepper_of, setup.workload, tuned, part, self._learner)
         return HostPlayer(command.player, make, request, setup, shared=self.is_shared)
 
     def _enter(self, player: HostPlayer, _: HostPlayer | None) -> None:
         if self._learner is not None:
             self._learner.take(player.trainer.tuned, trains=player.trains)
+        player.begin_turn()
+
+    def _drop(self, number: int) -> None:
+        self._setup.tuned.forget_placed(
+            player.stream.loader.dataset for one, player in self._players.items() if one != number
+        )
+        super()._drop(number)
 
     def _trained(self) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
         learner = self._learner

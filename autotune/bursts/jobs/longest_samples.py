@@ -15,7 +15,7 @@ from typing import Any
 from torch.utils.data import IterableDataset, default_collate
 
 from autotune.bursts.jobs.feed import copied
-from autotune.torch_settings.naming import tensors_in
+from autotune.torch_settings.naming import bytes_of, tensors_in
 from autotune.workload.workload import Workload
 
 LARGEST_SAMPLES = 64
@@ -44,7 +44,7 @@ def find_largest(workload: Workload) -> tuple[int, ...]:
             break
         sample = dataset[index]
         own = workload.sample_size
-        sizes[index] = float(own(sample) if own is not None else sum(tensor.nbytes for tensor in tensors_in(sample)))
+        sizes[index] = float(own(sample) if own is not None else sum(map(bytes_of, tensors_in(sample))))
     return tuple(sorted(sizes, key=lambda index: sizes[index], reverse=True)[:LARGEST_SAMPLES])
 
 

@@ -31,7 +31,7 @@ from autotune.recorder.functions import Functions
 from autotune.timing.clock import Clock, clock_of
 from autotune.timing.loop import is_compiled, small_fraction, training_facts
 from autotune.timing.padding import Padding, padding_of
-from autotune.torch_settings.naming import length_of, tensors_in, weights_of
+from autotune.torch_settings.naming import bytes_of, length_of, tensors_in, weights_of
 from autotune.torch_settings.process_settings import why_gradients_unfit
 from autotune.torch_settings.repeated_blocks import repeated_blocks
 from autotune.training.placement import look_at
@@ -129,7 +129,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         samples=length,
         evaluation_samples=length_of(evaluated(workload).dataset),
         baseline=config,
-        batch_bytes=round(sum(tensor.nbytes for tensor in tensors) * full_batch / len(batch_samples)),
+        batch_bytes=round(sum(map(bytes_of, tensors)) * full_batch / len(batch_samples)),
         sample_seconds=sample_seconds,
         sample_wait_fraction=sample_wait_fraction,
         sample_file_bytes=sample_file_bytes,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from time import time as wall_clock
+from typing import Any
 
 import psutil
 import torch
@@ -103,21 +104,45 @@ def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
         yield Prepared(workload, tuned, telemetry, start_seconds, perf_counter() - began, gpu, used_before)
 
 
-def compiler_counts() -> dict[str, int | None]:
-    """How often the compiler split the model, left out CUDA graphs, and recompiled a part, in this process.
+class CompilerWatch:
+    """Counts what the compiler does between `begin` and `end`, while others may compile before and after."""
 
-    None where torch does not say.
-    """
+    def __init__(self) -> None:
+        self._seen: Counter[tuple[str, Any]] = Counter()
+        self._before: Counter[tuple[str, Any]] = Counter()
+
+    def begin(self) -> None:
+        """Begins to count."""
+        self._before = _compiled_so_far()
+
+    def end(self) -> None:
+        """Adds what was done since."""
+        self._seen += _compiled_so_far() - self._before
+
+    def counts(self) -> dict[str, int | None]:
+        """How often it split the model, left out CUDA graphs, and recompiled a part; None where torch does not say."""
+        from torch._dynamo import convert_frame
+
+        compiles = [count for (what, _), count in self._seen.items() if what == "compile"]
+        return {
+            "graph_breaks": sum(count for (what, _), count in self._seen.items() if what == "break"),
+            "cudagraph_skips": self._seen["skip", None],
+            "recompiles": sum(compiles) - len(compiles) if hasattr(convert_frame, _COMPILES) else None,
+        }
+
+
+_COMPILES = "FRAME_COMPILE_COUNTER"  # internal to torch, so it may change
+
+
+def _compiled_so_far() -> Counter[tuple[str, Any]]:
+    """What the compiler has done in this process: graph breaks by reason, skips, compilations by function."""
     from torch._dynamo import convert_frame, utils
 
-    breaks = utils.counters.get("graph_break")
-    skips = utils.counters.get("inductor", Counter())["cudagraph_skips"]
-    compiles = getattr(convert_frame, "FRAME_COMPILE_COUNTER", None)  # internal to torch, so it may change
-    return {
-        "graph_breaks": sum(breaks.values()) if breaks is not None else 0,
-        "cudagraph_skips": int(skips),
-        "recompiles": sum(count - 1 for count in compiles.values()) if compiles is not None else None,
-    }
+    events: Counter[tuple[str, Any]] = Counter()
+    events["skip", None] = int(utils.counters.get("inductor", Counter())["cudagraph_skips"])
+    events.update({("break", reason): count for reason, count in utils.counters.get("graph_break", {}).items()})
+    events.update({("compile", code): count for code, count in getattr(convert_frame, _COMPILES, {}).items()})
+    return events
 
 
 def end_over_limit(request: Request, reporter: PipeReporter) -> Callable[[int], None]:

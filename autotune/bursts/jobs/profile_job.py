@@ -76,7 +76,7 @@ def batch_gain(trainer: Trainer) -> float | None:
     while len(seconds[half]) < MOST_STEPS and perf_counter() - began < STEPS_SECONDS:
         for side, taken in seconds.items():
             _timed(side, 1)  # the other one's batch is in the caches
-            taken.append(_timed(side, 1) / side.tuned.config.effective_batch)
+            taken.append(_seconds_per_sample(side))
     return min(seconds[half]) / min(seconds[trainer])
 
 
@@ -121,6 +121,14 @@ def _timed(trainer: Trainer, steps: int) -> float:
         trainer.step()
     trainer.feed.clock.synchronize()
     return max(perf_counter() - began, 1e-9)
+
+
+def _seconds_per_sample(trainer: Trainer) -> float:
+    """Seconds per sample of one step; where an epoch is shorter than a batch, batches are incomplete."""
+    began = perf_counter()
+    samples = trainer.step()
+    trainer.feed.clock.synchronize()
+    return max(perf_counter() - began, 1e-9) / samples
 
 
 def _empty_cache_seconds(trainer: Trainer, step_seconds: float) -> float:

@@ -12,7 +12,7 @@ import torch
 from autotune.bursts.jobs.feed import Feed, copied
 from autotune.bursts.jobs.longest_samples import WORST_STEPS, worst_batch
 from autotune.bursts.jobs.ranks import Ranks
-from autotune.timing.failing import PlayerError
+from autotune.timing.failing import PlayerError, exhausted
 from autotune.torch_settings.naming import weights_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ class Learner:
         """
         if self._in_force is not None and self._in_force.config != tuned.config:
             self._in_force.switch(tuned.config)
-            tuned.exchanges(self.model)
             torch.set_default_dtype(self._dtype)  # the user's code may have changed it while another player played
         if self.model.training != trains:
             self.model.train(trains)
@@ -205,9 +204,16 @@ class Evaluator(Drain):
             self.workload.loss(self._model, self.tuned.to_device(batch))
 
     def _make_state(self) -> None:
-        """Takes one step on gradients of zero, so that the optimizer makes its state."""
+        """Takes one step on gradients of zero, so that the optimizer makes its state.
+
+        `SparseAdam` refuses them: its state is then missing.
+        """
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = torch.zeros_like(parameter)
-        self._optimizer.step()
+        try:
+            self._optimizer.step()
+        except RuntimeError as error:
+            if exhausted(error, self.tuned.device.type) is not None:
+                raise
         self._optimizer.zero_grad(set_to_none=True)

@@ -144,9 +144,9 @@ class Contest:
             burst = player.burst(turns).model_copy(update={"seconds": player.seconds})
             results.append((burst, pair if burst.ok else None))
         kept = {id(player.host) for player in self.living}
-        for player in self._candidates:
-            if id(player.host) not in kept:
-                player.host.discard()
+        for host in self._hosts:
+            if id(host) not in kept:
+                host.discard()
         return results
 
     def _pair(self, player: Player) -> Pair | None:
@@ -176,6 +176,8 @@ class Contest:
     def _seat_all(self) -> bool:
         """Lets each player that can still play take its first steps; returns False if a host ended meanwhile."""
         latest = _latest_start(self._plan, self._deadline)
+        if self._incumbent is not None and not self._incumbent.stands:  # its blocks belong to no new one's turns
+            self._incumbent = self._incumbent_request = None
         if self._incumbent_request is not None and (self._incumbent is None or self._incumbent.is_lost):
             self._incumbent = self._seated(self._incumbent_request)
         if self._incumbent is not None and self._incumbent.stands:

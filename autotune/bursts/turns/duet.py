@@ -51,6 +51,8 @@ after 0.3 s and 1.33 x after 1 s. A duet of 12 s gave 1.36 x."""
 MOST_WARMUPS = 4
 """Longest warm-up of two players together, in warm-ups of one: a player more than three times as fast would make its
 partner train for seconds, since both train the same samples. Not tuned."""
+WORST_MICRO_BATCHES = 4
+"""Time that is kept for two steps on the largest samples, in micro-batches. Not tuned: samples of twice the size."""
 START_SHARE = 0.6
 """Share of the time for a player's start: one that hangs must leave some to see how the others end."""
 
@@ -228,7 +230,14 @@ class Duet:
         if alone and any(player.decided for player in self.players):
             return False
         usual = math.fsum(player.seconds_from(0) for player in active) / max(1, turns)
-        return time.monotonic() + usual < self._deadline - END_SECONDS * self._ends
+        return time.monotonic() + usual < self._deadline - self._ending_seconds
+
+    @property
+    def _ending_seconds(self) -> float:
+        """Time for the ends of its players; a step on the largest samples may take much longer than others."""
+        sized = [player for player in self.standing if player.request.largest_samples]
+        worst = (WORST_MICRO_BATCHES * player.pace * player.config.micro_batch for player in sized)
+        return END_SECONDS * self._ends + math.fsum(max(0.0, seconds - END_SECONDS) for seconds in worst)
 
     def _is_cold(self, player: Player) -> bool:
         patience = MOST_WARMUPS * self.warm_after

@@ -137,8 +137,8 @@ class Player:
 
     @property
     def pace(self) -> float:
-        """Seconds per sample, by its last block in which nothing was compiled, or by its first steps."""
-        last = next((block for block in reversed(self.blocks) if not block.compiled), None)
+        """Seconds per sample, by its last block of samples in which nothing was compiled, or by its first steps."""
+        last = next((block for block in reversed(self.blocks) if block.samples and not block.compiled), None)
         return self.per_sample(last) if last is not None else self._pace
 
     def per_sample(self, block: PlayedBlock) -> float:
