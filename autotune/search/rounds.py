@@ -54,6 +54,7 @@ def confirm(
     *,
     affords: Callable[[Sequence[Point]], bool],
     rival: float = 0.0,
+    races: bool = True,
 ) -> None:
     """Plays rounds until decided, out of rounds, or out of time.
 
@@ -68,6 +69,7 @@ def confirm(
         affords: Whether there is time for a round of these points. Half a round is worth nothing.
         rival: The ratio over the baseline that a point which does not race seems to reach at least. A finalist whose
             gain is not confirmed, and whose interval lies below that, is out: the rival deserves the time.
+        races: Whether a finalist that is clearly beaten is out. Without a race, only a failure ends its rounds.
     """
     rounds = earlier
     standing = list(finalists)
@@ -79,7 +81,9 @@ def confirm(
             return
         measured = round_of(play(order, number), rounds.objective)
         rounds = Rounds([*rounds.measured, measured], rounds.objective)
-        standing = _still_racing([point for point in standing if point in measured], baseline, rounds, rival)
+        standing = [point for point in standing if point in measured]
+        if races:
+            standing = _still_racing(standing, baseline, rounds, rival)
         if not standing:
             return
 

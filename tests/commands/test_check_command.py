@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -239,8 +240,9 @@ def test_a_machine_is_like_that_of_the_result(here: Hardware, device: str, torch
 class Runner:
     """Bursts of a known ratio, on a clock of their own."""
 
-    def __init__(self, ratio: float) -> None:
+    def __init__(self, ratio: float, noise: float = 0.0) -> None:
         self.ratio = ratio
+        self.noise, self.rng = noise, random.Random(0)
         self.now = 0.0
         self.ran: list[Point] = []
 
@@ -252,7 +254,7 @@ class Runner:
         """Takes two seconds."""
         self.ran.append(point)
         self.now += 2.0
-        rate = 1000 * (self.ratio if point.config == AFTER else 1)
+        rate = 1000 * (self.ratio if point.config == AFTER else 1) * self.rng.gauss(1, self.noise)
         return make_burst(rate, seed=len(self.ran), **point.config.model_dump()).model_copy(update={"seconds": 2.0})
 
     def play(self, points: Sequence[Point], plan: Any, deadline_seconds: float) -> list[Burst]:
@@ -271,6 +273,15 @@ def test_both_sides_run_in_turn_within_the_budget(budget_seconds: float) -> None
     assert not failed
     assert len(rounds) >= 2
     assert runner.ran.count(Point(config=BEFORE)) == runner.ran.count(Point(config=AFTER)) == len(rounds)
+
+
+@pytest.mark.parametrize("ratio", [1.5, 1 / 1.5])
+def test_a_lead_of_either_side_ends_no_rounds(ratio: float) -> None:
+    """To stop when the claim holds, but not when it does not, would find too many that hold."""
+    runner = Runner(ratio, noise=0.05)
+    points = Point(config=AFTER), [Point(config=BEFORE)]
+    rounds, _ = run_in_turn(*points, runner, Budget(60.0, clock=runner.clock), Progress())
+    assert len(rounds) > 8
 
 
 def write(folder: Path, target: str, **changes: Any) -> Path:
