@@ -204,7 +204,12 @@ class TrialLog:
 
     def withdraw(self, open_trial: optuna.Trial) -> None:
         """Closes a trial whose point was not played: it may be proposed again."""
-        self._kept(lambda: self.study.tell(open_trial, state=TrialState.FAIL))
+
+        def close() -> None:
+            if open_trial.study is self.study:  # else its storage has failed meanwhile
+                self.study.tell(open_trial, state=TrialState.FAIL)
+
+        self._kept(close)
 
     def propose(self, refuse: Callable[[Point], str | None], tries: int) -> tuple[optuna.Trial, Point] | None:
         """Draws a new point from the sampler; answers known and refused ones without running them.
@@ -310,12 +315,12 @@ class TrialLog:
         round_number: int | None = None,
         turn: int | None = None,
     ) -> Trial:
-        """Ends a trial that `ask` or `propose` opened."""
+        """Ends a trial that `ask` or `propose` opened, in its storage or, if that has failed, in the copy in memory."""
         chained = self._chained(burst, pair)
         trial = Trial(burst, stage, reason, round_number, *chained, turn=turn, objective=self.objective)
         self.trials.append(trial)  # first, so that a failing storage loses no measurement
         try:
-            self._store(open_trial, trial)
+            self._store(open_trial if open_trial.study is self.study else self._ask(burst.point), trial)
         except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
             self._continue_in_memory(error)
         self._note_compiler(burst)

@@ -49,6 +49,46 @@ def test_the_best_is_found_and_confirmed() -> None:
     assert speedup.ci95.low <= example_rate(best.config) / example_rate(search.baseline.config) <= speedup.ci95.high
 
 
+class FullStorage(optuna.storages.InMemoryStorage):
+    """A storage whose disk is full after some values have been written."""
+
+    def __init__(self, writes: int) -> None:
+        super().__init__()
+        self._left = writes
+
+    def _write(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise OSError("no space left")
+
+    def create_new_trial(self, *args: Any, **named: Any) -> int:
+        """Writes a trial."""
+        self._write()
+        return super().create_new_trial(*args, **named)
+
+    def set_trial_user_attr(self, *args: Any) -> None:
+        """Writes a value."""
+        self._write()
+        super().set_trial_user_attr(*args)
+
+    def set_trial_state_values(self, *args: Any, **named: Any) -> bool:
+        """Writes how a trial ended."""
+        self._write()
+        return super().set_trial_state_values(*args, **named)
+
+
+@pytest.mark.parametrize("writes", range(0, 100, 7))
+@pytest.mark.parametrize("sampler", ["bayes", "tpe"])
+def test_a_storage_that_fails_ends_no_search(sampler: str, writes: int) -> None:
+    """Between turns, or in the middle of one whose other trials are open."""
+    space = make_space(only=("precision", "allocator", "memory_format"))
+    storage = FullStorage(writes)
+    search, _ = make_search(example_rate, budget_seconds=30, space=space, sampler=sampler, storage=storage)
+    search.run()
+    assert judge(search)[1] is not None
+    assert all(trial.state.is_finished() for trial in search.log.study.trials)
+
+
 @pytest.mark.parametrize("sampler", ["bayes", "tpe", "random"])
 def test_every_sampler_serves(sampler: str) -> None:
     """Each sampler of the command line carries a search on."""
