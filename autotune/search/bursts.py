@@ -12,7 +12,7 @@ from autotune.bursts.runner import Runner
 from autotune.bursts.turns.duet import LEAST_TURNS, ROUND_WARMUP_SHARE
 from autotune.hardware import DeviceKind
 from autotune.knobs import WorkloadFacts
-from autotune.measuring import Burst, Headroom, Measurement, Pair, Point, Progress, Rounds, pair_apart, pair_of
+from autotune.measuring import Burst, Headroom, Measurement, Pair, Point, Progress, Rounds, pair_apart, pair_of, paired
 from autotune.search.costs import Costs
 from autotune.search.proposal import ALLOCATOR, CONFIRM, HEADROOM, UNINTERRUPTED, Proposal
 from autotune.search.rounds import MIN_DECIDED_ROUNDS
@@ -215,8 +215,9 @@ class Bursts:
         theirs, own = self._play([self.baseline, point], stage, 0)
         pair = None
         if theirs.measurement is not None and own.measurement is not None:
-            pair = pair_of(self.baseline, theirs.measurement.block_seconds, own.measurement.block_seconds)
-            if pair is None or len(theirs.measurement.blocks) != len(own.measurement.blocks):
+            if paired(theirs.measurement, own.measurement):
+                pair = pair_of(self.baseline, theirs.measurement.block_seconds, own.measurement.block_seconds)
+            else:
                 pair = pair_apart(
                     self.baseline, own.measurement.samples_per_second / theirs.measurement.samples_per_second
                 )

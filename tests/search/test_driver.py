@@ -13,7 +13,7 @@ from autotune.knobs import build_space
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import pair_apart
 from autotune.measuring.progress import Progress
-from autotune.measuring.records import Outcome, Point, Profile
+from autotune.measuring.records import Burst, Outcome, Point, Profile
 from autotune.search.proposal import ALLOCATOR, BASELINE, BUNDLE, ELIMINATION, GAIN
 from autotune.search.refusals import refusal
 from autotune.search.stopping import Budget
@@ -47,6 +47,25 @@ def test_the_best_is_found_and_confirmed() -> None:
     assert reason is None
     assert speedup is not None
     assert speedup.ci95.low <= example_rate(best.config) / example_rate(search.baseline.config) <= speedup.ci95.high
+
+
+@pytest.mark.parametrize("change", [{"samples": 900}, None], ids=["other samples", "fewer blocks"])
+def test_allocators_in_bursts_without_common_blocks_are_compared_apart(change: dict[str, int] | None) -> None:
+    """Whole bursts took turns, since memory did not hold both: their blocks are no pairs."""
+    search, surface = make_search(example_rate, budget_seconds=120)
+    play = surface.play
+
+    def apart(*args: Any) -> list[Burst]:
+        theirs, own = play(*args)
+        assert own.measurement is not None
+        first, *rest = own.measurement.blocks
+        blocks = (first.model_copy(update=change), *rest) if change is not None else tuple(rest)
+        return [theirs, own.model_copy(update={"measurement": own.measurement.model_copy(update={"blocks": blocks})})]
+
+    surface.play = apart  # type: ignore[method-assign]
+    pair = search._bursts.compare_fresh(search.baseline.changed({"allocator": "tuned"}), ALLOCATOR, "")
+    assert pair is not None
+    assert pair.blocks == 0
 
 
 class FullStorage(optuna.storages.InMemoryStorage):
