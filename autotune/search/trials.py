@@ -328,7 +328,7 @@ class TrialLog:
 
     def _chained(self, burst: Burst, pair: Pair | None) -> tuple[Pair | None, float | None]:
         """The pair, scaled from rates to the objective, and the score that follows from it."""
-        before = (trial for trial in reversed(self.trials) if trial.score is not None)
+        before = (trial for trial in reversed(self.trials) if trial.score is not None and trial.round is None)
         partner = next((trial for trial in before if pair is not None and trial.burst.point == pair.partner), None)
         if pair is None or partner is None or partner.score is None:
             return pair, None

@@ -71,6 +71,15 @@ def test_scores_are_chained_to_the_first() -> None:
     assert scores == pytest.approx([scores[0], 1.2 * scores[0], 1.32 * scores[0]])
 
 
+def test_scores_are_not_chained_to_a_round() -> None:
+    """The machine's speed in the round that compares allocators is not that of the first burst."""
+    search, _ = make_search(example_rate)
+    search.log.record(BASELINE, "s", "")
+    search.log.record(make_burst(2000.0), "s", "", round_number=0)
+    trial = search.log.record(FIRST, "s", "", make_pair(BASELINE, 1.2))
+    assert trial.score == pytest.approx(1.2 * (BASELINE.rate or 0.0))
+
+
 def test_the_luckiest_is_not_the_incumbent() -> None:
     """Of two that play the same partner, the one whose ratio is certain stands before the one with three blocks."""
     lucky = make_burst(1500.0, optimizer_impl="fused")
