@@ -80,6 +80,7 @@ class Search:
     ) -> None:
         self.space = space
         self.log = bursts.log
+        self.costs = bursts.costs
         self._bursts, self._budget = bursts, bursts.budget
         self._seed, self._by_sampler = seed, by_sampler
         self._note = note or bursts.progress.note
