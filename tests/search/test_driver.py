@@ -14,7 +14,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import pair_apart
 from autotune.measuring.progress import Progress
 from autotune.measuring.records import Burst, Outcome, Point, Profile
-from autotune.search.proposal import ALLOCATOR, BASELINE, BUNDLE, ELIMINATION, GAIN
+from autotune.search.proposal import ALLOCATOR, BASELINE, BUNDLE, ELIMINATION, GAIN, Proposal
 from autotune.search.refusals import refusal
 from autotune.search.stopping import Budget
 from autotune.sessions.options import Options
@@ -458,6 +458,25 @@ def test_several_candidates_play_the_incumbent_at_once() -> None:
     assert max(map(len, surface.turns)) == 4
     first = next(turn for turn in surface.turns if any(one.config.compile_mode is not None for one in turn))
     assert len(first) == 1
+
+
+def test_a_candidate_that_waits_for_its_turn_is_closed_when_the_search_ends() -> None:
+    """An open trial would repel the sampler, and keep other machines from its point."""
+    search, _ = make_search(example_rate, budget_seconds=4.5)
+    waiting = search.baseline.changed({"compile_mode": "default"})
+    search._waiting = search.log.ask(waiting), Proposal(waiting, GAIN, "")
+    assert search.run() == "budget"
+    assert all(trial.state.is_finished() for trial in search.log.study.trials)
+
+
+def test_a_candidate_that_waits_for_its_turn_is_not_played_once_it_is_refused() -> None:
+    """The turn before may have shown that its memory does not suffice."""
+    search, _ = make_search(example_rate)
+    search.log.record(make_burst(1000.0, batch_size=64), BASELINE, "")
+    waiting = search.baseline.changed({"compile_mode": "default"})
+    search._waiting = search.log.ask(waiting), Proposal(waiting, GAIN, "")
+    search.log.record(Burst(point=waiting, outcome=Outcome.OOM, seconds=1.0), GAIN, "")
+    assert waiting not in [proposal.point for _, proposal in search._next_turn()]
 
 
 def test_a_candidate_that_fails_leaves_the_others() -> None:
