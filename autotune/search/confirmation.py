@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from autotune.bursts.hosts.host import END_SECONDS
 from autotune.measuring import (
@@ -99,7 +100,7 @@ class Confirmation:
 
     def confirmed(self) -> list[Confirmed]:
         """All finalists confirmed so far, fastest first. An uninterrupted run limits what its point may claim."""
-        return [Confirmed(entry.point, self._checked(entry)) for entry in self._ranked()]
+        return [replace(entry, speedup=self._checked(entry)) for entry in self._ranked()]
 
     def _ranked(self) -> list[Confirmed]:
         return rank(self._baseline, self._rounds, self._failed())
@@ -109,7 +110,7 @@ class Confirmation:
         runs = self._long_runs(entry.point)
         if runs is None:
             return entry.speedup
-        return self._rounds.checked(entry.speedup, self._baseline, entry.point, runs)
+        return self._rounds.checked(entry.speedup, self._baseline, entry.point, runs, among=entry.among)
 
     def _long_runs(self, point: Point) -> tuple[Measurement, Measurement] | None:
         """The last uninterrupted runs of the baseline and a point, one right after the other; None without both."""

@@ -40,10 +40,12 @@ class Confirmed:
     Attributes:
         point: The finalist.
         speedup: Over the baseline.
+        among: The number of finalists, for which the speed-up's interval allows.
     """
 
     point: Point
     speedup: Speedup
+    among: int = 1
 
 
 def confirm(
@@ -151,7 +153,7 @@ def rank(baseline: Point, rounds: Rounds, failed: Collection[Point] = ()) -> lis
     """
     points = dict.fromkeys(point for measured in rounds.measured for point in measured if point != baseline)
     ranked = [
-        Confirmed(point, speedup)
+        Confirmed(point, speedup, len(points))
         for point in points
         if point not in failed and (speedup := rounds.speedup(baseline, point, among=len(points))) is not None
     ]
