@@ -294,7 +294,7 @@ class TrialLog:
             return self._opened(self.study.ask())
         while True:
             self.study.enqueue_trial(parameters)
-            open_trial = self._opened(self.study.ask(self.distributions))
+            open_trial = self._opened(self.study.ask({name: self.distributions[name] for name in parameters}))
             if open_trial.params == parameters or self._others is None:
                 return open_trial
             self.study.tell(open_trial, state=TrialState.FAIL)  # another machine has taken the enqueued parameters
@@ -399,13 +399,15 @@ class TrialLog:
         open_trial.set_constraint("runs", 0.0 if outcome is Outcome.OK or outcome.is_memory else 1.0)
 
     def parameters(self, point: Point) -> dict[str, Scalar] | None:
-        """The study's parameters for a point; None if the point lies outside the distributions."""
+        """The study's parameters for a point; None if one of its values lies outside the distributions."""
         values: dict[str, Scalar] = {}
         for name, distribution in self.distributions.items():
             offered = self._offered[name]
             if name.startswith(PARAMETER_PREFIX):
                 argument = name.removeprefix(PARAMETER_PREFIX)
-                value = point.parameters.get(argument, self._space.parameters[argument][0])
+                if argument not in point.parameters:  # left to build(), whose default is not known
+                    continue
+                value = point.parameters[argument]
             else:
                 value = getattr(point.config, name)
             if isinstance(offered, IntDistribution) and value is None:

@@ -140,6 +140,16 @@ def test_a_point_outside_the_space_is_kept_all_the_same() -> None:
     assert [trial.burst.point for trial in log.trials] == [point]
 
 
+def test_an_argument_that_is_left_to_build_has_no_value_in_the_study() -> None:
+    """Its default is not known: the sampler would learn about one of the values to explore."""
+    log = TrialLog(optuna.create_study(direction="maximize"), make_space(explored={"width": [32, 64]}))
+    log.record(make_burst(1000.0, batch_size=64), "baseline", "")
+    log.record(make_burst(1000.0, batch_size=64, parameters={"width": 32}), "s", "")
+    left, named = (trial.params for trial in log.study.trials)
+    assert named.pop("build.width") == 32
+    assert named == left
+
+
 def open_in(folder: Path, *, storage: str | None = None, resume: bool = False) -> optuna.Study:
     """A study of one workload in a folder."""
     return open_study(
