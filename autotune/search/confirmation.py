@@ -137,13 +137,16 @@ class Confirmation:
         least = self._at_least * max([1.0, *rates.values()])
         return [entry for entry in confirmed if rates[entry.point] >= least]
 
-    def _failed(self) -> set[Point]:
-        """Points that failed in a round while the baseline did not; a timeout at the budget's end does not count."""
+    def _failed(self) -> dict[Point, Burst]:
+        """A failure of each point that failed in a round while the baseline did not.
+
+        A timeout at the budget's end does not count.
+        """
         failed = [trial for trial in self._bursts.trials if trial.stage in PROVING and not trial.burst.ok]
         lost = {(trial.stage, trial.round) for trial in failed if trial.burst.point == self._baseline}
         cut_off = self._bursts.cut_off
         return {
-            trial.burst.point
+            trial.burst.point: trial.burst
             for trial in failed
             if (played := (trial.stage, trial.round)) not in lost
             and (trial.burst.outcome is not Outcome.TIMEOUT or played not in cut_off)
@@ -153,11 +156,8 @@ class Confirmation:
         """Why a point cannot be the answer, whatever its speed; None if nothing speaks against it."""
         if (verdict := self._disagreement(point)) is not None:
             return f"it does not train what the baseline trains: {verdict.reason}"
-        if point not in self._failed():
-            return None
-        played = [trial.burst for trial in self._bursts.trials if trial.stage in PROVING and trial.burst.point == point]
-        failed = next(burst for burst in played if not burst.ok)
-        return f"it ended as {failed.outcome.value} when it was measured again: {failed.reason}"
+        failed = self._failed().get(point)
+        return f"it ended as {failed.outcome.value} when it was measured again: {failed.reason}" if failed else None
 
     def sides(self, point: Point) -> tuple[Measurement, Measurement] | None:
         """The baseline's measurement and a point's, over the rounds that hold both; None if no round does.
