@@ -127,6 +127,11 @@ class TrialLog:
         open_trials = [frozen.number for frozen in stored if frozen.state is TrialState.RUNNING]
         self._kept(lambda: [self.study.tell(number, state=TrialState.FAIL) for number in open_trials])
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other machines share the study."""
+        return self._others is not None
+
     def sync(self) -> None:
         """Adds the trials that other machines have run meanwhile, if they share the study."""
         self._kept(self._take_in)
