@@ -249,7 +249,7 @@ class Bursts:
         plan = self._round_plans[stage].of_round(number)
         self.show_stage(stage)
         remaining = self.budget.remaining
-        deadline = sum(self.costs.deadline(point.config, plan, remaining) for point in points)
+        deadline = sum(self.costs.deadline(point, plan, remaining) for point in points)
         return self._runner.play(points, plan, min(deadline, remaining))
 
     def part_rate(self, point: Point, part: Part) -> float | None:
@@ -269,7 +269,7 @@ class Bursts:
         self.show_stage(HEADROOM)
         update = {"part": "compute", "fastest_wins": False, "measure_seconds": EXPLAINING_SECONDS}
         plan = self.plan.model_copy(update=update)
-        deadline = self.costs.deadline(point.config, plan, self.budget.remaining)
+        deadline = self.costs.deadline(point, plan, self.budget.remaining)
         ((burst, pair),) = self._runner.challenge(point, [point], plan, deadline, lambda _point, _pair: None)
         if burst.outcome.is_memory:
             self._runner.close()  # frees the memory of the live processes
@@ -302,4 +302,4 @@ class Bursts:
             self.progress.stage(stage)
 
     def _alone(self, point: Point, plan: BurstPlan) -> Burst:
-        return self._runner.run(point, plan, self.costs.deadline(point.config, plan, self.budget.remaining))
+        return self._runner.run(point, plan, self.costs.deadline(point, plan, self.budget.remaining))

@@ -238,7 +238,7 @@ class Confirmation:
         share = max(UNINTERRUPTED_LEAST_SECONDS, UNINTERRUPTED_SHARE * budget.seconds)
         each = min(UNINTERRUPTED_MOST_SECONDS, share)
         points = [self._baseline, point]
-        starts = (costs(side.config) for side in points)
+        starts = map(costs, points)
         seconds = 2 * UNINTERRUPTED_OVERRUN * each + sum(cost.start_seconds + cost.compile_seconds for cost in starts)
         available = min(UNINTERRUPTED_MOST_SHARE * budget.seconds, budget.confirming_seconds - kept_seconds)
         if self._long_runs(point) is None and seconds <= available:
@@ -338,8 +338,8 @@ class Confirmation:
             costs, budget = self._bursts.costs, self._bursts.budget
             began = budget.now()
             rounds = costs.round_seconds([self._baseline, point] * MIN_DECIDED_ROUNDS)
-            steps = costs.numerics_steps(point.config, budget, rounds)
-            deadline = costs.numerics_deadline(point.config, steps, budget.remaining)
+            steps = costs.numerics_steps(point, budget, rounds)
+            deadline = costs.numerics_deadline(point, steps, budget.remaining)
             verdict = self._numerics.check(point, steps, deadline)
             self._checking_seconds += budget.now() - began
         return verdict.outcome != "disagrees"

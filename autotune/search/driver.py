@@ -287,7 +287,7 @@ class Search:
     def _affordable(self, point: Point) -> bool:
         """Whether there is time for a burst of a point alone."""
         available = self._budget.remaining if self._searched else self._bursts.affordable_seconds(point)
-        return self._bursts.costs.fresh_seconds(point.config, self._bursts.plan) <= available
+        return self._bursts.costs.fresh_seconds(point, self._bursts.plan) <= available
 
     def _larger_batch(self, point: Point) -> Iterator[tuple[Point, str]]:
         """The largest batch that memory allows with a point's other knobs, and why, if the effective batch is free.

@@ -36,7 +36,7 @@ def evaluation_batch(
         most: The number of samples to evaluate on; None if not known.
     """
     plan = plan.model_copy(update={"part": "evaluation"})
-    usual = costs.deadline(answer.config, plan, budget.confirming_seconds)
+    usual = costs.deadline(answer, plan, budget.confirming_seconds)
     runner.close()
     point = answer.changed({"accumulation_steps": 1})
     deadline = EVALUATION.deadline(budget, usual)

@@ -54,7 +54,7 @@ def scaling(answer: Point, runner: Runner, plan: BurstPlan, budget: Budget, cost
         costs: Estimates how long the answer takes to start.
     """
     plan = plan.model_copy(update={"fastest_wins": False})
-    usual = costs.deadline(answer.config, plan, budget.confirming_seconds)
+    usual = costs.deadline(answer, plan, budget.confirming_seconds)
     runner.close()
     steps: list[ScalingStep] = []
     before: Point | None = None

@@ -151,7 +151,7 @@ def run_in_turn(
 
     def play(points: Sequence[Point], number: int) -> list[Burst]:
         remaining = budget.remaining
-        deadline = sum(costs.deadline(point.config, plan, remaining) for point in points)
+        deadline = sum(costs.deadline(point, plan, remaining) for point in points)
         bursts = runner.play(points, plan.of_round(number), min(deadline, remaining))
         trials.extend(Trial(burst, "in turn", f"round {number + 1}", round=number) for burst in bursts)
         failed.extend(burst for burst in bursts if not burst.ok)
