@@ -26,7 +26,7 @@ from autotune.results.result import AblationRow
 from autotune.search.ablation import ablation_rows, reverted
 from autotune.search.bursts import FEWEST_ROUNDS, Bursts
 from autotune.search.proposal import CONFIRM, UNINTERRUPTED
-from autotune.search.ranking import Standing, resource_cost
+from autotune.search.ranking import Standing
 from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank
 
 CHECKING_SHARE = 0.08
@@ -308,9 +308,14 @@ class Confirmation:
         return None
 
     def _expense(self, point: Point, memory: Mapping[Point, int]) -> tuple[bool | int, ...]:
-        """What a point costs besides time, most expensive first; `memory` holds the bytes of all compared points."""
+        """What a point costs besides time, the most expensive first: compiling, workers, memory, changes.
+
+        Args:
+            point: The point.
+            memory: The bytes of all compared points.
+        """
         much = memory[point] > NOTABLE_MEMORY * min(memory.values())
-        return *resource_cost(point.config), much, len(reverted(point, self._baseline))
+        return point.config.is_compiled, point.config.num_workers, much, len(reverted(point, self._baseline))
 
     def _by_rate(self) -> tuple[Point | None, set[Point]]:
         """The fastest sound point, and those far too slow, if the answer must reach a share of the fastest rate.

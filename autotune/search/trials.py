@@ -29,7 +29,7 @@ from autotune.measuring import (
     pair_apart,
     pool,
 )
-from autotune.search.distributions import PARAMETER_PREFIX, differing, holds, make_distributions, nearest, takes
+from autotune.search.distributions import PARAMETER_PREFIX, differing, holds, make_distributions, nearest
 from autotune.search.model import Design
 from autotune.search.ranking import Standing, standings
 from autotune.search.sharing import POLL_SECONDS, Shared
@@ -117,7 +117,7 @@ class TrialLog:
         earlier = [trial for frozen in stored if (trial := _trial_from(frozen, objective)) is not None]
         # A burst that an earlier budget cut off says nothing about this one.
         self.trials += [trial for trial in earlier if trial.burst.outcome is not Outcome.TIMEOUT]
-        if not all(takes(frozen, self.distributions) for frozen in stored):
+        if any(differing(frozen.distributions, self.distributions) for frozen in stored):
             try:
                 self._move_to(beside(study))
             except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
