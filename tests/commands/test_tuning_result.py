@@ -39,7 +39,9 @@ def search_of(*confirmed: Confirmed, trials: Sequence[Trial] = (), incumbent: Bu
         ),
         space=SimpleNamespace(choices={"precision": ("fp32", "bf16")}, parameters={}),
         log=SimpleNamespace(
-            objective=SAMPLES_PER_SECOND, incumbent=lambda: Trial(incumbent, "sampler", ""), trials=[BEFORE, *trials],
+            objective=SAMPLES_PER_SECOND,
+            incumbent=lambda: Trial(incumbent, "sampler", ""),
+            trials=[BEFORE, *trials],
             is_shared=False,
         ),
     )
