@@ -255,7 +255,7 @@ class Costs:
             compiling = measured.compile_seconds or 0.0
             sample_seconds[point] = 1 / measured.samples_per_second
             codes.add(_code(config))
-            if measured.compile_seconds is not None and config.is_compiled and trial.round is None:
+            if measured.compile_seconds is not None and config.is_compiled:
                 slowness.append(compiling / compile_seconds(config))
             if not self._has_joined(trial):
                 starting = measured.start_seconds + measured.build_seconds + measured.warmup_seconds

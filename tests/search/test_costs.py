@@ -41,9 +41,11 @@ def test_each_mode_of_compiling_has_a_price() -> None:
     assert costs(BASELINE).compile_seconds == 0.0
 
 
-def test_what_a_mode_took_tells_of_others_in_proportion() -> None:
+@pytest.mark.parametrize("number", [None, 0], ids=["in a challenge", "in a round"])
+def test_what_a_mode_took_tells_of_others_in_proportion(number: int | None) -> None:
     """On a machine that compiles three times as slowly, all modes do."""
-    costs = Costs([trial(compiled("default"), 70.0, compiling=60.0)], BurstPlan())
+    took = dataclasses.replace(trial(compiled("default"), 70.0, compiling=60.0), round=number)
+    costs = Costs([took], BurstPlan())
     assert costs(compiled("blocks")).compile_seconds == 3 * COMPILE_SECONDS["blocks"]
 
 
