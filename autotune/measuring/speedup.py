@@ -135,8 +135,9 @@ class Rounds:
         tail = 0.025 / among
         own = statistics.stdev(differences) if len(common) > 1 else 0.0
         between = deviation_bound(own, len(common), tail) / math.sqrt(len(common))
-        errors = [error for error in self._block_errors(common, before, after) if error is not None]
-        within = NormalDist().inv_cdf(1 - tail) * math.sqrt(math.fsum(error**2 for error in errors)) / len(common)
+        squares = [error**2 for error in self._block_errors(common, before, after) if error is not None]
+        scatter = math.sqrt(statistics.fmean(squares) / len(common)) if squares else 0.0
+        within = NormalDist().inv_cdf(1 - tail) * scatter
         half = EARLY_END_ALLOWANCE * max(between, within)
         interval = Interval(math.exp(centre - half), math.exp(centre + half))
         pairs = [(measured[before], measured[after]) for measured in common]
@@ -150,7 +151,9 @@ class Rounds:
             spreads=_spreads(*logs),
         )
 
-    def checked(self, speedup: Speedup, before: Point, after: Point, runs: tuple[Measurement, Measurement]) -> Speedup:
+    def checked(
+        self, speedup: Speedup, before: Point, after: Point, runs: tuple[Measurement, Measurement], *, among: int = 1
+    ) -> Speedup:
         """Adds one uninterrupted run of each point to their speed-up; the lower of the two counts where they disagree.
 
         Args:
@@ -158,18 +161,21 @@ class Rounds:
             before: The reference point.
             after: The point compared with it.
             runs: Uninterrupted runs of the two.
+            among: Number of points that the fastest is chosen from, as in `speedup`.
         """
         common = self.of_both(before, after)
         scores = [[self._log_score(measured[point]) for measured in common] for point in (before, after)]
         own = math.sqrt(math.fsum(statistics.variance(side) for side in scores)) if len(common) > 1 else 0.0
-        half = deviation_bound(own, len(common)) * math.sqrt(1 + 1 / len(common))
+        half, wide = (
+            deviation_bound(own, len(common), 0.025 / count) * math.sqrt(1 + 1 / len(common)) for count in (1, among)
+        )
         ratio = math.exp(self._log_score(runs[1]) - self._log_score(runs[0]))
         expected = Interval(speedup.ratio * math.exp(-half), speedup.ratio * math.exp(half))
         seconds = runs[0].measure_seconds, runs[1].measure_seconds
         run = Uninterrupted(ratio=ratio, seconds=seconds, expected=expected)
         update: dict[str, object] = {"uninterrupted": run}
         if ratio < expected.low:
-            update |= {"ratio": ratio, "ci95": Interval(ratio * math.exp(-half), ratio * math.exp(half))}
+            update |= {"ratio": ratio, "ci95": Interval(ratio * math.exp(-wide), ratio * math.exp(wide))}
         return speedup.model_copy(update=update)
 
     def best_seconds(self, before: Point, after: Point, start_seconds: float) -> float | None:

@@ -12,7 +12,7 @@ from autotune.bursts.runner import Runner
 from autotune.bursts.turns.duet import LEAST_TURNS, ROUND_WARMUP_SHARE
 from autotune.hardware import DeviceKind
 from autotune.knobs import WorkloadFacts
-from autotune.measuring import Burst, Headroom, Measurement, Pair, Point, Progress, Rounds, pair_apart, pair_of
+from autotune.measuring import Burst, Headroom, Measurement, Pair, Point, Progress, Rounds, pair_apart, pair_of, paired
 from autotune.search.costs import Costs
 from autotune.search.proposal import ALLOCATOR, CONFIRM, HEADROOM, UNINTERRUPTED, Proposal
 from autotune.search.rounds import MIN_DECIDED_ROUNDS
@@ -215,8 +215,9 @@ class Bursts:
         theirs, own = self._play([self.baseline, point], stage, 0)
         pair = None
         if theirs.measurement is not None and own.measurement is not None:
-            pair = pair_of(self.baseline, theirs.measurement.block_seconds, own.measurement.block_seconds)
-            if pair is None or len(theirs.measurement.blocks) != len(own.measurement.blocks):
+            if paired(theirs.measurement, own.measurement):
+                pair = pair_of(self.baseline, theirs.measurement.block_seconds, own.measurement.block_seconds)
+            else:
                 pair = pair_apart(
                     self.baseline, own.measurement.samples_per_second / theirs.measurement.samples_per_second
                 )
@@ -248,7 +249,7 @@ class Bursts:
         plan = self._round_plans[stage].of_round(number)
         self.show_stage(stage)
         remaining = self.budget.remaining
-        deadline = sum(self.costs.deadline(point.config, plan, remaining) for point in points)
+        deadline = sum(self.costs.deadline(point, plan, remaining) for point in points)
         return self._runner.play(points, plan, min(deadline, remaining))
 
     def part_rate(self, point: Point, part: Part) -> float | None:
@@ -268,7 +269,7 @@ class Bursts:
         self.show_stage(HEADROOM)
         update = {"part": "compute", "fastest_wins": False, "measure_seconds": EXPLAINING_SECONDS}
         plan = self.plan.model_copy(update=update)
-        deadline = self.costs.deadline(point.config, plan, self.budget.remaining)
+        deadline = self.costs.deadline(point, plan, self.budget.remaining)
         ((burst, pair),) = self._runner.challenge(point, [point], plan, deadline, lambda _point, _pair: None)
         if burst.outcome.is_memory:
             self._runner.close()  # frees the memory of the live processes
@@ -301,4 +302,4 @@ class Bursts:
             self.progress.stage(stage)
 
     def _alone(self, point: Point, plan: BurstPlan) -> Burst:
-        return self._runner.run(point, plan, self.costs.deadline(point.config, plan, self.budget.remaining))
+        return self._runner.run(point, plan, self.costs.deadline(point, plan, self.budget.remaining))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from autotune.bursts.hosts.host import END_SECONDS
 from autotune.measuring import (
@@ -25,7 +26,7 @@ from autotune.results.result import AblationRow
 from autotune.search.ablation import ablation_rows, reverted
 from autotune.search.bursts import FEWEST_ROUNDS, Bursts
 from autotune.search.proposal import CONFIRM, UNINTERRUPTED
-from autotune.search.ranking import Standing, resource_cost
+from autotune.search.ranking import Standing
 from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank
 
 CHECKING_SHARE = 0.08
@@ -99,7 +100,7 @@ class Confirmation:
 
     def confirmed(self) -> list[Confirmed]:
         """All finalists confirmed so far, fastest first. An uninterrupted run limits what its point may claim."""
-        return [Confirmed(entry.point, self._checked(entry)) for entry in self._ranked()]
+        return [replace(entry, speedup=self._checked(entry)) for entry in self._ranked()]
 
     def _ranked(self) -> list[Confirmed]:
         return rank(self._baseline, self._rounds, self._failed())
@@ -109,7 +110,7 @@ class Confirmation:
         runs = self._long_runs(entry.point)
         if runs is None:
             return entry.speedup
-        return self._rounds.checked(entry.speedup, self._baseline, entry.point, runs)
+        return self._rounds.checked(entry.speedup, self._baseline, entry.point, runs, among=entry.among)
 
     def _long_runs(self, point: Point) -> tuple[Measurement, Measurement] | None:
         """The last uninterrupted runs of the baseline and a point, one right after the other; None without both."""
@@ -136,13 +137,16 @@ class Confirmation:
         least = self._at_least * max([1.0, *rates.values()])
         return [entry for entry in confirmed if rates[entry.point] >= least]
 
-    def _failed(self) -> set[Point]:
-        """Points that failed in a round while the baseline did not; a timeout at the budget's end does not count."""
+    def _failed(self) -> dict[Point, Burst]:
+        """A failure of each point that failed in a round while the baseline did not.
+
+        A timeout at the budget's end does not count.
+        """
         failed = [trial for trial in self._bursts.trials if trial.stage in PROVING and not trial.burst.ok]
         lost = {(trial.stage, trial.round) for trial in failed if trial.burst.point == self._baseline}
         cut_off = self._bursts.cut_off
         return {
-            trial.burst.point
+            trial.burst.point: trial.burst
             for trial in failed
             if (played := (trial.stage, trial.round)) not in lost
             and (trial.burst.outcome is not Outcome.TIMEOUT or played not in cut_off)
@@ -152,11 +156,8 @@ class Confirmation:
         """Why a point cannot be the answer, whatever its speed; None if nothing speaks against it."""
         if (verdict := self._disagreement(point)) is not None:
             return f"it does not train what the baseline trains: {verdict.reason}"
-        if point not in self._failed():
-            return None
-        played = [trial.burst for trial in self._bursts.trials if trial.stage in PROVING and trial.burst.point == point]
-        failed = next(burst for burst in played if not burst.ok)
-        return f"it ended as {failed.outcome.value} when it was measured again: {failed.reason}"
+        failed = self._failed().get(point)
+        return f"it ended as {failed.outcome.value} when it was measured again: {failed.reason}" if failed else None
 
     def sides(self, point: Point) -> tuple[Measurement, Measurement] | None:
         """The baseline's measurement and a point's, over the rounds that hold both; None if no round does.
@@ -237,7 +238,7 @@ class Confirmation:
         share = max(UNINTERRUPTED_LEAST_SECONDS, UNINTERRUPTED_SHARE * budget.seconds)
         each = min(UNINTERRUPTED_MOST_SECONDS, share)
         points = [self._baseline, point]
-        starts = (costs(side.config) for side in points)
+        starts = map(costs, points)
         seconds = 2 * UNINTERRUPTED_OVERRUN * each + sum(cost.start_seconds + cost.compile_seconds for cost in starts)
         available = min(UNINTERRUPTED_MOST_SHARE * budget.seconds, budget.confirming_seconds - kept_seconds)
         if self._long_runs(point) is None and seconds <= available:
@@ -307,9 +308,14 @@ class Confirmation:
         return None
 
     def _expense(self, point: Point, memory: Mapping[Point, int]) -> tuple[bool | int, ...]:
-        """What a point costs besides time, most expensive first; `memory` holds the bytes of all compared points."""
+        """What a point costs besides time, the most expensive first: compiling, workers, memory, changes.
+
+        Args:
+            point: The point.
+            memory: The bytes of all compared points.
+        """
         much = memory[point] > NOTABLE_MEMORY * min(memory.values())
-        return *resource_cost(point.config), much, len(reverted(point, self._baseline))
+        return point.config.is_compiled, point.config.num_workers, much, len(reverted(point, self._baseline))
 
     def _by_rate(self) -> tuple[Point | None, set[Point]]:
         """The fastest sound point, and those far too slow, if the answer must reach a share of the fastest rate.
@@ -337,8 +343,8 @@ class Confirmation:
             costs, budget = self._bursts.costs, self._bursts.budget
             began = budget.now()
             rounds = costs.round_seconds([self._baseline, point] * MIN_DECIDED_ROUNDS)
-            steps = costs.numerics_steps(point.config, budget, rounds)
-            deadline = costs.numerics_deadline(point.config, steps, budget.remaining)
+            steps = costs.numerics_steps(point, budget, rounds)
+            deadline = costs.numerics_deadline(point, steps, budget.remaining)
             verdict = self._numerics.check(point, steps, deadline)
             self._checking_seconds += budget.now() - began
         return verdict.outcome != "disagrees"

@@ -58,7 +58,7 @@ class _Seen:
     joined_seconds: float | None
     codes: frozenset[tuple[Scalar, ...]]
     compiler_slowness: float
-    sample_seconds: Mapping[TrainConfig, float]
+    sample_seconds: Mapping[Point, float]
     usual_sample_seconds: float
     memory: MemoryModel | None
 
@@ -92,12 +92,12 @@ class Costs:
         self._reading_seconds = reading_seconds
         self._cached: tuple[int, _Seen] | None = None
 
-    def __call__(self, config: TrainConfig) -> Cost:
-        """What a config costs in a process of its own."""
-        seen = self._seen()
+    def __call__(self, point: Point) -> Cost:
+        """What a point costs in a process of its own."""
+        seen, config = self._seen(), point.config
         compiling = (1 - CACHE_SAVES if self.is_compiled(config) else 1.0) * self._first_compile_seconds(config)
         start = START_SECONDS if seen.start_seconds is None else seen.start_seconds
-        pace = seen.sample_seconds.get(config, seen.usual_sample_seconds)
+        pace = seen.sample_seconds.get(point, seen.usual_sample_seconds)
         return Cost(start + self._placing_seconds(config), compiling, pace)
 
     @property
@@ -130,14 +130,14 @@ class Costs:
 
         A candidate that joins a host still reads the data set that it places, unless its partner has placed it alike.
         """
-        cost = self(point.config)
+        cost = self(point)
         joins = partner is not None and self.shares_host(point, partner)
         step = point.config.effective_batch * cost.sample_seconds
         timed = max(self._plan.measure_seconds, INCUMBENTS_PART * STEPS_OF_BLOCK * LEAST_BLOCKS * step)
         usual = self._seen().joined_seconds or OPENING_STEPS * step + timed
         there = joins and self.is_compiled(point.config)
         if partner is not None and self.runs_alone_first(point):
-            usual += self.fresh_seconds(point.config, self._plan)
+            usual += self.fresh_seconds(point, self._plan)
         starting = self._placing_seconds(point.config, partner) if joins else cost.start_seconds
         return usual + (0.0 if there else cost.compile_seconds) + starting
 
@@ -155,39 +155,39 @@ class Costs:
         read = max(point.config.micro_batch * point.config.num_workers for point in points)
         return sum(self._side_seconds(point, batch, read, stage) for point in points)
 
-    def deadline(self, config: TrainConfig, plan: BurstPlan, available: float) -> float:
-        """Seconds after which a config's own process is killed; at most those available."""
-        return self._deadline([config], self.fresh_seconds(config, plan), available)
+    def deadline(self, point: Point, plan: BurstPlan, available: float) -> float:
+        """Seconds after which a point's own process is killed; at most those available."""
+        return self._deadline([point.config], self.fresh_seconds(point, plan), available)
 
     def challenge_deadline(self, points: Sequence[Point], partner: Point | None, available: float) -> float:
         """Seconds after which a challenge ends; a first compile may take all that are available."""
         expected = sum(self.challenge_seconds(point, partner) for point in points)
         return self._deadline([point.config for point in points], expected, available)
 
-    def fresh_seconds(self, config: TrainConfig, plan: BurstPlan) -> float:
+    def fresh_seconds(self, point: Point, plan: BurstPlan) -> float:
         """Seconds of a burst in a process of its own."""
-        cost = self(config)
+        cost = self(point)
         return cost.start_seconds + cost.compile_seconds + plan.measure_seconds
 
-    def numerics_steps(self, config: TrainConfig, budget: Budget, kept_seconds: float) -> int:
-        """Steps that a numerics check of a config can take in its share of the budget; 0 if there is no time for it.
+    def numerics_steps(self, point: Point, budget: Budget, kept_seconds: float) -> int:
+        """Steps that a numerics check of a point can take in its share of the budget; 0 if there is no time for it.
 
         A check takes more than its share only if that leaves the `kept_seconds` that the confirmation's rounds need.
         """
-        step_seconds = self._numerics_step_seconds(config)
+        step_seconds = self._numerics_step_seconds(point.config)
         if not step_seconds:
             return 0
         share = min(NUMERICS_MAX_SECONDS, NUMERICS_SHARE * budget.seconds)
-        compiling = self(config).compile_seconds if self.is_compiled(config) else 0.0
+        compiling = self(point).compile_seconds if self.is_compiled(point.config) else 0.0
         if FEWEST_STEPS * step_seconds + compiling > max(share, budget.confirming_seconds - kept_seconds):
             return 0
         return min(MOST_STEPS, max(FEWEST_STEPS, int(share / step_seconds)))
 
-    def numerics_deadline(self, config: TrainConfig, steps: int, available: float) -> float:
+    def numerics_deadline(self, point: Point, steps: int, available: float) -> float:
         """Seconds after which a numerics check of some steps is killed; at most those available."""
-        cost = self(config)
-        planned = cost.start_seconds + cost.compile_seconds + steps * self._numerics_step_seconds(config)
-        return self._deadline([config], planned, available)
+        cost = self(point)
+        planned = cost.start_seconds + cost.compile_seconds + steps * self._numerics_step_seconds(point.config)
+        return self._deadline([point.config], planned, available)
 
     def _numerics_step_seconds(self, config: TrainConfig) -> float:
         """Seconds of a step of a numerics check; 0 if no rate is known.
@@ -219,7 +219,7 @@ class Costs:
 
     def _side_seconds(self, point: Point, batch: int, read: int, stage: str) -> float:
         """Seconds of one side of a round, whose blocks hold a batch, and what all workers read if that is not long."""
-        cost = self(point.config)
+        cost = self(point)
         planned, pace = (1 + ROUND_WARMUP_SHARE) * self._timed_seconds(stage), cost.sample_seconds
         block = max(batch * pace, min(read * pace, LONGEST_BLOCK * planned / LEAST_TURNS))
         long = LEAST_LONG_TURNS * block >= LEAST_TURNS * planned
@@ -244,17 +244,18 @@ class Costs:
         joined: list[float] = []
         slowness: list[float] = []
         codes: set[tuple[Scalar, ...]] = set()
-        sample_seconds: dict[TrainConfig, float] = {}
+        sample_seconds: dict[Point, float] = {}
         limit = self._memory_limit_bytes
         for trial in self._trials:
-            config, measured = trial.burst.point.config, trial.burst.measurement
+            point, measured = trial.burst.point, trial.burst.measurement
+            config = point.config
             partner = trial.pair.partner if trial.pair is not None else None
             if not trial.burst.ok or measured is None:
                 continue
             compiling = measured.compile_seconds or 0.0
-            sample_seconds[config] = 1 / measured.samples_per_second
+            sample_seconds[point] = 1 / measured.samples_per_second
             codes.add(_code(config))
-            if measured.compile_seconds is not None and config.is_compiled and trial.round is None:
+            if measured.compile_seconds is not None and config.is_compiled:
                 slowness.append(compiling / compile_seconds(config))
             if not self._has_joined(trial):
                 starting = measured.start_seconds + measured.build_seconds + measured.warmup_seconds

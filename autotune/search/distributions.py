@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from optuna.distributions import (
     BaseDistribution,
@@ -14,9 +14,6 @@ from optuna.distributions import (
 )
 
 from autotune.knobs import KNOBS, Scalar, Space
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
 
 PARAMETER_PREFIX = "build."
 
@@ -52,16 +49,11 @@ def holds(distribution: BaseDistribution, value: Any) -> bool:
     return isinstance(distribution, CategoricalDistribution) and value in distribution.choices
 
 
-def takes(frozen: FrozenTrial, distributions: Mapping[str, BaseDistribution]) -> bool:
-    """Whether a study with this trial accepts ours: a study keeps the categories that it was begun with.
+def differing(theirs: Mapping[str, BaseDistribution], ours: Mapping[str, BaseDistribution]) -> list[str]:
+    """The names whose distributions a study with `theirs` would not accept: it keeps its first categories.
 
     A longer budget, or more free memory, offers others.
     """
-    return not differing(frozen.distributions, distributions)
-
-
-def differing(theirs: Mapping[str, BaseDistribution], ours: Mapping[str, BaseDistribution]) -> list[str]:
-    """The names whose distributions a study with `theirs` would not accept."""
     return [name for name in ours if name in theirs and not _alike(theirs[name], ours[name])]
 
 

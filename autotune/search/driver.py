@@ -80,6 +80,7 @@ class Search:
     ) -> None:
         self.space = space
         self.log = bursts.log
+        self.costs = bursts.costs
         self._bursts, self._budget = bursts, bursts.budget
         self._seed, self._by_sampler = seed, by_sampler
         self._note = note or bursts.progress.note
@@ -101,6 +102,7 @@ class Search:
     def run(self) -> StoppedBy:
         """Searches, then races the finalists. Returns why the search stopped."""
         stopped_by = self._search()
+        self._withdraw_waiting()
         self._bursts.release()
         self._searched = True
         if self.log.incumbent() is not None:
@@ -161,8 +163,10 @@ class Search:
 
     def _next_turn(self) -> list[Challenger]:
         """The next challengers of the incumbent: several that share its host, or one that needs its own or compiles."""
-        turn = [self._waiting] if self._waiting is not None else []
-        self._waiting = None
+        turn: list[Challenger] = []
+        if self._waiting is not None and self._refuse_for_now(self._waiting[1].point) is None:
+            turn, self._waiting = [self._waiting], None
+        self._withdraw_waiting()
         while len(turn) < AT_ONCE and not (turn and self._plays_alone(turn[0][1].point)) and self._has_room(turn):
             challenger = self._next([proposal.point for _, proposal in turn])
             if challenger is None:
@@ -172,6 +176,12 @@ class Search:
                 break
             turn.append(challenger)
         return turn
+
+    def _withdraw_waiting(self) -> None:
+        """Closes the trial of the challenger that waits for its turn, if there is one."""
+        if self._waiting is not None:
+            self.log.withdraw(self._waiting[0])
+            self._waiting = None
 
     def _has_room(self, turn: Sequence[Challenger]) -> bool:
         """Whether there is time for one more challenger in a turn: a deadline cuts off all of them."""
@@ -277,7 +287,7 @@ class Search:
     def _affordable(self, point: Point) -> bool:
         """Whether there is time for a burst of a point alone."""
         available = self._budget.remaining if self._searched else self._bursts.affordable_seconds(point)
-        return self._bursts.costs.fresh_seconds(point.config, self._bursts.plan) <= available
+        return self._bursts.costs.fresh_seconds(point, self._bursts.plan) <= available
 
     def _larger_batch(self, point: Point) -> Iterator[tuple[Point, str]]:
         """The largest batch that memory allows with a point's other knobs, and why, if the effective batch is free.

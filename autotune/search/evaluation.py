@@ -6,6 +6,7 @@ from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import Runner
 from autotune.measuring import Outcome, Point
 from autotune.results.result import Evaluation, EvaluationBatch
+from autotune.search.costs import Costs
 from autotune.search.stopping import Budget, Reserve
 
 EVALUATION = Reserve(share=0.1, most_seconds=60.0, burst_seconds=20.0)
@@ -19,7 +20,7 @@ MOST_MISSES = 2
 
 
 def evaluation_batch(
-    answer: Point, runner: Runner, plan: BurstPlan, budget: Budget, most: int | None
+    answer: Point, runner: Runner, plan: BurstPlan, budget: Budget, costs: Costs, most: int | None
 ) -> Evaluation | None:
     """The largest batch that is worth its memory, starting from training's own; None if even that was not measured.
 
@@ -31,12 +32,15 @@ def evaluation_batch(
         runner: Runs bursts.
         plan: The plan of a challenge.
         budget: The wall-clock budget.
+        costs: Estimates how long the answer takes to start.
         most: The number of samples to evaluate on; None if not known.
     """
     plan = plan.model_copy(update={"part": "evaluation"})
+    usual = costs.deadline(answer, plan, budget.confirming_seconds)
     runner.close()
     point = answer.changed({"accumulation_steps": 1})
-    ((first, _),) = runner.challenge(None, [point], plan, EVALUATION.deadline(budget), lambda _point, _pair: None)
+    deadline = EVALUATION.deadline(budget, usual)
+    ((first, _),) = runner.challenge(None, [point], plan, deadline, lambda _point, _pair: None)
     if first.rate is None:
         return None
     tried = [_row(point, first.outcome, first.rate, None)]
@@ -46,9 +50,8 @@ def evaluation_batch(
         if (most is not None and size > most) or EVALUATION.is_spent(budget, plan):
             break
         point = answer.changed({"accumulation_steps": 1, "batch_size": size})
-        ((burst, pair),) = runner.challenge(
-            best, [point], plan, EVALUATION.deadline(budget), lambda _point, _pair: None
-        )
+        deadline = EVALUATION.deadline(budget, usual)
+        ((burst, pair),) = runner.challenge(best, [point], plan, deadline, lambda _point, _pair: None)
         gained = pair.ratio if pair is not None else None
         tried.append(_row(point, burst.outcome, burst.rate, gained))
         if gained is not None and gained >= LEAST_GAIN:

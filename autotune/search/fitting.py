@@ -29,11 +29,12 @@ def fit(
         agrees: Returns whether a point trains what the baseline would.
 
     Returns:
-        The first point that trains, or None if no change was enough; and a summary of each change's outcome.
+        The first point that trains, or None if none does; and a summary of each change's outcome.
     """
     outcomes: list[str] = []
     for point, reason in rungs(baseline, space, failed.outcome):
         if bursts.searching_seconds <= 0:
+            ending = "the time ended before a change was enough"
             break
         earlier = next((trial.burst for trial in bursts.trials if trial.burst.point == point), None)
         burst = earlier or bursts.search(Proposal(point, FIT, reason))
@@ -45,7 +46,10 @@ def fit(
                 f"what you train with today runs out of memory; with {point.changes_text(baseline)} it trains: tuning "
                 f"starts from there, and the answer is compared with it ({'; '.join(outcomes)}){but}"
             )
-    return None, f"what you train with today runs out of memory, and no change was enough ({'; '.join(outcomes)})"
+    else:
+        ending = "no change was enough" if outcomes else "no change that needs less memory is allowed"
+    tried = f" ({'; '.join(outcomes)})" if outcomes else ""
+    return None, f"what you train with today runs out of memory, and {ending}{tried}"
 
 
 def rungs(baseline: Point, space: Space, outcome: Outcome) -> Iterator[Rung]:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.knobs import TrainConfig
 from autotune.measuring import PROCESS_SPREAD, Pair, Point, pair_apart
 from autotune.search.model import Design, Effects
 
@@ -65,8 +64,3 @@ def pairs_of(trials: Sequence[Trial]) -> list[tuple[Point, Pair]]:
 def _counts(trial: Trial) -> bool:
     """Whether a trial measures its point's speed in the search."""
     return trial.round is None and trial.score is not None and not (trial.pair is not None and trial.pair.too_few)
-
-
-def resource_cost(config: TrainConfig) -> tuple[bool, int]:
-    """A config's costs besides time and memory, most expensive first: compiling, workers."""
-    return config.is_compiled, config.num_workers

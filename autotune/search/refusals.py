@@ -30,7 +30,8 @@ def _as_before(point: Point, earlier: Burst, trials: Sequence[Trial], *, on_cpu:
     shared = (knob for knob in earlier.without_effect if _has_same(point, earlier.point, knob))
     if (name := next(shared, None)) is not None:
         return f"{name}={getattr(point.config, name)} did not come into effect here"
-    if _is_compiler_failure(earlier, trials) and _compiles_alike(point, earlier.point):
+    alike = compiles_alike(point.config, earlier.point.config) and point.parameters == earlier.point.parameters
+    if alike and _is_compiler_failure(earlier, trials):  # it repeats at any batch size
         return "compiling in this mode did not work here"
     return _for_memory(point, earlier, on_cpu=on_cpu)
 
@@ -84,8 +85,3 @@ def _is_compiler_failure(failed: Burst, trials: Sequence[Trial]) -> bool:
         return failed.outcome is Outcome.UNSUPPORTED and not failed.without_effect
     eager = (trial.burst for trial in trials if not trial.burst.point.config.is_compiled)
     return all(burst.outcome is not failed.outcome for burst in eager)
-
-
-def _compiles_alike(point: Point, failed: Point) -> bool:
-    """Whether a failure of the compiler repeats, at any batch size."""
-    return compiles_alike(point.config, failed.config) and point.parameters == failed.parameters

@@ -40,10 +40,12 @@ class Confirmed:
     Attributes:
         point: The finalist.
         speedup: Over the baseline.
+        among: The number of finalists, for which the speed-up's interval allows.
     """
 
     point: Point
     speedup: Speedup
+    among: int = 1
 
 
 def confirm(
@@ -54,6 +56,7 @@ def confirm(
     *,
     affords: Callable[[Sequence[Point]], bool],
     rival: float = 0.0,
+    races: bool = True,
 ) -> None:
     """Plays rounds until decided, out of rounds, or out of time.
 
@@ -68,6 +71,7 @@ def confirm(
         affords: Whether there is time for a round of these points. Half a round is worth nothing.
         rival: The ratio over the baseline that a point which does not race seems to reach at least. A finalist whose
             gain is not confirmed, and whose interval lies below that, is out: the rival deserves the time.
+        races: Whether a finalist that is clearly beaten is out. Without a race, only a failure ends its rounds.
     """
     rounds = earlier
     standing = list(finalists)
@@ -79,7 +83,9 @@ def confirm(
             return
         measured = round_of(play(order, number), rounds.objective)
         rounds = Rounds([*rounds.measured, measured], rounds.objective)
-        standing = _still_racing([point for point in standing if point in measured], baseline, rounds, rival)
+        standing = [point for point in standing if point in measured]
+        if races:
+            standing = _still_racing(standing, baseline, rounds, rival)
         if not standing:
             return
 
@@ -147,7 +153,7 @@ def rank(baseline: Point, rounds: Rounds, failed: Collection[Point] = ()) -> lis
     """
     points = dict.fromkeys(point for measured in rounds.measured for point in measured if point != baseline)
     ranked = [
-        Confirmed(point, speedup)
+        Confirmed(point, speedup, len(points))
         for point in points
         if point not in failed and (speedup := rounds.speedup(baseline, point, among=len(points))) is not None
     ]

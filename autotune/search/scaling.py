@@ -10,6 +10,7 @@ from autotune.bursts.runner import Runner
 from autotune.knobs import TrainConfig, divisors
 from autotune.measuring import Outcome, Point
 from autotune.results.result import Scaling, ScalingStep
+from autotune.search.costs import Costs
 from autotune.search.stopping import Budget, Reserve
 
 SCALING = Reserve(share=0.12, most_seconds=90.0, burst_seconds=40.0)
@@ -42,7 +43,7 @@ def fewer(config: TrainConfig) -> Iterator[TrainConfig]:
             yield shared
 
 
-def scaling(answer: Point, runner: Runner, plan: BurstPlan, budget: Budget) -> Scaling | None:
+def scaling(answer: Point, runner: Runner, plan: BurstPlan, budget: Budget, costs: Costs) -> Scaling | None:
     """The answer's speed on 1, 2, 4 … ranks, chained from pair to pair; None if no two could be compared.
 
     Args:
@@ -50,8 +51,10 @@ def scaling(answer: Point, runner: Runner, plan: BurstPlan, budget: Budget) -> S
         runner: Runs bursts.
         plan: The plan of a challenge.
         budget: The wall-clock budget.
+        costs: Estimates how long the answer takes to start.
     """
     plan = plan.model_copy(update={"fastest_wins": False})
+    usual = costs.deadline(answer, plan, budget.confirming_seconds)
     runner.close()
     steps: list[ScalingStep] = []
     before: Point | None = None
@@ -60,7 +63,8 @@ def scaling(answer: Point, runner: Runner, plan: BurstPlan, budget: Budget) -> S
         if SCALING.is_spent(budget, plan):
             break
         point = Point(config=config, parameters=answer.parameters)
-        ((burst, pair),) = runner.challenge(before, [point], plan, SCALING.deadline(budget), lambda _point, _pair: None)
+        deadline = SCALING.deadline(budget, usual)
+        ((burst, pair),) = runner.challenge(before, [point], plan, deadline, lambda _point, _pair: None)
         ratio = 1.0 if before is None else pair.ratio if pair is not None else None
         ran = burst.outcome is Outcome.OK and ratio is not None
         speed = speed * ratio if ran and ratio is not None else speed

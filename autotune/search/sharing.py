@@ -41,6 +41,7 @@ class Shared:
         note: Receives a note, once, about each thing that this machine waits for.
 
     Attributes:
+        is_over: Returns whether this machine waits no longer.
         distributions: The distributions that other machines draw from, for each parameter the study's first.
     """
 
@@ -50,9 +51,9 @@ class Shared:
         is_over: Callable[[], bool] = lambda: False,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self.is_over = is_over
         self.distributions: dict[str, BaseDistribution] = {}
         self._study = study
-        self._is_over = is_over
         self._note = note
         self._noted: set[str] = set()
         self._name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
@@ -104,7 +105,7 @@ class Shared:
             meanwhile: Called while this machine waits.
         """
         self._heard = time.monotonic()
-        while not self._study.user_attrs.get(_CONFIRMED) and not self._is_over():
+        while not self._study.user_attrs.get(_CONFIRMED) and not self.is_over():
             if not self._running and self._claims(_CONFIRMING, STALE_SECONDS):
                 return True
             self._tell("another machine of this study still searches, or confirms; this one waits for it")
@@ -118,10 +119,6 @@ class Shared:
     def confirmed(self) -> None:
         """Records, for the other machines, that the rounds are over."""
         self._study.set_user_attr(_CONFIRMED, True)
-
-    def is_over(self) -> bool:
-        """Whether this machine has stopped waiting for others."""
-        return self._is_over()
 
     def _claims(self, what: str, seconds: float) -> bool:
         """Whether this machine holds the claim to a task; claims it now if no other machine has.

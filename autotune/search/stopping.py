@@ -108,7 +108,7 @@ class Reserve:
     Attributes:
         share: The share of the budget.
         most_seconds: The most seconds to reserve.
-        burst_seconds: The deadline of a single burst.
+        burst_seconds: The least deadline of a single burst.
     """
 
     share: float
@@ -119,9 +119,9 @@ class Reserve:
         """Seconds to reserve from a budget."""
         return min(self.share * budget_seconds, self.most_seconds)
 
-    def deadline(self, budget: Budget) -> float:
-        """Seconds that the next burst may take."""
-        return max(1.0, min(self.burst_seconds, budget.confirming_seconds))
+    def deadline(self, budget: Budget, usual_seconds: float) -> float:
+        """Seconds that the next burst may take; `usual_seconds` is the deadline of a burst of training."""
+        return max(1.0, min(max(self.burst_seconds, usual_seconds), budget.confirming_seconds))
 
     @staticmethod
     def is_spent(budget: Budget, plan: BurstPlan) -> bool:

@@ -29,7 +29,7 @@ from autotune.measuring import (
     pair_apart,
     pool,
 )
-from autotune.search.distributions import PARAMETER_PREFIX, differing, holds, make_distributions, nearest, takes
+from autotune.search.distributions import PARAMETER_PREFIX, differing, holds, make_distributions, nearest
 from autotune.search.model import Design
 from autotune.search.ranking import Standing, standings
 from autotune.search.sharing import POLL_SECONDS, Shared
@@ -117,7 +117,7 @@ class TrialLog:
         earlier = [trial for frozen in stored if (trial := _trial_from(frozen, objective)) is not None]
         # A burst that an earlier budget cut off says nothing about this one.
         self.trials += [trial for trial in earlier if trial.burst.outcome is not Outcome.TIMEOUT]
-        if not all(takes(frozen, self.distributions) for frozen in stored):
+        if any(differing(frozen.distributions, self.distributions) for frozen in stored):
             try:
                 self._move_to(beside(study))
             except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
@@ -126,6 +126,11 @@ class TrialLog:
         # A killed run's open trials would repel the sampler for ever.
         open_trials = [frozen.number for frozen in stored if frozen.state is TrialState.RUNNING]
         self._kept(lambda: [self.study.tell(number, state=TrialState.FAIL) for number in open_trials])
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other machines share the study."""
+        return self._others is not None
 
     def sync(self) -> None:
         """Adds the trials that other machines have run meanwhile, if they share the study."""
@@ -204,7 +209,12 @@ class TrialLog:
 
     def withdraw(self, open_trial: optuna.Trial) -> None:
         """Closes a trial whose point was not played: it may be proposed again."""
-        self._kept(lambda: self.study.tell(open_trial, state=TrialState.FAIL))
+
+        def close() -> None:
+            if open_trial.study is self.study:  # else its storage has failed meanwhile
+                self.study.tell(open_trial, state=TrialState.FAIL)
+
+        self._kept(close)
 
     def propose(self, refuse: Callable[[Point], str | None], tries: int) -> tuple[optuna.Trial, Point] | None:
         """Draws a new point from the sampler; answers known and refused ones without running them.
@@ -289,7 +299,7 @@ class TrialLog:
             return self._opened(self.study.ask())
         while True:
             self.study.enqueue_trial(parameters)
-            open_trial = self._opened(self.study.ask(self.distributions))
+            open_trial = self._opened(self.study.ask({name: self.distributions[name] for name in parameters}))
             if open_trial.params == parameters or self._others is None:
                 return open_trial
             self.study.tell(open_trial, state=TrialState.FAIL)  # another machine has taken the enqueued parameters
@@ -310,12 +320,12 @@ class TrialLog:
         round_number: int | None = None,
         turn: int | None = None,
     ) -> Trial:
-        """Ends a trial that `ask` or `propose` opened."""
+        """Ends a trial that `ask` or `propose` opened, in its storage or, if that has failed, in the copy in memory."""
         chained = self._chained(burst, pair)
         trial = Trial(burst, stage, reason, round_number, *chained, turn=turn, objective=self.objective)
         self.trials.append(trial)  # first, so that a failing storage loses no measurement
         try:
-            self._store(open_trial, trial)
+            self._store(open_trial if open_trial.study is self.study else self._ask(burst.point), trial)
         except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
             self._continue_in_memory(error)
         self._note_compiler(burst)
@@ -323,7 +333,7 @@ class TrialLog:
 
     def _chained(self, burst: Burst, pair: Pair | None) -> tuple[Pair | None, float | None]:
         """The pair, scaled from rates to the objective, and the score that follows from it."""
-        before = (trial for trial in reversed(self.trials) if trial.score is not None)
+        before = (trial for trial in reversed(self.trials) if trial.score is not None and trial.round is None)
         partner = next((trial for trial in before if pair is not None and trial.burst.point == pair.partner), None)
         if pair is None or partner is None or partner.score is None:
             return pair, None
@@ -394,13 +404,15 @@ class TrialLog:
         open_trial.set_constraint("runs", 0.0 if outcome is Outcome.OK or outcome.is_memory else 1.0)
 
     def parameters(self, point: Point) -> dict[str, Scalar] | None:
-        """The study's parameters for a point; None if the point lies outside the distributions."""
+        """The study's parameters for a point; None if one of its values lies outside the distributions."""
         values: dict[str, Scalar] = {}
         for name, distribution in self.distributions.items():
             offered = self._offered[name]
             if name.startswith(PARAMETER_PREFIX):
                 argument = name.removeprefix(PARAMETER_PREFIX)
-                value = point.parameters.get(argument, self._space.parameters[argument][0])
+                if argument not in point.parameters:  # left to build(), whose default is not known
+                    continue
+                value = point.parameters[argument]
             else:
                 value = getattr(point.config, name)
             if isinstance(offered, IntDistribution) and value is None:

@@ -40,8 +40,6 @@ from autotune.sessions.options import missing_device, require_energy
 
 PROBE_SECONDS = 20.0
 """Limit for looking at the machine. Not tuned."""
-FIRST_BURST_SHARE = 0.7
-"""The first burst may take this share of the remaining time: if it hangs, the others still run."""
 
 NamedResult = tuple[str, Result]
 """The path of a result's file, as it was given, and the result."""
@@ -151,13 +149,11 @@ def run_in_turn(
     failed: list[Burst] = []
     rounds: list[Round] = []
 
-    def deadline(point: Point) -> float:
-        available = budget.remaining * (1 if trials else FIRST_BURST_SHARE)
-        return costs.deadline(point.config, plan, available)
-
     def play(points: Sequence[Point], number: int) -> list[Burst]:
-        bursts = runner.play(points, plan.of_round(number), min(sum(map(deadline, points)), budget.remaining))
-        trials.extend(Trial(burst, "in turn", f"round {number + 1}") for burst in bursts)
+        remaining = budget.remaining
+        deadline = sum(costs.deadline(point, plan, remaining) for point in points)
+        bursts = runner.play(points, plan.of_round(number), min(deadline, remaining))
+        trials.extend(Trial(burst, "in turn", f"round {number + 1}", round=number) for burst in bursts)
         failed.extend(burst for burst in bursts if not burst.ok)
         rounds.append(round_of(bursts, objective))
         for burst in bursts:
@@ -167,10 +163,10 @@ def run_in_turn(
     def affords(points: Sequence[Point]) -> bool:
         if any(burst.point == reference for burst in failed):
             return False
-        return sum(costs.fresh_seconds(point.config, plan) for point in points) <= budget.remaining
+        return costs.round_seconds(points) <= budget.remaining
 
     if others:
-        confirm(reference, others, play, Rounds((), objective), affords=affords)
+        confirm(reference, others, play, Rounds((), objective), affords=affords, races=False)
     else:
         play([reference], 0)
     return [measured for measured in rounds if measured], failed

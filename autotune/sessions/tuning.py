@@ -235,7 +235,7 @@ class Tuning:
         """The evaluation batch size; None, with a note, if there was no time or evaluating failed."""
         self.progress.stage("evaluation")
         plan, answer = BurstPlan(measure_seconds=EXPLAINING_SECONDS), search.confirmation.answer()
-        evaluation = evaluation_batch(answer, runner, plan, self.budget, facts.evaluation_samples)
+        evaluation = evaluation_batch(answer, runner, plan, self.budget, search.costs, facts.evaluation_samples)
         if evaluation is None:
             self._note("no evaluation batch size was found: there was no time, or evaluating failed")
         return evaluation
@@ -244,7 +244,7 @@ class Tuning:
         """How the speed scales with the number of ranks; None if there was no time."""
         self.progress.stage("fewer ranks")
         plan, answer = BurstPlan(measure_seconds=EXPLAINING_SECONDS), search.confirmation.answer()
-        return scaling(answer, runner, plan, self.budget)
+        return scaling(answer, runner, plan, self.budget, search.costs)
 
     def _look_at_machine(self, isolation: Isolation, seen: SeenScript | None) -> tuple[Hardware, DeviceKind]:
         """The machine's hardware, read from the host and torch, and the device to train on."""

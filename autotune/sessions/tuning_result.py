@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from autotune import __version__
+from autotune.bursts.hosts.endings import LONGER
 from autotune.errors import NothingFeasibleError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
@@ -39,8 +40,6 @@ from autotune.search.watched import growths, peak_shares
 from autotune.sessions.options import Options
 from autotune.units import format_seconds
 from autotune.wording import ratio_text
-
-LONGER = "give a longer --budget, or --resume"
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,12 @@ def _numerics(search: Search, best: Point) -> Numerics | None:
     verdict = search.confirmation.verdict(best)
     if verdict is not None or not search.confirmation.checks:
         return verdict
-    return Numerics(outcome="unchecked", reason=f"there was no time to check it; {LONGER}")
+    return Numerics(outcome="unchecked", reason=f"there was no time to check it; {_longer(search)}")
+
+
+def _longer(search: Search) -> str:
+    """The remedy where time was too short; a study that machines share is not resumed but joined again."""
+    return LONGER if search.log.is_shared else f"{LONGER}, or --resume"
 
 
 def _how_it_ended(search: Search) -> str:
@@ -207,7 +211,8 @@ def _why_nothing(search: Search, setting: Setting) -> str:
             f"; {preparing} took {format_seconds(setting.prepared_seconds)} of the "
             f"{format_seconds(setting.options.budget_seconds)}: if nothing hangs, --budget {enough:.0f}s suffices"
         )
-    return f"none of {len(trials)} bursts completed{why}"
+    completed = "the only burst did not complete" if len(trials) == 1 else f"none of {len(trials)} bursts completed"
+    return completed + why
 
 
 def _diagnosis(
@@ -305,9 +310,9 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
         if (clock := search.confirmation.ran_faster(confirmed[0])) is not None:
             return search.baseline, None, f"what seems {better} ({ratio_text(top.ratio)}, {spread_text(top)}): {clock}"
         if top.confirmed and confirmed[0].point != answer:
-            too_slow = f"keeps less of the fastest rate than was asked for; lower --at-least, or {LONGER}"
+            too_slow = f"keeps less of the fastest rate than was asked for; lower --at-least, or {_longer(search)}"
             return search.baseline, None, f"what is {better} ({ratio_text(top.ratio)}, {spread_text(top)}) {too_slow}"
-        remedy = f"; {LONGER}" if top.ratio > 1 and top.pairs < MIN_DECIDED_ROUNDS else ""
+        remedy = f"; {_longer(search)}" if top.ratio > 1 and top.pairs < MIN_DECIDED_ROUNDS else ""
         reached = f"the best candidate reached {ratio_text(top.ratio)} ({spread_text(top)}){remedy}"
         return search.baseline, None, f"no candidate was significantly {better} than the baseline: {reached}"
     return search.baseline, None, _why_unconfirmed(search, better)
@@ -322,16 +327,16 @@ def _why_unconfirmed(search: Search, better: str) -> str:
         scores = {standing.point: standing.score for standing in search.log.standings()}
         before = scores.get(search.baseline)
         seems = f"seemed {ratio_text(scores[candidate] / before)} {better}" if before else "trained"
-        ending = why or f"there was no time to confirm it; {LONGER}"
+        ending = why or f"there was no time to confirm it; {_longer(search)}"
         return f"{candidate.changes_text(search.baseline)} {seems} in the search, but {ending}"
     others = [trial for trial in search.log.trials if trial.burst.point != search.baseline]
     if not others and (search.space.choices or search.space.parameters):
-        return f"there was no time to try anything but the baseline; {LONGER}"
+        return f"there was no time to try anything but the baseline; {_longer(search)}"
     failed = [] if any(trial.burst.ok for trial in others) else [trial.burst for trial in others]
     if broken := [burst for burst in failed if burst.outcome is not Outcome.TIMEOUT]:
         return f"nothing that was tried could be trained ({broken[0].reason or broken[0].outcome.value})"
     if failed or any(trial.pair is not None and trial.pair.too_few for trial in others):
-        return f"there was no time to find out whether anything is {better}; {LONGER}"
+        return f"there was no time to find out whether anything is {better}; {_longer(search)}"
     return f"nothing was {better} than the baseline"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from autotune.search.stopping import Budget
 from autotune.sessions import checking
 from autotune.sessions.checking import STATUS, by_trainings, check_result
 from autotune.sessions.crossing import Place, judge_cross, run_in_turn
-from tests.factories import make_burst, make_gpu, make_hardware, make_measurement, make_result, make_software, note_line
+from tests.factories import make_gpu, make_hardware, make_measurement, make_result, make_software, note_line
 from tests.inside import run_inside
 from tests.pages import block
 from tests.processes import ROOT, budget, run
@@ -239,8 +240,9 @@ def test_a_machine_is_like_that_of_the_result(here: Hardware, device: str, torch
 class Runner:
     """Bursts of a known ratio, on a clock of their own."""
 
-    def __init__(self, ratio: float) -> None:
-        self.ratio = ratio
+    def __init__(self, ratio: float, noise: float = 0.0, seconds: float = 2.0) -> None:
+        self.ratio, self.seconds = ratio, seconds
+        self.noise, self.rng = noise, random.Random(0)
         self.now = 0.0
         self.ran: list[Point] = []
 
@@ -249,14 +251,15 @@ class Runner:
         return self.now
 
     def run(self, point: Point, plan: Any, deadline_seconds: float) -> Burst:
-        """Takes two seconds."""
+        """Takes its seconds, of which two are timed."""
         self.ran.append(point)
-        self.now += 2.0
-        rate = 1000 * (self.ratio if point.config == AFTER else 1)
-        return make_burst(rate, seed=len(self.ran), **point.config.model_dump()).model_copy(update={"seconds": 2.0})
+        self.now += self.seconds
+        rate = 1000 * (self.ratio if point.config == AFTER else 1) * self.rng.gauss(1, self.noise)
+        measured = make_measurement(rate, blocks=2, seed=len(self.ran))
+        return Burst(point=point, outcome=Outcome.OK, measurement=measured, seconds=self.seconds)
 
     def play(self, points: Sequence[Point], plan: Any, deadline_seconds: float) -> list[Burst]:
-        """Two seconds for each."""
+        """One after the other."""
         return [self.run(point, plan, deadline_seconds) for point in points]
 
 
@@ -271,6 +274,23 @@ def test_both_sides_run_in_turn_within_the_budget(budget_seconds: float) -> None
     assert not failed
     assert len(rounds) >= 2
     assert runner.ran.count(Point(config=BEFORE)) == runner.ran.count(Point(config=AFTER)) == len(rounds)
+
+
+def test_no_round_begins_that_the_last_one_shows_to_be_too_long() -> None:
+    """Whatever takes most of a round's thirty seconds, a fifth one does not fit."""
+    runner = Runner(1.5, noise=0.05, seconds=15.0)
+    points = Point(config=BEFORE), [Point(config=AFTER)]
+    rounds, _ = run_in_turn(*points, runner, Budget(142.0, clock=runner.clock), Progress())
+    assert len(rounds) == 4
+
+
+@pytest.mark.parametrize("ratio", [1.5, 1 / 1.5])
+def test_a_lead_of_either_side_ends_no_rounds(ratio: float) -> None:
+    """To stop when the claim holds, but not when it does not, would find too many that hold."""
+    runner = Runner(ratio, noise=0.05)
+    points = Point(config=AFTER), [Point(config=BEFORE)]
+    rounds, _ = run_in_turn(*points, runner, Budget(60.0, clock=runner.clock), Progress())
+    assert len(rounds) > 8
 
 
 def write(folder: Path, target: str, **changes: Any) -> Path:

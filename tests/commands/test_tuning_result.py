@@ -39,7 +39,10 @@ def search_of(*confirmed: Confirmed, trials: Sequence[Trial] = (), incumbent: Bu
         ),
         space=SimpleNamespace(choices={"precision": ("fp32", "bf16")}, parameters={}),
         log=SimpleNamespace(
-            objective=SAMPLES_PER_SECOND, incumbent=lambda: Trial(incumbent, "sampler", ""), trials=[BEFORE, *trials]
+            objective=SAMPLES_PER_SECOND,
+            incumbent=lambda: Trial(incumbent, "sampler", ""),
+            trials=[BEFORE, *trials],
+            is_shared=False,
         ),
     )
 
@@ -106,6 +109,13 @@ def test_nothing_faster_is_said_of_what_was_compared(blocks: int | None, told: s
         pair = Pair(partner=BASELINE.point, ratio=1.0, ci95=interval, blocks=blocks)
         trials = [Trial(CANDIDATE, "sampler", "", pair=pair)]
     assert judge(search_of(trials=trials, incumbent=BASELINE)) == (BASELINE.point, None, told)
+
+
+def test_a_shared_study_is_not_resumed() -> None:
+    """It is joined again, so that only a longer budget helps."""
+    search = search_of(incumbent=BASELINE)
+    search.log.is_shared = True
+    assert judge(search)[2] == "there was no time to try anything but the baseline; give a longer --budget"
 
 
 def test_where_all_that_was_tried_failed_its_reason_is_told() -> None:

@@ -61,6 +61,27 @@ def test_a_claim_is_the_lower_of_turns_and_one_long_run(ran: float, agrees: bool
     assert checked.ci95.low < checked.ratio < checked.ci95.high
 
 
+def test_a_long_run_that_falls_short_counts_as_one_of_several_finalists() -> None:
+    """The interval of a claim holds for all finalists at once; that of the check itself is of two single runs."""
+    rounds = rounds_of(8, drift=0.02, before=0.02, after=0.02)
+    by_turns = speedup_in(rounds, BEFORE, AFTER)
+    runs = make_measurement(1000.0, seed=1), make_measurement(1100.0, seed=1)
+    alone, of_ten = (Rounds(rounds).checked(by_turns, BEFORE, AFTER, runs, among=among) for among in (1, 10))
+    assert of_ten.ci95.low < alone.ci95.low < alone.ci95.high < of_ten.ci95.high
+    assert of_ten.uninterrupted == alone.uninterrupted
+
+
+def test_rounds_whose_blocks_are_no_pairs_make_no_interval_narrower() -> None:
+    """They do not show how blocks scatter, so they count as those that do."""
+    before, after = (make_measurement(spread=0.3, seed=seed) for seed in (1, 2))
+    *others, seventh, eighth = after.blocks
+    both = seventh.model_copy(update={"samples": 2000, "seconds": seventh.seconds + eighth.seconds})
+    unpaired = after.model_copy(update={"blocks": (*others, both)})
+    rounds = [{BEFORE: before, AFTER: after}, {BEFORE: before, AFTER: unpaired}]
+    mixed, paired = (speedup_in(sides * 8, BEFORE, AFTER).ci95 for sides in (rounds, rounds[:1] * 2))
+    assert tuple(mixed) == pytest.approx(tuple(paired))
+
+
 def test_a_speedup_says_how_many_epochs_it_covers() -> None:
     """All timed samples of one side, over those of an epoch; endless data have none."""
     rounds = rounds_of(3, drift=0.0, before=0.0, after=0.0)

@@ -71,6 +71,16 @@ def test_a_round_that_time_cuts_off_takes_nothing_back(late: str, ends: bool, co
     assert bool(cut & {one.point for one in search.confirmation.confirmed()}) == confirmed
 
 
+def test_the_failure_that_rules_a_point_out_is_named() -> None:
+    """Not an earlier one in a round in which the baseline failed too."""
+    search, _ = make_search(example_rate)
+    baseline, candidate = search.baseline, search.baseline.changed({"precision": "bf16"})
+    for point, reason, number in ((baseline, "a", 0), (candidate, "excused", 0), (candidate, "its own", 1)):
+        burst = Burst(point=point, outcome=Outcome.CRASHED, reason=reason, seconds=1.0)
+        search.log.record(burst, CONFIRM, "", round_number=number)
+    assert search.confirmation.why_out(candidate) == "it ended as crashed when it was measured again: its own"
+
+
 @pytest.mark.parametrize(("clock", "confirmed"), [(1500.0, True), (2500.0, False)], ids=["equal", "faster"])
 def test_a_gain_of_the_clock_alone_is_none(clock: float, confirmed: bool) -> None:
     """A card that clocks higher for half precision trains as much more with it: that is told, and not the answer."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from autotune.bursts.hosts.protocol import BurstPlan
@@ -34,17 +36,17 @@ def compiled(mode: str, **changes: object) -> Point:
 def test_each_mode_of_compiling_has_a_price() -> None:
     """CUDA graphs are cheap and a thorough search is not; nothing was seen yet."""
     costs = Costs([], BurstPlan())
-    prices = [
-        costs(compiled(mode).config).compile_seconds for mode in ("cudagraphs", "blocks", "default", "max-autotune")
-    ]
+    prices = [costs(compiled(mode)).compile_seconds for mode in ("cudagraphs", "blocks", "default", "max-autotune")]
     assert prices == sorted(set(prices))
-    assert costs(BASELINE.config).compile_seconds == 0.0
+    assert costs(BASELINE).compile_seconds == 0.0
 
 
-def test_what_a_mode_took_tells_of_others_in_proportion() -> None:
+@pytest.mark.parametrize("number", [None, 0], ids=["in a challenge", "in a round"])
+def test_what_a_mode_took_tells_of_others_in_proportion(number: int | None) -> None:
     """On a machine that compiles three times as slowly, all modes do."""
-    costs = Costs([trial(compiled("default"), 70.0, compiling=60.0)], BurstPlan())
-    assert costs(compiled("blocks").config).compile_seconds == 3 * COMPILE_SECONDS["blocks"]
+    took = dataclasses.replace(trial(compiled("default"), 70.0, compiling=60.0), round=number)
+    costs = Costs([took], BurstPlan())
+    assert costs(compiled("blocks")).compile_seconds == 3 * COMPILE_SECONDS["blocks"]
 
 
 def test_a_host_compiles_the_same_code_once() -> None:
@@ -53,7 +55,7 @@ def test_a_host_compiles_the_same_code_once() -> None:
     costs = Costs(played, BurstPlan())
     same = compiled("default", optimizer_impl="fused")
     assert costs.challenge_seconds(same, BASELINE) < 20.0 < costs.challenge_seconds(compiled("blocks"), BASELINE) + 10
-    assert 0 < costs(same.config).compile_seconds < 20.0
+    assert 0 < costs(same).compile_seconds < 20.0
 
 
 def test_rounds_of_long_steps_cost_their_steps_again() -> None:
@@ -95,7 +97,7 @@ def test_a_deadline_leaves_time_to_read_the_data_set() -> None:
     """A config that collates it first reads it, in a host that others started and in a process of its own."""
     costs = Costs([trial(BASELINE, 4.0)], BurstPlan(), reading_seconds=READING)
     assert costs.challenge_deadline([COLLATED], BASELINE, 2000.0) >= READING
-    assert costs.deadline(COLLATED.config, BurstPlan(), 2000.0) >= READING
+    assert costs.deadline(COLLATED, BurstPlan(), 2000.0) >= READING
     assert costs.round_seconds([COLLATED]) - costs.round_seconds([BASELINE]) == READING
     assert costs.challenge_seconds(COLLATED, BASELINE) - costs.challenge_seconds(BASELINE, BASELINE) == READING
 
@@ -111,8 +113,18 @@ def test_a_host_reads_the_data_set_once() -> None:
     assert costs.challenge_seconds(placed_on_device, COLLATED) == 0.5 + READING
 
 
+def test_arguments_of_build_have_a_pace_of_their_own() -> None:
+    """A wider model takes longer to train a sample, with the same config."""
+    wider = Point(config=BASELINE.config, parameters={"width": 64})
+    slower = trial(wider, 4.0)
+    measured = make_measurement(10.0)
+    slower = dataclasses.replace(slower, burst=slower.burst.model_copy(update={"measurement": measured}))
+    costs = Costs([trial(BASELINE, 4.0), slower], BurstPlan())
+    assert costs(wider).sample_seconds == pytest.approx(100 * costs(BASELINE).sample_seconds, rel=0.1)
+
+
 def test_a_search_knows_how_long_reading_takes() -> None:
     """From the facts of its workload: as many samples, each of which takes as long."""
     search, _ = make_search(example_rate, facts=make_facts(samples=10_000, sample_seconds=0.004))
     costs = search._bursts.costs
-    assert costs(COLLATED.config).start_seconds - costs(BASELINE.config).start_seconds == READING
+    assert costs(COLLATED).start_seconds - costs(BASELINE).start_seconds == READING

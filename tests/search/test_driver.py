@@ -13,8 +13,8 @@ from autotune.knobs import build_space
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import pair_apart
 from autotune.measuring.progress import Progress
-from autotune.measuring.records import Outcome, Point, Profile
-from autotune.search.proposal import ALLOCATOR, BASELINE, BUNDLE, ELIMINATION, GAIN
+from autotune.measuring.records import Burst, Outcome, Point, Profile
+from autotune.search.proposal import ALLOCATOR, BASELINE, BUNDLE, ELIMINATION, GAIN, Proposal
 from autotune.search.refusals import refusal
 from autotune.search.stopping import Budget
 from autotune.sessions.options import Options
@@ -47,6 +47,65 @@ def test_the_best_is_found_and_confirmed() -> None:
     assert reason is None
     assert speedup is not None
     assert speedup.ci95.low <= example_rate(best.config) / example_rate(search.baseline.config) <= speedup.ci95.high
+
+
+@pytest.mark.parametrize("change", [{"samples": 900}, None], ids=["other samples", "fewer blocks"])
+def test_allocators_in_bursts_without_common_blocks_are_compared_apart(change: dict[str, int] | None) -> None:
+    """Whole bursts took turns, since memory did not hold both: their blocks are no pairs."""
+    search, surface = make_search(example_rate, budget_seconds=120)
+    play = surface.play
+
+    def apart(*args: Any) -> list[Burst]:
+        theirs, own = play(*args)
+        assert own.measurement is not None
+        first, *rest = own.measurement.blocks
+        blocks = (first.model_copy(update=change), *rest) if change is not None else tuple(rest)
+        return [theirs, own.model_copy(update={"measurement": own.measurement.model_copy(update={"blocks": blocks})})]
+
+    surface.play = apart  # type: ignore[method-assign]
+    pair = search._bursts.compare_fresh(search.baseline.changed({"allocator": "tuned"}), ALLOCATOR, "")
+    assert pair is not None
+    assert pair.blocks == 0
+
+
+class FullStorage(optuna.storages.InMemoryStorage):
+    """A storage whose disk is full after some values have been written."""
+
+    def __init__(self, writes: int) -> None:
+        super().__init__()
+        self._left = writes
+
+    def _write(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise OSError("no space left")
+
+    def create_new_trial(self, *args: Any, **named: Any) -> int:
+        """Writes a trial."""
+        self._write()
+        return super().create_new_trial(*args, **named)
+
+    def set_trial_user_attr(self, *args: Any) -> None:
+        """Writes a value."""
+        self._write()
+        super().set_trial_user_attr(*args)
+
+    def set_trial_state_values(self, *args: Any, **named: Any) -> bool:
+        """Writes how a trial ended."""
+        self._write()
+        return super().set_trial_state_values(*args, **named)
+
+
+@pytest.mark.parametrize("writes", range(0, 100, 7))
+@pytest.mark.parametrize("sampler", ["bayes", "tpe"])
+def test_a_storage_that_fails_ends_no_search(sampler: str, writes: int) -> None:
+    """Between turns, or in the middle of one whose other trials are open."""
+    space = make_space(only=("precision", "allocator", "memory_format"))
+    storage = FullStorage(writes)
+    search, _ = make_search(example_rate, budget_seconds=30, space=space, sampler=sampler, storage=storage)
+    search.run()
+    assert judge(search)[1] is not None
+    assert all(trial.state.is_finished() for trial in search.log.study.trials)
 
 
 @pytest.mark.parametrize("sampler", ["bayes", "tpe", "random"])
@@ -399,6 +458,25 @@ def test_several_candidates_play_the_incumbent_at_once() -> None:
     assert max(map(len, surface.turns)) == 4
     first = next(turn for turn in surface.turns if any(one.config.compile_mode is not None for one in turn))
     assert len(first) == 1
+
+
+def test_a_candidate_that_waits_for_its_turn_is_closed_when_the_search_ends() -> None:
+    """An open trial would repel the sampler, and keep other machines from its point."""
+    search, _ = make_search(example_rate, budget_seconds=4.5)
+    waiting = search.baseline.changed({"compile_mode": "default"})
+    search._waiting = search.log.ask(waiting), Proposal(waiting, GAIN, "")
+    assert search.run() == "budget"
+    assert all(trial.state.is_finished() for trial in search.log.study.trials)
+
+
+def test_a_candidate_that_waits_for_its_turn_is_not_played_once_it_is_refused() -> None:
+    """The turn before may have shown that its memory does not suffice."""
+    search, _ = make_search(example_rate)
+    search.log.record(make_burst(1000.0, batch_size=64), BASELINE, "")
+    waiting = search.baseline.changed({"compile_mode": "default"})
+    search._waiting = search.log.ask(waiting), Proposal(waiting, GAIN, "")
+    search.log.record(Burst(point=waiting, outcome=Outcome.OOM, seconds=1.0), GAIN, "")
+    assert waiting not in [proposal.point for _, proposal in search._next_turn()]
 
 
 def test_a_candidate_that_fails_leaves_the_others() -> None:

@@ -15,8 +15,10 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from autotune.results.result import Evaluation, EvaluationBatch
 from autotune.results.summary import evaluation_text
+from autotune.search.costs import Costs
 from autotune.search.evaluation import EVALUATION, evaluation_batch
 from autotune.search.stopping import EXPLAINING_SECONDS, Budget
+from autotune.search.trials import Trial
 from autotune.training.tuned import Tuned
 from autotune.workload.target import adapt
 from autotune.workload.workload import Workload
@@ -35,12 +37,15 @@ def rate(config: TrainConfig) -> float:
     return 100.0 * min(config.batch_size, 128)
 
 
-def found(most: int | None = None, seconds: float = 300.0, oom_above: int = 10**9) -> Evaluation | None:
-    """On a made-up surface."""
+def found(
+    most: int | None = None, seconds: float = 300.0, oom_above: int = 10**9, cost: float = 2.0
+) -> Evaluation | None:
+    """On a made-up surface, after a burst of the answer."""
     clock = VirtualClock()
-    runner = SurfaceRunner(clock, rate, evaluation_rate=rate, noise=0.0, oom_above=oom_above, cost=2.0)
-    budget = Budget(seconds, clock=clock)
-    return evaluation_batch(ANSWER, runner, PLAN, budget, most)
+    runner = SurfaceRunner(clock, rate, evaluation_rate=rate, noise=0.0, oom_above=oom_above, cost=cost)
+    costs = Costs([Trial(runner.run(ANSWER, PLAN, 100.0), "", "")], PLAN)
+    clock.now = 0.0
+    return evaluation_batch(ANSWER, runner, PLAN, Budget(seconds, clock=clock), costs, most)
 
 
 def test_it_is_doubled_while_that_is_faster() -> None:
@@ -75,6 +80,11 @@ def test_time_that_is_short_ends_it() -> None:
     assert found(seconds=3.0) is None
     assert EVALUATION.seconds(600.0) == 60.0
     assert EVALUATION.seconds(100.0) == pytest.approx(10.0)
+
+
+def test_a_workload_that_starts_slowly_has_time_to_start() -> None:
+    """A burst of the answer took half a minute, so the first batch may take it as well."""
+    assert found(seconds=300.0, cost=30.0) is not None
 
 
 def workload() -> Workload:
@@ -138,7 +148,7 @@ def test_real_processes_find_a_batch(runner_of: RunnerOf) -> None:
     runner = runner_of("tests.workloads.sleepy:build")
     parameters = {"samples": 16, "step_seconds": 0.01, "batch_size": 4}
     answer = Point.model_validate({"config": {"batch_size": 4}, "parameters": parameters})
-    evaluation = evaluation_batch(answer, runner, PLAN, Budget(60.0), 16)
+    evaluation = evaluation_batch(answer, runner, PLAN, Budget(60.0), Costs([], PLAN), 16)
     assert evaluation is not None
     assert evaluation.batch_size == 16
     assert evaluation.ratio > 1.5

@@ -8,10 +8,11 @@ from typing import Any
 import optuna
 import pytest
 
+from autotune.knobs import Scalar
 from autotune.knobs.config import TrainConfig
-from autotune.measuring.records import Outcome, Point
+from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.driver import Search
-from autotune.search.fitting import rungs
+from autotune.search.fitting import fit, rungs
 from autotune.search.proposal import BASELINE, FIT, GAIN
 from autotune.sessions.tuning_result import judge
 from tests.search.surface import SurfaceRunner, example_rate, make_facts, make_search, make_space
@@ -77,6 +78,25 @@ def test_where_nothing_is_enough_that_is_told() -> None:
     assert search.baseline.config.batch_size == 64
     assert search.log.incumbent() is None
     assert any("no change was enough" in note and "precision=bf16" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pinned", "ending"),
+    [
+        (100.0, {}, "and the time ended before a change was enough"),
+        (0.0, {"batch_size": 64, "precision": "fp32"}, "and no change that needs less memory is allowed"),
+    ],
+    ids=["no time", "nothing to change"],
+)
+def test_where_nothing_was_tried_the_note_says_why(seconds: float, pinned: dict[str, Scalar], ending: str) -> None:
+    """It does not say that changes were not enough."""
+    space = make_space(pinned=pinned, only=("batch_size", "precision"))
+    search, surface = make_search(example_rate, space=space)
+    surface.clock.now = seconds
+    failed = Burst(point=search.baseline, outcome=Outcome.OOM, seconds=1.0)
+    fitted, summary = fit(search.baseline, space, search._bursts, failed, lambda _: True)
+    assert fitted is None
+    assert summary == f"what you train with today runs out of memory, {ending}"
 
 
 def test_a_baseline_that_fits_is_left_alone() -> None:

@@ -10,10 +10,14 @@ from autotune.measuring.records import Outcome, Point
 from autotune.measuring.statistics import Interval
 from autotune.results.result import Scaling, ScalingStep, Side
 from autotune.results.summary import scaling_text
+from autotune.search.costs import Costs
 from autotune.search.scaling import fewer, scaling, with_ranks
 from autotune.search.stopping import Budget
+from autotune.search.trials import Trial
+from benchmarks.surfaces.playback import VirtualClock
 from tests.conftest import RunnerOf
 from tests.factories import make_measurement, make_result
+from tests.search.surface import SurfaceRunner, example_rate
 
 PLAN = BurstPlan(measure_seconds=0.4)
 
@@ -65,11 +69,21 @@ def test_powers_of_two_come_before_the_answers_own_number() -> None:
 def test_two_real_ranks_are_compared_with_one(runner_of: RunnerOf) -> None:
     """A pair of one and two processes, each with all of the CPUs; the speed is that of the pair."""
     answer = Point(config=TrainConfig(ranks=2, batch_size=8))
-    found = scaling(answer, runner_of("tests.workloads.shared:build"), PLAN, Budget(120))
+    found = scaling(answer, runner_of("tests.workloads.shared:build"), PLAN, Budget(120), Costs([], PLAN))
     assert found is not None
     assert [(one.ranks, one.outcome) for one in found.steps] == [(1, Outcome.OK), (2, Outcome.OK)]
     assert found.steps[0].speed == 1.0
     assert found.steps[1].speed == found.steps[1].ratio
+
+
+def test_ranks_that_start_slowly_have_time_to_start() -> None:
+    """A burst of the answer took a minute, so fewer ranks may take it as well."""
+    clock, answer = VirtualClock(), Point(config=TrainConfig(ranks=2, batch_size=8))
+    runner = SurfaceRunner(clock, example_rate, cost=60.0)
+    costs = Costs([Trial(runner.run(answer, PLAN, 100.0), "", "")], PLAN)
+    found = scaling(answer, runner, PLAN, Budget(600, clock=clock), costs)
+    assert found is not None
+    assert [one.outcome for one in found.steps] == [Outcome.OK, Outcome.OK]
 
 
 def test_the_answer_tells_speed_and_efficiency_and_how_many_pay() -> None:

@@ -73,6 +73,16 @@ def test_what_one_machine_is_running_the_other_leaves_alone(tmp_path: Path) -> N
     assert [trial.burst.point for trial in second.trials] == [burst.point]
 
 
+def test_a_baseline_that_runs_elsewhere_keeps_no_value_of_an_argument_from_running(tmp_path: Path) -> None:
+    """It leaves the argument to build(), whose default is not known."""
+    space, studies = make_space(explored={"width": [32, 64]}), [opened(tmp_path), opened(tmp_path)]
+    first, second = (TrialLog(study, space, others=Shared(study)) for study in studies)
+    first.ask(make_burst(1000.0, batch_size=64).point)
+    second.sync()
+    assert second.elsewhere(make_burst(1000.0, batch_size=64).point) is not None
+    assert second.elsewhere(make_burst(1000.0, batch_size=64, parameters={"width": 32}).point) is None
+
+
 def test_one_machine_begins(tmp_path: Path) -> None:
     """The other one waits for its first burst, and runs none itself."""
     first, second = machine(tmp_path), machine(tmp_path)

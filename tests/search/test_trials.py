@@ -71,6 +71,15 @@ def test_scores_are_chained_to_the_first() -> None:
     assert scores == pytest.approx([scores[0], 1.2 * scores[0], 1.32 * scores[0]])
 
 
+def test_scores_are_not_chained_to_a_round() -> None:
+    """The machine's speed in the round that compares allocators is not that of the first burst."""
+    search, _ = make_search(example_rate)
+    search.log.record(BASELINE, "s", "")
+    search.log.record(make_burst(2000.0), "s", "", round_number=0)
+    trial = search.log.record(FIRST, "s", "", make_pair(BASELINE, 1.2))
+    assert trial.score == pytest.approx(1.2 * (BASELINE.rate or 0.0))
+
+
 def test_the_luckiest_is_not_the_incumbent() -> None:
     """Of two that play the same partner, the one whose ratio is certain stands before the one with three blocks."""
     lucky = make_burst(1500.0, optimizer_impl="fused")
@@ -129,6 +138,16 @@ def test_a_point_outside_the_space_is_kept_all_the_same() -> None:
     point = Point(config=TrainConfig(batch_size=7))
     log.record(Burst(point=point, outcome=Outcome.CRASHED, seconds=1), "baseline", "")
     assert [trial.burst.point for trial in log.trials] == [point]
+
+
+def test_an_argument_that_is_left_to_build_has_no_value_in_the_study() -> None:
+    """Its default is not known: the sampler would learn about one of the values to explore."""
+    log = TrialLog(optuna.create_study(direction="maximize"), make_space(explored={"width": [32, 64]}))
+    log.record(make_burst(1000.0, batch_size=64), "baseline", "")
+    log.record(make_burst(1000.0, batch_size=64, parameters={"width": 32}), "s", "")
+    left, named = (trial.params for trial in log.study.trials)
+    assert named.pop("build.width") == 32
+    assert named == left
 
 
 def open_in(folder: Path, *, storage: str | None = None, resume: bool = False) -> optuna.Study:
