@@ -26,7 +26,7 @@ from autotune.search.diagnosis import SCORE_CHUNK, saved_by_chunks
 from autotune.workload.target import load_workload
 from tests.knobs.models import Residual, stack
 from tests.spaces import cpu_machine, space_of
-from tests.workloads import mistakes
+from tests.workloads import kept_open, mistakes
 
 
 def facts_of(**changes: Any) -> WorkloadFacts:
@@ -231,11 +231,13 @@ class Noisy(Dataset[Any]):
         (Noisy(once=True), ""),
         (Noisy(once=False), "would repeat each other"),
         (mistakes.SizedStream(64), "repeats its samples in every worker"),
+        (kept_open.build(at_once=False).dataset, ""),
+        (kept_open.build(at_once=True).dataset, "whose place workers would share"),
     ],
-    ids=["drawn once", "drawn at each reading", "a stream with a length"],
+    ids=["drawn once", "drawn at each reading", "a stream with a length", "a file opened by reading", "an open file"],
 )
 def test_data_that_workers_would_not_read_alike_get_none(dataset: Any, reason: str) -> None:
-    """Copies in workers would draw the same noise, or each yield all samples."""
+    """Copies in workers would draw the same noise, each yield all samples, or move each other's place in a file."""
     facts = facts_of(dataset=dataset)
     assert reason in (facts.copied_reason or "")
     space = space_of(cpu_machine(), facts)

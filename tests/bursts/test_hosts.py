@@ -118,3 +118,11 @@ def test_what_only_a_new_process_has_gets_a_host_of_its_own(runner: ProcessRunne
     assert before < hosts()
     challenge(runner, point(16), point(8))
     assert hosts() == before
+
+
+def test_workers_read_a_file_that_their_host_has_opened(runner_of: RunnerOf) -> None:
+    """The incumbent reads in the host itself, whose open file its later workers inherit."""
+    runner = runner_of("tests.workloads.kept_open:build")
+    challenge(runner, point(32), point(32, workers=2), point(32, workers=1))
+    assert len(hosts()) == 1
+    runner.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -123,3 +124,18 @@ def test_a_file_that_reading_keeps_open_forbids_workers(tmp_path: Path, mode: st
             _ = file.read(10) if file.readable() else file.write(b"read")
             reading.after()
     assert (reading.why_no_workers is not None) is is_seen
+
+
+def test_a_file_that_reading_opens_allows_workers(tmp_path: Path) -> None:
+    """A training that starts with workers opens it in each of them."""
+    (tmp_path / "data").write_bytes(bytes(100))
+    reading = OwnReading()
+    with contextlib.ExitStack() as files:
+        file = None
+        for sample in (3, 2):
+            reading.before()
+            file = file or files.enter_context((tmp_path / "data").open("rb", buffering=0))
+            file.seek(10 * sample)
+            _ = file.read(10)
+            reading.after()
+    assert reading.why_no_workers is None

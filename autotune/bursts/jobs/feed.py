@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate
 
+from autotune.recorder.open_files import with_own_places
 from autotune.recorder.order import Seeded
 from autotune.timing.clock import Clock, clock_of
 from autotune.timing.endless import Counted, Endless
@@ -81,7 +82,7 @@ class Feed(Endless):
             # length, each epoch might be shorter than a batch.
             drop_last=config.is_compiled and drawn is not None and drawn >= config.batch_size,
             collate_fn=workload.collate_fn or default_collate,
-            worker_init_fn=workload.worker_init_fn,
+            worker_init_fn=with_own_places(workload.worker_init_fn),
         )
         if type(loader.dataset) is PlacedDataset:
             place(loader.dataset)

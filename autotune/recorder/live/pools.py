@@ -11,7 +11,6 @@ import contextlib
 import math
 import multiprocessing.context
 import os
-import stat
 import warnings
 import weakref
 from collections import deque
@@ -27,6 +26,7 @@ from ...torch_settings.naming import length_of, queue_of
 from ..attributes import Attributes, OwnDraws
 from ..batches import Batches
 from ..drawing import Indices, copied, random_states
+from ..open_files import SHARED, OpenFiles, with_own_places
 from ..stream import ITERATE
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class Pool:
         if kept["num_workers"]:
             kept["persistent_workers"] = True  # over the pass at least: pools take turns
             if not self.is_own:
+                kept["worker_init_fn"] = with_own_places(kept.get("worker_init_fn"))
                 kept["timeout"] = min(POLL_SECONDS, patience_seconds)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's advice on the number of workers is none for the script
@@ -349,7 +350,7 @@ class OwnReading:
         self.draws_random_numbers = False
         self.why_no_workers: str | None = None
         self._generators: list[Any] = []
-        self._places: dict[str, int] = {}
+        self._files: OpenFiles | None = None  # before the first batch
         self._looks = False
         self._held: weakref.WeakKeyDictionary[DataLoader[Any], tuple[Attributes, OwnDraws]] = (
             weakref.WeakKeyDictionary()
@@ -372,7 +373,8 @@ class OwnReading:
 
     def before(self) -> None:
         """Before a batch is read."""
-        self._generators, self._places, self._looks = random_states(), _places(), True
+        self._generators, self._looks = random_states(), True
+        self._files = self._files or OpenFiles()
 
     def after(self) -> None:
         """After it was read."""
@@ -380,20 +382,5 @@ class OwnReading:
             return
         self._looks = False
         self.draws_random_numbers |= any(a != b for a, b in zip(self._generators, random_states(), strict=False))
-        places = _places()
-        if any(places.get(name, place) != place for name, place in self._places.items()):
-            self.why_no_workers = "the data set reads from a file that it keeps open, whose place workers would share"
-
-
-def _places() -> dict[str, int]:
-    """Where this process is in each regular file that it may read, by descriptor."""
-    places: dict[str, int] = {}
-    with contextlib.suppress(OSError):
-        for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError, ValueError):
-                if stat.S_ISREG(os.stat(f"/proc/self/fd/{name}").st_mode):
-                    with open(f"/proc/self/fdinfo/{name}") as info:
-                        line, flags = info.readline(), info.readline()
-                    if int(flags.split()[1], 8) & os.O_ACCMODE != os.O_WRONLY:
-                        places[name] = int(line.split()[1])
-    return places
+        if self._files is not None and self._files.are_read:
+            self.why_no_workers = SHARED

@@ -1,0 +1,68 @@
+"""Places in open files: a forked process shares them with the one that it comes from, and with its other children."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+from collections.abc import Callable
+
+SHARED = "the data set reads from a file that it keeps open, whose place workers would share"
+_OUTPUT = 2
+"""The last of the standard descriptors. What they write to, several processes write to in turn."""
+_Places = dict[tuple[str, int, int], int]
+"""Places by descriptor, device and inode."""
+
+
+class OpenFiles:
+    """The regular files that are open now and that this process may read."""
+
+    def __init__(self) -> None:
+        self._before = _places()
+
+    @property
+    def are_read(self) -> bool:
+        """Whether this process has read on in one of them since. Forked workers would have it open too."""
+        now = _places()
+        return any(now.get(file, place) != place for file, place in self._before.items())
+
+
+def with_own_places(then: Callable[[int], None] | None) -> Callable[[int], None]:
+    """A ``worker_init_fn`` after which a worker shares no place in a file; calls `then`, the loader's own, after it."""
+    return functools.partial(_begin_worker, then)
+
+
+def _begin_worker(then: Callable[[int], None] | None, number: int) -> None:
+    for (name, *_), place in _places().items():
+        if int(name) > _OUTPUT:
+            with contextlib.suppress(OSError):  # a file that may no longer be opened stays shared
+                _open_again(int(name), place)
+    if then is not None:
+        then(number)
+
+
+def _open_again(descriptor: int, place: int) -> None:
+    again = os.open(f"/proc/self/fd/{descriptor}", _flags(str(descriptor)) | os.O_CLOEXEC)
+    try:
+        os.lseek(again, place, os.SEEK_SET)
+        os.dup2(again, descriptor, inheritable=os.get_inheritable(descriptor))
+    finally:
+        os.close(again)
+
+
+def _places() -> _Places:
+    """Nothing where the system has no ``/proc``."""
+    places: _Places = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError, ValueError):
+                status = os.stat(f"/proc/self/fd/{name}")
+                if stat.S_ISREG(status.st_mode) and _flags(name) & os.O_ACCMODE != os.O_WRONLY:
+                    places[name, status.st_dev, status.st_ino] = os.lseek(int(name), 0, os.SEEK_CUR)
+    return places
+
+
+def _flags(name: str) -> int:
+    with open(f"/proc/self/fdinfo/{name}") as info:
+        return int(info.read().split()[3], 8)
