@@ -224,7 +224,8 @@ class ScriptGate(Gate[ScriptPlayer]):
         self.playing.updates.append((self._step_began, self.playing.clock.mark()))
         self._trace_step()
         self._steps += 1
-        if not self._loop["loaders"] and self._steps % self._loop["optimizers"] == 0:
+        by_steps = not (self._loop["loaders"] or self._loop["updates_itself"])  # else it passes at draws or backward
+        if by_steps and self._steps % self._loop["optimizers"] == 0:
             self._pass_step()
 
     def on_evaluation(self, by: str) -> None:

@@ -79,6 +79,20 @@ for _ in range(20_000):
     for weight in model.parameters():
         weight.data.add_(weight.grad, alpha=-0.1)
 """
+FULL_BATCH = """
+x, y = data().tensors
+model = net()
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1)
+
+def closure():
+    optimizer.zero_grad()
+    loss = cross_entropy(model(x), y)
+    loss.backward()
+    return loss
+
+for _ in range(20_000):
+    optimizer.step(closure)
+"""
 CASTING = """
 class Casting(nn.Module):
     def __init__(self):
@@ -260,6 +274,15 @@ def test_a_script_that_changes_its_weights_itself_is_counted_by_its_backward_pas
         isolation.start(START_SECONDS)
         assert isolation.seen.updates_itself
         assert isolation.seen.optimizer is None
+        burst = alone(isolation, num_threads=1)
+    assert burst.outcome is Outcome.OK, burst.reason
+
+
+@pytest.mark.slow
+def test_a_script_whose_optimizer_calls_a_closure_plays_by_its_backward_passes(tmp_path: Path) -> None:
+    """Full-batch LBFGS without a loader, as for networks that solve equations: the look ends within the first step."""
+    with ScriptIsolation(written(tmp_path, FULL_BATCH)) as isolation:
+        isolation.start(START_SECONDS)
         burst = alone(isolation, num_threads=1)
     assert burst.outcome is Outcome.OK, burst.reason
 
