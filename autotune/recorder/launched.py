@@ -32,6 +32,7 @@ from .attributes import is_same
 from .batches import Watched
 from .changes import Changes
 from .drawing import Drawing, Own
+from .hooks import harmless
 from .matching import Match, note
 from .ranks import this_rank
 from .realised import Notes
@@ -79,6 +80,7 @@ class Launched:
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._stand_ins: dict[str, StandIn] = {}
         self._aside: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # read where gradients are disabled
+        self._failures: set[str] = set()
         self._starts_anew = False
         self._is_changed = False
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
@@ -103,20 +105,26 @@ class Launched:
     def _count_batches(self, size: int) -> None:
         """Makes ``len(loader)`` count batches of another size, since schedules use it."""
         original = DataLoader.__len__
-        lengths = {key.split()[1] for key in self._loop["loaders"]}
 
         @functools.wraps(original)
         def length(loader: DataLoader[Any]) -> int:
-            # An evaluation's loader may be alike, and its length be asked for where gradients are enabled.
-            is_tuned = hasattr(loader, MADE) or loader not in self._aside or str(length_of(loader.dataset)) in lengths
-            if not (is_tuned and self._feeds(loader)) or has_own_iterator(loader) or is_own_batch_sampler(loader):
-                return original(loader)
-            sampler, _, drops = batches_of(loader)
-            drawn: Any = loader.dataset if isinstance(loader.dataset, IterableDataset) else sampler
-            samples = len(drawn)
-            return samples // size if drops else -(-samples // size)
+            changed = self._changed_length(loader, size)
+            return original(loader) if changed is None else changed
 
         DataLoader.__len__ = length  # type: ignore[method-assign]
+
+    @harmless
+    def _changed_length(self, loader: DataLoader[Any], size: int) -> int | None:
+        """The batches of this size in a loader that feeds training; None for other loaders."""
+        # An evaluation's loader may be alike, and its length be asked for where gradients are enabled.
+        lengths = {key.split()[1] for key in self._loop["loaders"]}
+        is_tuned = hasattr(loader, MADE) or loader not in self._aside or str(length_of(loader.dataset)) in lengths
+        if not (is_tuned and self._feeds(loader)) or has_own_iterator(loader) or is_own_batch_sampler(loader):
+            return None
+        sampler, _, drops = batches_of(loader)
+        drawn: Any = loader.dataset if isinstance(loader.dataset, IterableDataset) else sampler
+        samples = length_of(drawn)
+        return samples and (samples // size if drops else -(-samples // size))
 
     def _feeds(self, loader: DataLoader[Any]) -> bool:
         """Whether a loader is like the tuned ones, and gradients are enabled."""
@@ -133,6 +141,12 @@ class Launched:
         return self._is_measured
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
+        changed = self._changed_pass(loader, iterate)
+        return iterate(loader) if changed is None else changed
+
+    @harmless
+    def _changed_pass(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any] | None:
+        """Starts a pass that is changed or noted; None for a loader that feeds no training."""
         if torch.is_grad_enabled():
             self._match.drawn_from(loader)
         else:
@@ -140,7 +154,7 @@ class Launched:
             if self._notes is not None:
                 self._notes.evaluates()
         if not self._feeds(loader):
-            return iterate(loader)
+            return None
         if self._notes is None:
             return self._batches(loader, iterate)
         batch_size = None if has_own_iterator(loader) else self._changes.loader.get("batch_size")
@@ -160,6 +174,7 @@ class Launched:
         self._is_changed |= stand_in.was_changed
         return self._handed_on(batches)
 
+    @harmless
     def _on_called(self, models: list[nn.Module]) -> None:
         self._match.knows(models)
         if self._match.draws:
@@ -184,6 +199,7 @@ class Launched:
         copies = self._changes.copies
         return batches if copies is None else Watched(batches, copies.drawn)
 
+    @harmless
     def _on_step(self, optimizer: Optimizer) -> None:
         """Applies the changes at the first step of each optimizer: by then the script has set itself up."""
         if optimizer in self._known:
@@ -226,6 +242,12 @@ class Launched:
             raise SystemExit(f"autotune: {elsewhere}; tune here, or leave out --strict")
         if this_rank() == 0:
             _say(f"{elsewhere}: expect a different speed")
+
+    def give_up(self, reason: str) -> None:
+        """Leaves out what has failed, with a warning: training continues."""
+        if reason not in self._failures:
+            self._failures.add(reason)
+            _say_once(f"a part of the result could not be applied ({reason}); training continues")
 
     def _report(self) -> None:
         """Reports at exit which settings never took effect in a process that has trained."""

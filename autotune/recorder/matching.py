@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..torch_settings.naming import class_of, shapes_hash
+from ..torch_settings.naming import class_of, holds_any, shapes_hash
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,13 +72,13 @@ class Match:
         if not self._shapes:
             return True
         alive = [model for reference in self._models if (model := reference()) is not None]
-        if any(id(weight) in stepped for model in alive for weight in model.parameters()):
+        if any(holds_any(model, stepped) for model in alive):
             return True
         from torch import nn
 
         # Compares only shapes: on several ranks a model is wrapped in another class.
         modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
-        holders = [one for one in modules if any(id(weight) in stepped for weight in one.parameters())]
+        holders = [one for one in modules if holds_any(one, stepped)]
         measured = [one for one in holders if shapes_hash(one) in self._shapes]
         self.knows(measured)
         return bool(measured)

@@ -471,6 +471,64 @@ def test_a_model_is_looked_for_once_though_an_optimizer_is_made_for_each_task(la
     assert (searched, own, told) == (1, [True, True], "")
 
 
+STRANGE = """
+import json, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from torch.ones(4, 4)
+    def __len__(self):
+        return self.unknown if sys.argv[1] == "length" else 4
+
+class HalfBuilt(nn.Module):
+    def __init__(self):
+        pass
+
+class Own(torch.optim.Optimizer):
+    def step(self):
+        pass
+
+half = HalfBuilt()
+model = nn.Sequential(nn.Linear(4, 1))
+optimizer = Own(model.parameters(), {})
+if sys.argv[1] == "groups":
+    optimizer.param_groups = [{}]
+steps = 0
+for batch in DataLoader(Stream(), batch_size=2):
+    model(batch).mean().backward()
+    optimizer.step()
+    steps += 1
+print(json.dumps(steps))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "changes", "told"),
+    [
+        ("length", {}, None),
+        ("half-built model", {}, None),
+        ("groups", {}, "KeyError: 'params'"),
+        ("start method", {"loader": {"num_workers": 1, "multiprocessing_context": "other"}}, "ValueError: "),
+    ],
+)
+def test_strange_parts_of_a_script_never_end_its_training(
+    how: str, changes: dict[str, Any], told: str | None, launched: Launch
+) -> None:
+    """If a change fails, training continues, and a warning says why."""
+    size = "None" if how == "length" else "4"
+    loop = {
+        "loaders": [f"__main__.Stream {size} 2 _InfiniteConstantSampler False"],
+        "models": [f"{nn.Sequential.__module__}.Sequential {shapes_hash(nn.Linear(4, 1))}"],
+        "device": "cpu",
+    }
+    steps, printed = launched(changes, loop, how, STRANGE)
+    assert steps == 2
+    assert told in printed if told else printed == ""
+
+
 COUNTED = """
 import json, sys
 import torch
