@@ -105,9 +105,7 @@ class Runner:
         keys, key = self._loop["loaders"], self._known_as(own)
         if key not in keys:
             return self._iterated_aside(loader, own, iterate)
-        if self._gate is None:
-            if key != keys[0]:
-                return self._iterated_aside(loader, own, iterate)
+        if self._gate is None and key == keys[0]:
             if own == key:
                 self._trains_elsewhere = False
                 self._passed += 1
@@ -142,10 +140,11 @@ class Runner:
             return key
         return next((candidate for candidate in keys if without_length(candidate) == without_length(key)), key)
 
-    def _source_for(self, loader: DataLoader[Any], key: str) -> Source:
-        """A source for a loader that feeds training."""
+    def _source_for(self, loader: DataLoader[Any], key: str) -> Source | None:
+        """A source for a loader that feeds training; None before the training loop."""
         gate = self._gate
-        assert gate is not None  # noqa: S101 - it was made on the way here
+        if gate is None:
+            return None
         is_main = key == self._loop["loaders"][0] and gate.source is None
         source = Source(
             loader,

@@ -79,6 +79,28 @@ for _ in range(20_000):
     for weight in model.parameters():
         weight.data.add_(weight.grad, alpha=-0.1)
 """
+BEGUN_BEFORE = """
+from torch.utils.data import Dataset, get_worker_info
+
+class Rows(Dataset):
+    def __len__(self):
+        return 4096
+
+    def __getitem__(self, index):
+        return torch.randn(8), 0, float(get_worker_info() is not None)
+
+class Labeled(Rows):
+    pass
+
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(100):
+    labeled = iter(DataLoader(Labeled(), batch_size=8))
+    for x, y, by_worker in DataLoader(Rows(), batch_size=8):
+        others = next(labeled)
+        assert torch.equal(by_worker, others[2]), "the two are read in different processes"
+        step(model, optimizer, torch.cat([x, others[0]]), torch.cat([y, others[1]]))
+"""
 FULL_BATCH = """
 x, y = data().tensors
 model = net()
@@ -240,6 +262,16 @@ def test_loaders_that_are_alike_and_zipped_are_two_that_both_feed_training(tmp_p
         assert len(isolation.seen.loaders) == 2
         assert len(set(isolation.loop["loaders"])) == 1
         burst = alone(isolation)
+    assert burst.outcome is Outcome.OK, burst.reason
+
+
+@pytest.mark.slow
+def test_a_loader_whose_pass_begins_before_the_main_one_is_changed_as_well(tmp_path: Path) -> None:
+    """As for domain adaptation: the pass begins before the training loop is reached."""
+    with ScriptIsolation(written(tmp_path, BEGUN_BEFORE)) as isolation:
+        isolation.start(START_SECONDS)
+        assert [key.split()[0] for key in isolation.loop["loaders"]] == ["__main__.Rows", "__main__.Labeled"]
+        burst = alone(isolation, num_workers=1)
     assert burst.outcome is Outcome.OK, burst.reason
 
 
