@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -75,7 +76,7 @@ class Launched:
         self._shared: str | None = orders.get("shared")
         self._match = Match(self._loop)
         self._is_measured: bool | None = None  # unknown until an optimizer exists
-        self._trains = False  # whether it trains what was measured
+        self._trains = 0  # the id of the process that trains what was measured, perhaps a forked one; 0: none does
         self._early_steps = 0
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._stand_ins: dict[str, StandIn] = {}
@@ -214,17 +215,23 @@ class Launched:
             if self._is_measured is None:
                 self._leave_as_it_is()
             return
+        if self._trains != os.getpid():
+            self._begin_training()
+        if self._notes is not None:
+            self._notes.stepped()
+        self._changes.on_optimizer(optimizer)
+        if self._changes.on_model and not (self._changes.wants_models or steps_any(optimizer, self._changes.models)):
+            self._changes.on_models(models_of(optimizer, self._loop["models"]) if self._match.may_search() else [])
+
+    def _begin_training(self) -> None:
+        """Sets up the process at its first step, and reports that it trains what was measured."""
         if not self._trains:
             self._compare()
-        self._trains = self._is_measured = True
+        self._is_measured, self._trains = True, os.getpid()
         if self._notes is not None:
             self._notes.restart()
-            self._notes.stepped()
         note(self._shared, matches=True)
-        self._changes.on_optimizer(optimizer)
         self._enter_process()  # overrides what the script has set meanwhile, as bursts do
-        if self._changes.on_model and not (self._changes.wants_models or steps_any(optimizer, self._changes.models)):
-            self._changes.on_models(models_of(optimizer, self._loop["models"]))
 
     def _leave_as_it_is(self) -> None:
         """Leaves a process that trains something else unchanged."""

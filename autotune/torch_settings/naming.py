@@ -8,7 +8,7 @@ import gc
 import hashlib
 import inspect
 import multiprocessing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,12 @@ def model_key(model: nn.Module) -> str:
 
 def shapes_hash(*models: nn.Module) -> str:
     """Hash of the shapes of all weights."""
-    shapes = sorted(_shape_of(weight) for model in models for weight in parameters_of(model))
+    return hash_of_shapes(weight for model in models for weight in parameters_of(model))
+
+
+def hash_of_shapes(weights: Iterable[torch.Tensor]) -> str:
+    """Hash of the shapes of weights, in any order."""
+    shapes = sorted(map(_shape_of, weights))
     return hashlib.sha256("\n".join(shapes).encode()).hexdigest()[:16]
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from autotune.recorder.drawing import READS_DRAW
+from autotune.recorder.matching import MOST_SEARCHES
 from autotune.results.files import write_document
 from autotune.scripts import Script
 from autotune.torch_settings.naming import loader_kind, shapes_hash
@@ -469,6 +470,40 @@ def test_a_model_is_looked_for_once_though_an_optimizer_is_made_for_each_task(la
     changes = {"knobs": {"precision": "bf16"}, "changed": ["precision"], "model": {"autocast_forward": "precision"}}
     (searched, own), told = launched(changes, loop, text=TASKS)
     assert (searched, own, told) == (1, [True, True], "")
+
+
+CLONES = """
+import copy, gc, json, os, sys
+import torch
+from torch import nn
+
+class Net(nn.Sequential):
+    pass
+
+searches, own = [], gc.get_objects
+gc.get_objects = lambda *_: searches.append(1) or own()
+model = Net(nn.Linear(4, 1))
+threads = []
+for task in range(60):
+    clone = copy.deepcopy(model)
+    weights = list(clone.parameters())
+    optimizer = torch.optim.SGD(weights[:1] if sys.argv[1] == "part" else weights, 0.1)
+    clone(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+    threads.append(torch.get_num_threads())
+    torch.set_num_threads(3)
+print(json.dumps([len(searches), threads[1]]))
+"""
+
+
+@pytest.mark.parametrize(("weights", "most"), [("all", 0), ("part", MOST_SEARCHES + 1)])
+def test_an_optimizer_for_each_iteration_costs_no_search_of_all_objects(
+    weights: str, most: int, launched: Launch
+) -> None:
+    """Each steps a clone of the model, as in meta-learning; the process is set up once."""
+    loop = {"loaders": [], "models": [f"__main__.Net {shapes_hash(nn.Linear(4, 1))}"], "device": "cpu"}
+    (searches, threads), _ = launched({"process": {"set_threads": 1}}, loop, weights, CLONES)
+    assert (searches, threads) == (most, 3)
 
 
 STRANGE = """
