@@ -28,6 +28,7 @@ from ..torch_settings.naming import (
     models_of,
     steps_any,
 )
+from ..torch_settings.undo import kept_on
 from . import hooks
 from .attributes import is_same
 from .batches import Watched
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-MADE = "_made_by_autotune"
-"""Attribute of a script's loader: its stand-in."""
 MAX_EARLY_STEPS = 10
 """Steps before training reads any data that decide nothing: more are a training whose data come from no loader."""
 
@@ -119,7 +118,7 @@ class Launched:
         """The batches of this size in a loader that feeds training; None for other loaders."""
         # An evaluation's loader may be alike, and its length be asked for where gradients are enabled.
         lengths = {key.split()[1] for key in self._loop["loaders"]}
-        is_tuned = hasattr(loader, MADE) or loader not in self._aside or str(length_of(loader.dataset)) in lengths
+        is_tuned = StandIn in kept_on(loader) or loader not in self._aside or str(length_of(loader.dataset)) in lengths
         if not (is_tuned and self._feeds(loader)) or has_own_iterator(loader) or is_own_batch_sampler(loader):
             return None
         sampler, _, drops = batches_of(loader)
@@ -169,7 +168,7 @@ class Launched:
             self._changes.on_models(find_models(self._loop["models"]))
         if not self._changes.loader:
             return self._handed_on(iterate(loader))
-        is_known = hasattr(loader, MADE)
+        is_known = StandIn in kept_on(loader)
         stand_in = self._stand_in(loader)
         batches = stand_in.read(loader, goes_on=is_known)
         self._is_changed |= stand_in.was_changed
@@ -184,12 +183,12 @@ class Launched:
     def _stand_in(self, loader: DataLoader[Any]) -> StandIn:
         """The stand-in that is read in place of a loader: its former one, or a free one of a similar loader."""
         arguments, key = self._changes.arguments(loader), loader_key(loader)
-        stand_in: StandIn | None = getattr(loader, MADE, self._stand_ins.get(key))
+        stand_in: StandIn | None = kept_on(loader).get(StandIn, self._stand_ins.get(key))
         if stand_in is None or not stand_in.takes_over(arguments):
             persists = bool(arguments.get("persistent_workers"))
             self._starts_anew |= stand_in is not None and not stand_in.is_read and persists
             stand_in = StandIn(arguments, _say_once)
-        setattr(loader, MADE, stand_in)
+        kept_on(loader)[StandIn] = stand_in
         self._stand_ins.pop(key, None)
         self._stand_ins[key] = stand_in
         while len(self._stand_ins) > len(self._loop["loaders"]):  # drops those of data no longer trained on

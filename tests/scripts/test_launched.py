@@ -472,6 +472,34 @@ def test_a_model_is_looked_for_once_though_an_optimizer_is_made_for_each_task(la
     assert (searched, own, told) == (1, [True, True], "")
 
 
+COPIED = """
+import copy, json, pickle
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.ones(4)
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(Rows(), batch_size=16, shuffle=True)
+batches = iter(loader)
+model(next(batches)).mean().backward()
+optimizer.step()
+print(json.dumps([len(list(copy.deepcopy(loader))), len(pickle.dumps(loader, 4)) > 0, len(list(loader))]))
+"""
+
+
+def test_a_loader_that_is_being_read_is_copied_and_pickled_as_ever(launched: Launch) -> None:
+    """As torch's own, whose iterators are no part of it."""
+    copies, told = launched(PERSISTING, LOOP, text=COPIED)
+    assert (copies, told) == ([4, True, 4], "")
+
+
 CLONES = """
 import copy, gc, json, os, sys
 import torch
