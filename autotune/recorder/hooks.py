@@ -183,7 +183,7 @@ def on_outermost_forward(
     return end
 
 
-def when_called(keys: Sequence[str], then: Callable[[list[Any]], None], most_calls: int | None = MOST_CALLS) -> None:
+def when_called(keys: Sequence[str], then: Callable[[list[Any]], None], most_calls: int | None = MOST_CALLS) -> Undo:
     """Calls ``then(models)`` once, before the first training call of a model with one of these keys, or of its holder.
 
     Args:
@@ -206,6 +206,7 @@ def when_called(keys: Sequence[str], then: Callable[[list[Any]], None], most_cal
             end()
 
     end = on_outermost_forward(before)
+    return end
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])

@@ -28,7 +28,7 @@ from ..torch_settings.naming import (
     models_of,
     steps_any,
 )
-from ..torch_settings.undo import kept_on
+from ..torch_settings.undo import Undo, in_reverse, kept_on, put
 from . import hooks
 from .attributes import is_same
 from .batches import Watched
@@ -50,8 +50,15 @@ MAX_EARLY_STEPS = 10
 
 
 def begin(orders: dict[str, Any]) -> None:
-    """Applies the orders, like a script that calls `autotune.apply`."""
-    Launched(orders)
+    """Applies the orders, like a script that calls `autotune.apply`; other orders take the place of former ones."""
+    if _applied and _applied[0].orders == orders:
+        return  # a notebook's cell is run again
+    while _applied:
+        _applied.pop().end()
+    _applied.append(Launched(orders))
+
+
+_applied: list[Launched] = []
 
 
 class Launched:
@@ -66,9 +73,13 @@ class Launched:
             - ``left_out``: a sentence for each setting that is not applied
             - ``shared``: folder in which each process that trains writes a file; without it, the process prints
             - ``realised``: what to note about the training; without it, nothing
+
+    Attributes:
+        orders: The orders.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
+        self.orders = orders
         self._loop = orders["loop"]
         self._is_strict = orders.get("strict", False)
         self._left_out: list[str] = orders.get("left_out", [])
@@ -90,19 +101,25 @@ class Launched:
         self._changes = Changes(orders["changes"])
         self._changes.exchange(self._match.is_model)  # before it is clear what a process trains
         self._enter_process()
-        hooks.on_step(self._on_step)
-        atexit.register(self._report)
-        hooks.on_iterate(self._on_iterate)
+        self._undos = [self._changes.undo, hooks.on_step(self._on_step), hooks.on_iterate(self._on_iterate)]
         if self._changes.wants_models:
-            hooks.when_called(self._loop["models"], self._on_called)
+            self._undos.append(hooks.when_called(self._loop["models"], self._on_called))
         if "batch_size" in self._changes.loader:
-            self._count_batches(self._changes.loader["batch_size"])
+            self._undos.append(self._count_batches(self._changes.loader["batch_size"]))
+        atexit.register(self._report)
+
+    def end(self) -> None:
+        """Undoes the changes, except those of a `DistributedDataParallel`, and stops watching."""
+        in_reverse(self._undos)()
+        atexit.unregister(self._report)
+        if self._notes is not None:
+            self._notes.end()
 
     def _enter_process(self) -> None:
         self._changes.on_process(self._device)
         self._changes.on_copies()
 
-    def _count_batches(self, size: int) -> None:
+    def _count_batches(self, size: int) -> Undo:
         """Makes ``len(loader)`` count batches of another size, since schedules use it."""
         original = DataLoader.__len__
 
@@ -111,7 +128,7 @@ class Launched:
             changed = self._changed_length(loader, size)
             return original(loader) if changed is None else changed
 
-        DataLoader.__len__ = length  # type: ignore[method-assign]
+        return put(DataLoader, "__len__", length)
 
     @harmless
     def _changed_length(self, loader: DataLoader[Any], size: int) -> int | None:

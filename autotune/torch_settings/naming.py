@@ -150,9 +150,7 @@ def find_models(keys: list[str]) -> list[nn.Module]:
         free = [one for one in alike.get(key, ()) if not any(one is other for other in chosen)]
         if not free:
             return []
-        chosen.append(
-            next((one for one in free if holds_any(one, stepped)), free[0])
-        )
+        chosen.append(next((one for one in free if holds_any(one, stepped)), free[0]))
     return chosen
 
 
