@@ -37,6 +37,7 @@ from .server import Server, unsafe_reason
 from .stream import Stream
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
 
@@ -205,10 +206,7 @@ class Runner:
         forked = self._wire is not None
         if not forked:
             self._connect()
-        self._models = find_models(self._loop["models"])  # now: objects that are frozen for a fork are no longer listed
-        self._modes = {id(own) for model in self._models for own in wrapped_in(model)}
-        self._copies = Copies(self._models, self._shows_evaluation)
-        self._copies.look_for()
+        self._on_models(find_models(self._loop["models"]))  # now: objects frozen for a fork are no longer listed
         if self._orders["role"] == "job":
             ending.rest_in_the_end(self._parent)
             self._parent.send("joined", pid=os.getpid(), rank=this_rank())
@@ -219,6 +217,15 @@ class Runner:
         if not forked:
             ending.report_end(self._parent, self._doing)
         return self._become(self._parent)
+
+    def _on_models(self, models: list[nn.Module]) -> None:
+        """Notes the script's models: at the loop, or, if they are made later, before they are first called."""
+        self._models = models
+        self._modes = {id(own) for model in models for own in wrapped_in(model)}
+        self._copies = Copies(models, self._shows_evaluation)
+        self._copies.look_for()
+        if self._gate is not None:
+            self._gate.on_models(models)
 
     @property
     def _parent(self) -> Wire:
@@ -279,7 +286,7 @@ class Runner:
         gate = ScriptGate(wire, request, self._loop, self._models, wrapped, device, usage, self._doing)
         self._gate = gate
         if not self._models:  # made, or first called, after the loop has begun
-            hooks.when_called(self._loop["models"], gate.on_models)
+            hooks.when_called(self._loop["models"], self._on_models)
         gate.begin()
         seed_all(request["seed"] + (request["trace"] or {}).get("noise", 0))
         return gate
