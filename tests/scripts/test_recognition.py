@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import WorkloadError
+from autotune.bursts.runner import ProcessRunner
+from autotune.errors import AutotuneError, WorkloadError
 from autotune.knobs.changes import changes_of
-from autotune.measuring.records import Outcome
+from autotune.measuring.records import Outcome, Point
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
 from autotune.scripts.facts import facts_of
@@ -297,6 +298,21 @@ def test_a_script_that_trains_for_a_moment_begins_again_until_enough_was_measure
     assert second is not None
     assert sum(block.samples for block in first.blocks) > 40 * 64
     assert [block.samples for block in first.blocks] == [block.samples for block in second.blocks]
+
+
+@pytest.mark.slow
+def test_a_script_with_fewer_steps_than_a_comparison_needs_is_not_compared(tmp_path: Path) -> None:
+    """It is not started again for that, no gradient is left, and later bursts are forked as before."""
+    notes: list[str] = []
+    with ScriptIsolation(written(tmp_path, IN_MEMORY, "12"), notes.append) as isolation:
+        isolation.start(START_SECONDS)
+        runner = ProcessRunner(isolation, "cpu")
+        baseline = Point(config=runner.check(START_SECONDS).baseline)
+        with pytest.raises(AutotuneError, match="have it train longer, by more steps or epochs"):
+            runner.agreement(baseline, 20, 60.0)
+        assert not [*isolation._protection.shared.glob("gradient*")]
+        assert not isolation._spawning
+    assert notes == []
 
 
 @pytest.mark.slow
