@@ -22,8 +22,8 @@ CAME = "came-{}"
 """Marker file in the shared folder, by process id: the recorder is in that process."""
 TRAININGS = {"launch", "train"}
 """Roles in which a script trains for real: autotune never ends it."""
-OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 1)
-"""Oldest versions that the recorder supports. A script may have others than autotune."""
+OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 7)
+"""Oldest versions that autotune is tested with. A script may have others than autotune."""
 
 
 def arrive() -> None:

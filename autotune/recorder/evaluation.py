@@ -146,11 +146,10 @@ class _ReportingHook:
         self._called = called
         self._key = key
         self._wants_gradients = torch.is_grad_enabled
-        # torch.compile knows this and leaves out the code after it: the script's graphs stay the same.
-        self._is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
 
     def __call__(self, module: nn.Module, _: Any) -> None:
-        if not (self._is_compiling() or module.training or self._wants_gradients()):
+        # torch.compile knows this and leaves out the code after it: the script's graphs stay the same.
+        if not (torch.compiler.is_compiling() or module.training or self._wants_gradients()):
             self._called(self._key)
 
     def __deepcopy__(self, _: Any) -> _ReportingHook:

@@ -149,7 +149,7 @@ def on_outermost_forward(
     # Torch warns about global hooks when a compiled model is called, but the script has not registered them.
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
     # torch.compile knows this and leaves out the code after it: the script's graphs stay the same.
-    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
+    is_compiling = torch.compiler.is_compiling
     depth = 0
 
     def entering(module: Any, arguments: tuple[Any, ...]) -> None:

@@ -29,7 +29,6 @@ from ..torch_settings.compiled import compiled_graphs
 from ..torch_settings.naming import batches_of, count_of, is_own_batch_sampler, length_of, tensors_in
 from . import hooks
 from .batches import Watched
-from .effects import compiling
 from .hooks import harmless
 from .ranks import count_ranks, this_rank
 from .surroundings import here
@@ -176,7 +175,6 @@ class Notes:
         self._synchronize = clock_of(device).synchronize
         self._cost = 0.0
         self._is_over = False
-        self._is_compiling = compiling()
         self._start()
         hooks.on_mode(self.on_mode)
         atexit.register(self.end)
@@ -244,7 +242,7 @@ class Notes:
 
     def stepped(self, *_: Any) -> None:
         """Counts a step of an optimizer."""
-        if self._is_compiling():  # a compiled step would be recompiled for each count
+        if torch.compiler.is_dynamo_compiling():  # a compiled step would be recompiled for each count
             return
         self._steps += 1
         if self._reading is not None:
