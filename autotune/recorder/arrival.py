@@ -12,8 +12,6 @@ from typing import Any
 
 from ..sandbox.inside import enter
 from .importing import after_import
-from .left_out import leave_out
-from .tokenizing import watch_tokenizers
 
 ORDERS = "AUTOTUNE_RECORDER"
 """Environment variable with the recorder's orders, as JSON. ``shared`` in it names a folder that autotune and all
@@ -37,8 +35,12 @@ def arrive() -> None:
     if "sandbox" in orders:
         _or_give_up(orders, lambda: enter(orders["sandbox"]))
     if orders["role"] not in TRAININGS:
+        from .left_out import leave_out
+
         leave_out()
     if orders["role"] == "serve":
+        from .tokenizing import watch_tokenizers
+
         watch_tokenizers()
     after_import("torch", lambda: _or_give_up(orders, lambda: _begin(orders)))
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.results.files import write_document
+from autotune.scripts import Script
 from autotune.scripts.launching import orders_of
 from tests.forked import Forked
 from tests.scripts.patching import written
@@ -55,3 +59,11 @@ def test_a_result_that_is_applied_again_takes_the_place_of_the_former_one(
     Path("train.py").write_text(APPLIES)
     done = forked.run(["train.py"], tmp_path)
     assert done.stdout.split() == ["1", "2", "1", "2", "1", "3"], done.stderr
+
+
+def test_a_launch_imports_no_more_than_it_needs_into_each_interpreter(tmp_path: Path) -> None:
+    """Asyncio would come before gevent replaces parts of it, and takes time in processes that train nothing."""
+    script = Script((sys.executable, "-c", "import sys; print('asyncio' in sys.modules)"))
+    environment = script.environment({"role": "launch"}, os.environ)
+    done = subprocess.run(script.command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == ["False"]
