@@ -81,14 +81,18 @@ class Evaluation:
             self._synchronise()
             self._end(perf_counter() - self._since)
 
-    def trains(self) -> None:
-        """Gradients are computed, or an optimizer steps, with a batch drawn before."""
+    def trains(self, *, steps: bool = True) -> None:
+        """Gradients are computed with a batch drawn before.
+
+        Args:
+            steps: Whether the weights change: computing gradients alone may belong to an evaluation, as of attacks.
+        """
         if self._since is None:
             return
-        if self._switched is not None:  # it trains in that mode
-            self._since = self._switched = None
-        else:
+        if self._switched is None:
             self._end(0.0 if self._seems_over is None else self._seems_over - self._since)
+        elif steps:  # it trains in that mode
+            self._since = self._switched = None
 
     def _begin(self) -> None:
         self._synchronise()

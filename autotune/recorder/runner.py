@@ -313,6 +313,7 @@ class Runner:
             self._gate.before_step(optimizer)
 
     def _after_step(self, optimizer: Optimizer) -> None:
+        self._trains_so |= self._evaluates
         if self._gate is not None:
             self._note_step()
             self._gate.after_step(optimizer)
@@ -325,7 +326,6 @@ class Runner:
     def _before_backward(self, loss: torch.Tensor) -> None:
         if self._loop["updates_itself"]:
             self._arrive_once()
-        self._trains_so |= self._evaluates
         self._feeding.trains()
         if self._gate is not None:
             self._gate.before_backward(loss)
@@ -346,6 +346,7 @@ class Runner:
     def _after_backward(self) -> None:
         if self._gate is not None:
             if self._loop["updates_itself"]:
+                self._trains_so |= self._evaluates
                 self._note_step()
             self._gate.after_backward([weight for model in self._models for weight in model.parameters()])
 

@@ -239,7 +239,7 @@ class ScriptGate(Gate[ScriptPlayer]):
             own, self.scale = own / self.scale.to(own.device), None
         self.playing.last_loss = own if own.numel() == 1 else None
         self.playing.effects.before_backward(loss)
-        self.evaluation.trains()
+        self.evaluation.trains(steps=self._loop["updates_itself"])
         self._trained_on = True
         if self._gradients is not None:
             self._gradients.losses.append(own)

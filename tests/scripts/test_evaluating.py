@@ -74,6 +74,16 @@ def test_who_trains_in_the_mode_of_evaluation_is_timed(told: Told) -> None:
     assert told.left_out == 0
 
 
+def test_gradients_without_a_step_are_no_training_in_the_mode_of_evaluation(told: Told) -> None:
+    """As of attacks on samples that are held out."""
+    model = nn.Linear(1, 1)
+    told.evaluation.on_mode(model, training=False)
+    told.evaluation.trains(steps=False)
+    told.lasts(1)
+    told.evaluation.on_mode(model, training=True)
+    assert told.left_out == 1
+
+
 def test_evaluation_that_shows_lasts_until_training_draws_again(told: Told) -> None:
     """Loops over batches may want gradients again after each."""
     for _ in range(3):
