@@ -339,7 +339,7 @@ class Runner:
             return
         if id(module) in self._modes:
             self._evaluates = not training
-            self._gate.evaluation.on_mode(module, training=training)
+            self._gate.on_mode(module, training=training)
         elif self._copies is not None and not training:
             self._copies.note(module)
 

@@ -230,7 +230,15 @@ class ScriptGate(Gate[ScriptPlayer]):
 
     def on_evaluation(self, by: str) -> None:
         """Notes an action that belongs to evaluation, unless each step does it."""
-        self.evaluation.shows(by, self.source.drawn if self.source is not None else 0)
+        self.evaluation.shows(by, self._drawn)
+
+    def on_mode(self, model: nn.Module, *, training: bool) -> None:
+        """Notes that a model that trains is switched to evaluation, or back."""
+        self.evaluation.on_mode(model, self._drawn, training=training)
+
+    @property
+    def _drawn(self) -> int:
+        return self.source.drawn if self.source is not None else 0
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Handles the start of a backward pass. A script that updates weights itself has done so since the last one."""
