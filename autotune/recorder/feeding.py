@@ -66,7 +66,7 @@ class Reader(Batches):
         return next(self._batches_aside if source is None else source)
 
     def _inner(self) -> Any:
-        return self._aside if self.source is None else self.source
+        return self._batches_aside if self.source is None else self.source
 
     @property
     def is_over(self) -> bool:
