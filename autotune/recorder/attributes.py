@@ -115,8 +115,8 @@ def count_items(dataset: Any) -> int:
     """
     held = [value for part in nested(dataset) for value in list(getattr(part, "__dict__", {}).values())]
     lists = [value for value in held if type(value) is list and len(value) <= MOST_ITEMS]
-    others = [value for value in held if issubclass(type(value), (dict, set))]
-    return sum(map(len, others)) + sum(item is not None for value in lists for item in list(value))
+    others = [kind.__len__(value) for value in held for kind in (dict, set) if issubclass(type(value), kind)]
+    return sum(others) + sum(item is not None for value in lists for item in list(value))
 
 
 def held_by(*holders: Any) -> Iterator[Any]:
@@ -155,9 +155,10 @@ class OwnDraws:
 
 
 def _is_own_generator(part: Any) -> bool:
-    of_numpy = type(part).__module__.startswith("numpy.random.")
+    of_numpy = str(type(part).__module__).startswith("numpy.random.")
     seeded = torch.default_generator, _global_of("random", "_inst"), _global_of("numpy.random.mtrand", "_rand")
-    return (of_numpy or isinstance(part, (random.Random, torch.Generator))) and not any(part is one for one in seeded)
+    is_generator = of_numpy or issubclass(type(part), (random.Random, torch.Generator))
+    return is_generator and not any(part is one for one in seeded)
 
 
 def _global_of(module: str, name: str) -> Any:
@@ -184,7 +185,7 @@ def _parts(holder: Any) -> list[Any]:
 
 def _is_closed(kind: type) -> bool:
     """Whether objects of a type are not looked into."""
-    return issubclass(kind, _CLOSED) or kind.__module__.partition(".")[0] in _FOREIGN
+    return issubclass(kind, _CLOSED) or str(kind.__module__).partition(".")[0] in _FOREIGN
 
 
 def _items(holder: Any) -> list[Any]:
