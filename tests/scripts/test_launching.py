@@ -67,3 +67,20 @@ def test_a_launch_imports_no_more_than_it_needs_into_each_interpreter(tmp_path: 
     environment = script.environment({"role": "launch"}, os.environ)
     done = subprocess.run(script.command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.split() == ["False"]
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "place"),
+    [
+        ("python -mpkg.train 3", "train", "pkg.train"),
+        ("python -um pkg.train", "train", "pkg.train"),
+        ("python -m torch.distributed.run --module=pkg.train", "train", "pkg.train"),
+        ("torchrun --module pkg.train -m other", "train", "pkg.train"),
+        ("python3.12 -u src/train.py -m fast", "train", "src/train"),
+        ("python3.12", "python3.12", "python3.12"),
+    ],
+)
+def test_a_script_has_the_name_of_its_file_or_module(words: str, name: str, place: str) -> None:
+    """However the module is named."""
+    script = Script(tuple(words.split()))
+    assert (script.name, script.place) == (name, place)
