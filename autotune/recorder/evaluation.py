@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..torch_settings.naming import class_of, model_key, wrapped_in
+from ..torch_settings.undo import nothing
 
 OFTEN_STEPS = 2
 """A forward that recurs within this many steps is part of training, like that of a teacher. Not tuned: some scripts
@@ -180,8 +181,4 @@ class _ReportingHook:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _ReportingHook, (_do_nothing, self._key)
-
-
-def _do_nothing(_: str) -> None:
-    """Does nothing: the hook was pickled, perhaps into another process."""
+        return _ReportingHook, (nothing, self._key)

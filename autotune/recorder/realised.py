@@ -137,7 +137,7 @@ class Reading:
         return max(0, samples), waited, elements / rows if self._varies and rows else None
 
 
-class Drawing(Watched):
+class CountedBatches(Watched):
     """The batches of a pass, counted in a `Reading`, whose attributes are faster to read than those of a proxy."""
 
     def __init__(self, batches: Iterator[Any], reading: Reading, notes: Notes) -> None:
@@ -221,7 +221,7 @@ class Notes:
             return iterate()
         self.due = -math.inf  # the next draw, from this or another pass, calls `attend`
         batches = iterate()
-        return Drawing(batches, Reading(requested, *sizes), self)
+        return CountedBatches(batches, Reading(requested, *sizes), self)
 
     @harmless
     def _sizes(self, loader: DataLoader[Any], batch_size: int | None) -> tuple[int | None, int | None]:

@@ -103,8 +103,12 @@ def shapes_hash(*models: nn.Module) -> str:
 
 def hash_of_shapes(weights: Iterable[torch.Tensor]) -> str:
     """Hash of the shapes of weights, in any order."""
-    shapes = sorted(map(_shape_of, weights))
-    return hashlib.sha256("\n".join(shapes).encode()).hexdigest()[:16]
+    return fingerprint_of(sorted(map(_shape_of, weights)))
+
+
+def fingerprint_of(parts: Iterable[str]) -> str:
+    """Hash of some texts, in their order."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def parameters_of(model: nn.Module) -> list[nn.Parameter]:

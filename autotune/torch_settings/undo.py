@@ -16,8 +16,8 @@ _KEPT = "_kept_by_autotune"  # attribute of the owner
 _ABSENT = object()
 
 
-def nothing() -> None:
-    """Does nothing, since nothing was changed."""
+def nothing(*_: Any, **__: Any) -> None:
+    """Does nothing: no change is to be undone, or no function to be called."""
 
 
 def never() -> None:
