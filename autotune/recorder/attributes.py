@@ -81,11 +81,18 @@ def nested(*holders: Any) -> list[Any]:
         if id(thing) in parts_by_id:
             continue
         parts_by_id[id(thing)] = thing
-        for value in list(getattr(thing, "__dict__", {}).values()):
+        for value in _values_of(thing):
             parts = value if type(value) in {list, tuple} else (value,)
             if parts and issubclass(type(parts[0]), Dataset):
                 waiting.extend(parts)
     return list(parts_by_id.values())
+
+
+def _values_of(holder: Any) -> list[Any]:
+    """The values of an object's attributes; none if it does not show them."""
+    with contextlib.suppress(Exception):  # a class of the script's may raise on access
+        return list(getattr(holder, "__dict__", {}).values())
+    return []
 
 
 class Growth:
@@ -113,7 +120,7 @@ def count_items(dataset: Any) -> int:
 
     The count grows with the samples read if the data set keeps them. None in a list does not count.
     """
-    held = [value for part in nested(dataset) for value in list(getattr(part, "__dict__", {}).values())]
+    held = [value for part in nested(dataset) for value in _values_of(part)]
     lists = [value for value in held if type(value) is list and len(value) <= MOST_ITEMS]
     others = [kind.__len__(value) for value in held for kind in (dict, set) if issubclass(type(value), kind)]
     return sum(others) + sum(item is not None for value in lists for item in list(value))

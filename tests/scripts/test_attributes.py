@@ -247,6 +247,14 @@ def test_draws_from_the_generators_that_torch_seeds_in_workers_are_not_own() -> 
     assert not draws.are_seen
 
 
+class Unloaded(Dataset[int]):
+    """A data set that loads itself on access, and fails."""
+
+    @property
+    def __dict__(self) -> Any:
+        raise RuntimeError("not loaded yet")
+
+
 class Strange(dict[str, Any]):
     """What a data set may hold: its class hides its module, its length and its own class."""
 
@@ -268,3 +276,8 @@ def test_code_of_a_strange_part_is_not_run() -> None:
     count = count_items(rows)
     strange["one"] = 1
     assert count_items(rows) == count + 1
+
+
+def test_a_data_set_that_shows_no_attributes_holds_no_items() -> None:
+    """It may stand for one that is not loaded."""
+    assert count_items(Unloaded()) == 0
