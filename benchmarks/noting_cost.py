@@ -42,7 +42,7 @@ def measured(file: Path) -> dict[str, Any]:
         drawn = time.thread_time()
         notes.due = float("-inf")
         reading = realised.Reading(time.perf_counter(), 16, None)
-        for _ in realised.Drawing(itertools.repeat(batch, STEPS), reading, notes):
+        for _ in realised.CountedBatches(itertools.repeat(batch, STEPS), reading, notes):
             stepped(None, (), {})
         costs.append((time.thread_time() - drawn - (drawn - began)) / STEPS)
     for _ in range(NOTES):

@@ -12,8 +12,6 @@ from typing import Any
 
 from ..sandbox.inside import enter
 from .importing import after_import
-from .left_out import leave_out
-from .tokenizing import watch_tokenizers
 
 ORDERS = "AUTOTUNE_RECORDER"
 """Environment variable with the recorder's orders, as JSON. ``shared`` in it names a folder that autotune and all
@@ -22,8 +20,8 @@ CAME = "came-{}"
 """Marker file in the shared folder, by process id: the recorder is in that process."""
 TRAININGS = {"launch", "train"}
 """Roles in which a script trains for real: autotune never ends it."""
-OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 1)
-"""Oldest versions that the recorder supports. A script may have others than autotune."""
+OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 7)
+"""Oldest versions that autotune is tested with. A script may have others than autotune."""
 
 
 def arrive() -> None:
@@ -37,8 +35,12 @@ def arrive() -> None:
     if "sandbox" in orders:
         _or_give_up(orders, lambda: enter(orders["sandbox"]))
     if orders["role"] not in TRAININGS:
+        from .left_out import leave_out
+
         leave_out()
     if orders["role"] == "serve":
+        from .tokenizing import watch_tokenizers
+
         watch_tokenizers()
     after_import("torch", lambda: _or_give_up(orders, lambda: _begin(orders)))
 

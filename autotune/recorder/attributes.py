@@ -81,11 +81,18 @@ def nested(*holders: Any) -> list[Any]:
         if id(thing) in parts_by_id:
             continue
         parts_by_id[id(thing)] = thing
-        for value in list(getattr(thing, "__dict__", {}).values()):
+        for value in _values_of(thing):
             parts = value if type(value) in {list, tuple} else (value,)
             if parts and issubclass(type(parts[0]), Dataset):
                 waiting.extend(parts)
     return list(parts_by_id.values())
+
+
+def _values_of(holder: Any) -> list[Any]:
+    """The values of an object's attributes; none if it does not show them."""
+    with contextlib.suppress(Exception):  # a class of the script's may raise on access
+        return list(getattr(holder, "__dict__", {}).values())
+    return []
 
 
 class Growth:
@@ -113,10 +120,10 @@ def count_items(dataset: Any) -> int:
 
     The count grows with the samples read if the data set keeps them. None in a list does not count.
     """
-    held = [value for part in nested(dataset) for value in list(getattr(part, "__dict__", {}).values())]
+    held = [value for part in nested(dataset) for value in _values_of(part)]
     lists = [value for value in held if type(value) is list and len(value) <= MOST_ITEMS]
-    others = [value for value in held if issubclass(type(value), (dict, set))]
-    return sum(map(len, others)) + sum(item is not None for value in lists for item in list(value))
+    others = [kind.__len__(value) for value in held for kind in (dict, set) if issubclass(type(value), kind)]
+    return sum(others) + sum(item is not None for value in lists for item in list(value))
 
 
 def held_by(*holders: Any) -> Iterator[Any]:
@@ -155,9 +162,10 @@ class OwnDraws:
 
 
 def _is_own_generator(part: Any) -> bool:
-    of_numpy = type(part).__module__.startswith("numpy.random.")
+    of_numpy = str(type(part).__module__).startswith("numpy.random.")
     seeded = torch.default_generator, _global_of("random", "_inst"), _global_of("numpy.random.mtrand", "_rand")
-    return (of_numpy or isinstance(part, (random.Random, torch.Generator))) and not any(part is one for one in seeded)
+    is_generator = of_numpy or issubclass(type(part), (random.Random, torch.Generator))
+    return is_generator and not any(part is one for one in seeded)
 
 
 def _global_of(module: str, name: str) -> Any:
@@ -184,7 +192,7 @@ def _parts(holder: Any) -> list[Any]:
 
 def _is_closed(kind: type) -> bool:
     """Whether objects of a type are not looked into."""
-    return issubclass(kind, _CLOSED) or kind.__module__.partition(".")[0] in _FOREIGN
+    return issubclass(kind, _CLOSED) or str(kind.__module__).partition(".")[0] in _FOREIGN
 
 
 def _items(holder: Any) -> list[Any]:

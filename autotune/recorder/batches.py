@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-
-def _nothing(*_: Any) -> None:
-    pass
+from ..torch_settings.undo import nothing
 
 
 class Batches(Iterator[Any]):
@@ -39,9 +37,9 @@ class Watched(Batches):
     def __init__(
         self,
         batches: Iterator[Any],
-        drawn: Callable[[Any], None] = _nothing,
-        draws: Callable[[], None] = _nothing,
-        ended: Callable[[], None] = _nothing,
+        drawn: Callable[[Any], None] = nothing,
+        draws: Callable[[], None] = nothing,
+        ended: Callable[[], None] = nothing,
     ) -> None:
         self.is_over = False
         self.count = 0
@@ -52,7 +50,7 @@ class Watched(Batches):
 
     def look_away(self) -> None:
         """Stops calling the functions."""
-        self._drawn = self._draws = self._ended = _nothing
+        self._drawn = self._draws = self._ended = nothing
 
     def _inner(self) -> Any:
         return self._batches

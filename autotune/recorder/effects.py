@@ -255,7 +255,7 @@ def graph_of(loss: torch.Tensor) -> tuple[set[str], set[Any]]:
             continue
         seen.add(node)
         names.add(node.name())
-        with contextlib.suppress(AttributeError, RuntimeError):  # missing before torch 2.1
+        with contextlib.suppress(AttributeError, RuntimeError):  # private to torch
             dtypes |= {one.dtype for one in node._input_metadata if one.dtype.is_floating_point}
         pending += [following for following, _ in node.next_functions]
     return names, dtypes
@@ -287,10 +287,3 @@ def expandable_reason() -> str | None:
         if not settings.get("expandable_segments", True):
             return "the script itself sets CUDA's allocator"
     return None
-
-
-def compiling() -> Callable[[], bool]:
-    """Returns a function that is true only inside code that torch.compile compiles."""
-    import torch
-
-    return getattr(torch.compiler, "is_dynamo_compiling", lambda: False)

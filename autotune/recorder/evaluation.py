@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..torch_settings.naming import class_of, model_key, wrapped_in
+from ..torch_settings.undo import nothing
 
 OFTEN_STEPS = 2
 """A forward that recurs within this many steps is part of training, like that of a teacher. Not tuned: some scripts
@@ -21,9 +22,9 @@ train two networks in turn, and no known script evaluates that often without swi
 class Evaluation:
     """Distinguishes evaluation from training, and times it.
 
-    Evaluation begins when a model that trains is switched to evaluation. It also begins when, less often than in each
-    step, batches are drawn that training does not use, or a copy of the model is called. It ends with the next batch of
-    training.
+    Evaluation begins when a model that trains is switched to evaluation, unless each step does that between drawing its
+    batch and training on it, to guess labels. It also begins when, less often than in each step, batches are drawn that
+    training does not use, or a copy of the model is called. It ends with the next batch of training.
 
     Args:
         report: Called with ``evaluate`` and ``train``.
@@ -43,16 +44,25 @@ class Evaluation:
         self._since: float | None = None
         self._switched: nn.Module | None = None  # the model whose mode began it; None: something else did
         self._seems_over: float | None = None
-        self._shown: dict[str, int] = {}
+        self._shown: dict[str, tuple[int, bool]] = {}
+        self._is_within_step = False  # a batch was drawn that is not trained on yet
 
-    def on_mode(self, model: nn.Module, *, training: bool) -> None:
-        """Notes that a model that trains is switched to evaluation, or back."""
-        if not training and self._since is None:
-            self._begin()
-            self._switched = model
-        elif training and self._switched is model:
-            self.end()
-        elif training:
+    def on_mode(self, model: nn.Module, drawn: int, *, training: bool) -> None:
+        """Notes that a model that trains is switched to evaluation, or back.
+
+        Args:
+            model: The model.
+            drawn: Batches of training that were drawn so far.
+            training: Whether it is switched back.
+        """
+        if not training:
+            is_part_of_step = self._is_within_step and not self._is_seldom("mode", drawn) and self._step_batches > 0
+            if self._since is None and not is_part_of_step:
+                self._begin()
+                self._switched = model
+        elif self._switched is model:
+            self._end_now()
+        else:
             self.seems_over()
 
     def shows(self, by: str, drawn: int) -> None:
@@ -64,10 +74,16 @@ class Evaluation:
         """
         if not self._step_batches:
             return
-        before, self._shown[by] = self._shown.get(by), drawn
-        is_seldom = before is None or drawn - before > OFTEN_STEPS * self._step_batches
-        if self._since is None and is_seldom:
+        if self._is_seldom(by, drawn) and self._since is None:
             self._begin()
+
+    def _is_seldom(self, by: str, drawn: int) -> bool:
+        """Whether an action comes less often than in each step; repeated within a step, it is what it was before."""
+        before, is_seldom = self._shown.get(by, (-1, True))
+        if before not in {-1, drawn}:
+            is_seldom = drawn - before > OFTEN_STEPS * self._step_batches
+        self._shown[by] = drawn, is_seldom
+        return is_seldom
 
     def seems_over(self) -> None:
         """Gradients are enabled again: if training continues with a batch drawn before, evaluation ended here."""
@@ -76,19 +92,28 @@ class Evaluation:
             self._seems_over = perf_counter()
 
     def end(self) -> None:
-        """Ends evaluation: training draws its next batch, or switches its model back."""
+        """Ends evaluation: training draws its next batch."""
+        self._is_within_step = True
+        self._end_now()
+
+    def _end_now(self) -> None:
         if self._since is not None:
             self._synchronise()
             self._end(perf_counter() - self._since)
 
-    def trains(self) -> None:
-        """Gradients are computed, or an optimizer steps, with a batch drawn before."""
+    def trains(self, *, steps: bool = True) -> None:
+        """Gradients are computed with a batch drawn before.
+
+        Args:
+            steps: Whether the weights change: computing gradients alone may belong to an evaluation, as of attacks.
+        """
+        self._is_within_step = False
         if self._since is None:
             return
-        if self._switched is not None:  # it trains in that mode
-            self._since = self._switched = None
-        else:
+        if self._switched is None:
             self._end(0.0 if self._seems_over is None else self._seems_over - self._since)
+        elif steps:  # it trains in that mode
+            self._since = self._switched = None
 
     def _begin(self) -> None:
         self._synchronise()
@@ -146,19 +171,14 @@ class _ReportingHook:
         self._called = called
         self._key = key
         self._wants_gradients = torch.is_grad_enabled
-        # torch.compile knows this and leaves out the code after it: the script's graphs stay the same.
-        self._is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
 
     def __call__(self, module: nn.Module, _: Any) -> None:
-        if not (self._is_compiling() or module.training or self._wants_gradients()):
+        # torch.compile knows this and leaves out the code after it: the script's graphs stay the same.
+        if not (torch.compiler.is_compiling() or module.training or self._wants_gradients()):
             self._called(self._key)
 
     def __deepcopy__(self, _: Any) -> _ReportingHook:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _ReportingHook, (_do_nothing, self._key)
-
-
-def _do_nothing(_: str) -> None:
-    """Does nothing: the hook was pickled, perhaps into another process."""
+        return _ReportingHook, (nothing, self._key)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .stream import Stream
 
 
-Maker = Callable[["DataLoader[Any]", str], "Source"]
+Maker = Callable[["DataLoader[Any]", str], "Source | None"]
 
 
 class Reader(Batches):
@@ -66,7 +66,7 @@ class Reader(Batches):
         return next(self._batches_aside if source is None else source)
 
     def _inner(self) -> Any:
-        return self._aside if self.source is None else self.source
+        return self._batches_aside if self.source is None else self.source
 
     @property
     def is_over(self) -> bool:
@@ -90,7 +90,7 @@ class Feeding:
     Args:
         keys: Keys of the loop's loaders, one for each loader.
         evaluates: Whether the models are in a mode in which this script does not train.
-        make: Makes a source from a loader and its key.
+        make: Makes a source from a loader and its key; None before the training loop.
     """
 
     def __init__(self, keys: list[str], evaluates: Callable[[], bool], make: Maker) -> None:
@@ -130,8 +130,9 @@ class Feeding:
         """A source for a loader without one: a new one, or one that another loader had."""
         sources = self._sources.setdefault(reader.key, [])
         if len(sources) < self._keys.count(reader.key):
-            sources.append(self._make(reader.loader, reader.key))
-            return sources[-1]
+            if (made := self._make(reader.loader, reader.key)) is not None:
+                sources.append(made)
+            return made
         free = [one for one in sources if not self._is_read(one)]
         return next(iter(free or (sources if reader.trains else ())), None)
 

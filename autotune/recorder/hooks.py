@@ -19,15 +19,11 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from ..torch_settings.compiled import compiled_graphs
 from ..torch_settings.naming import class_of, find_models, model_key
-from ..torch_settings.undo import Undo, in_reverse, put
+from ..torch_settings.undo import Undo, in_reverse, nothing, put
 
 Iterate = Callable[["DataLoader[Any]"], Iterator[Any]]
 MOST_CALLS = 100
 """Calls of models in training after which the search for the tuned ones ends. Not tuned."""
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    pass
 
 
 def on_iterate(then: Callable[[DataLoader[Any], Iterate], Iterator[Any]]) -> Undo:
@@ -41,16 +37,16 @@ def on_iterate(then: Callable[[DataLoader[Any], Iterate], Iterator[Any]]) -> Und
     return in_reverse([put(DataLoader, "__iter__", iterate), callbacks.clear])
 
 
-def on_step(before: Callable[[Optimizer], None] = _nothing, after: Callable[[Optimizer], None] = _nothing) -> Undo:
+def on_step(before: Callable[[Optimizer], None] = nothing, after: Callable[[Optimizer], None] = nothing) -> Undo:
     """Calls functions before and after each step of any optimizer of torch."""
-    if before is not _nothing:
+    if before is not nothing:
         register_optimizer_step_pre_hook(lambda stepping, *_: before(stepping))
-    if after is not _nothing:
+    if after is not nothing:
         register_optimizer_step_post_hook(lambda stepping, *_: after(stepping))
 
     def end() -> None:
         nonlocal before, after
-        before = after = _nothing  # the hooks stay: torch calls them from a dictionary that must not change meanwhile
+        before = after = nothing  # the hooks stay: torch calls them from a dictionary that must not change meanwhile
 
     return end
 
@@ -60,7 +56,7 @@ def on_mode(then: Callable[[Any, bool], None]) -> Undo:
     return _around(nn.Module, "train", lambda module, mode=True: then(module, mode))
 
 
-def on_backward(before: Callable[[torch.Tensor], None], after: Callable[[], None] = _nothing) -> Undo:
+def on_backward(before: Callable[[torch.Tensor], None], after: Callable[[], None] = nothing) -> Undo:
     """Calls ``before(loss)`` and ``after()`` around each ``loss.backward()``."""
     return _around(torch.Tensor, "backward", lambda loss, *_, **__: before(loss), lambda *_, **__: after())
 
@@ -94,7 +90,7 @@ def on_gradients_again(then: Callable[[], None]) -> Undo:
 def on_group(then: Callable[[], None]) -> Undo:
     """Calls ``then()`` before each opening of a process group by the script."""
     if not torch.distributed.is_available():
-        return _nothing
+        return nothing
     return _around(torch.distributed, "init_process_group", lambda *_, **__: then())
 
 
@@ -111,9 +107,7 @@ def _unless_compiled(undo: Undo) -> Undo:
     return lambda: None if compiled_graphs() else undo()
 
 
-def _around(
-    owner: Any, name: str, before: Callable[..., None] = _nothing, after: Callable[..., None] = _nothing
-) -> Undo:
+def _around(owner: Any, name: str, before: Callable[..., None] = nothing, after: Callable[..., None] = nothing) -> Undo:
     """Calls functions before and after each call of a torch function, with its arguments."""
     original: Any = getattr(owner, name)
 
@@ -128,7 +122,7 @@ def _around(
 
     def end() -> None:
         nonlocal before, after
-        before = after = _nothing
+        before = after = nothing
         put_back()
 
     return end
@@ -136,8 +130,8 @@ def _around(
 
 def on_outermost_forward(
     before: Callable[[Any, tuple[Any, ...]], None],
-    inside: Callable[[tuple[Any, ...]], None] = _nothing,
-    after: Callable[[Any], None] = _nothing,
+    inside: Callable[[tuple[Any, ...]], None] = nothing,
+    after: Callable[[Any], None] = nothing,
 ) -> Undo:
     """Calls a function before each call of a module that no other module calls.
 
@@ -149,7 +143,7 @@ def on_outermost_forward(
     # Torch warns about global hooks when a compiled model is called, but the script has not registered them.
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
     # torch.compile knows this and leaves out the code after it: the script's graphs stay the same.
-    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
+    is_compiling = torch.compiler.is_compiling
     depth = 0
 
     def entering(module: Any, arguments: tuple[Any, ...]) -> None:
@@ -177,13 +171,13 @@ def on_outermost_forward(
 
     def end() -> None:
         nonlocal before, inside, after
-        before = inside = after = _nothing
+        before = inside = after = nothing
         remove()
 
     return end
 
 
-def when_called(keys: Sequence[str], then: Callable[[list[Any]], None], most_calls: int | None = MOST_CALLS) -> None:
+def when_called(keys: Sequence[str], then: Callable[[list[Any]], None], most_calls: int | None = MOST_CALLS) -> Undo:
     """Calls ``then(models)`` once, before the first training call of a model with one of these keys, or of its holder.
 
     Args:
@@ -206,6 +200,7 @@ def when_called(keys: Sequence[str], then: Callable[[list[Any]], None], most_cal
             end()
 
     end = on_outermost_forward(before)
+    return end
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -27,11 +28,13 @@ from ..torch_settings.naming import (
     models_of,
     steps_any,
 )
+from ..torch_settings.undo import Undo, in_reverse, kept_on, put
 from . import hooks
 from .attributes import is_same
 from .batches import Watched
 from .changes import Changes
 from .drawing import Drawing, Own
+from .hooks import harmless
 from .matching import Match, note
 from .ranks import this_rank
 from .realised import Notes
@@ -42,15 +45,20 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-MADE = "_made_by_autotune"
-"""Attribute of a script's loader: its stand-in."""
 MAX_EARLY_STEPS = 10
 """Steps before training reads any data that decide nothing: more are a training whose data come from no loader."""
 
 
 def begin(orders: dict[str, Any]) -> None:
-    """Applies the orders, like a script that calls `autotune.apply`."""
-    Launched(orders)
+    """Applies the orders, like a script that calls `autotune.apply`; other orders take the place of former ones."""
+    if _applied and _applied[0].orders == orders:
+        return  # a notebook's cell is run again
+    while _applied:
+        _applied.pop().end()
+    _applied.append(Launched(orders))
+
+
+_applied: list[Launched] = []
 
 
 class Launched:
@@ -65,20 +73,25 @@ class Launched:
             - ``left_out``: a sentence for each setting that is not applied
             - ``shared``: folder in which each process that trains writes a file; without it, the process prints
             - ``realised``: what to note about the training; without it, nothing
+
+    Attributes:
+        orders: The orders.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
+        self.orders = orders
         self._loop = orders["loop"]
         self._is_strict = orders.get("strict", False)
         self._left_out: list[str] = orders.get("left_out", [])
         self._shared: str | None = orders.get("shared")
         self._match = Match(self._loop)
         self._is_measured: bool | None = None  # unknown until an optimizer exists
-        self._trains = False  # whether it trains what was measured
+        self._trains = 0  # the id of the process that trains what was measured, perhaps a forked one; 0: none does
         self._early_steps = 0
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._stand_ins: dict[str, StandIn] = {}
         self._aside: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # read where gradients are disabled
+        self._failures: set[str] = set()
         self._starts_anew = False
         self._is_changed = False
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
@@ -88,35 +101,47 @@ class Launched:
         self._changes = Changes(orders["changes"])
         self._changes.exchange(self._match.is_model)  # before it is clear what a process trains
         self._enter_process()
-        hooks.on_step(self._on_step)
-        atexit.register(self._report)
-        hooks.on_iterate(self._on_iterate)
+        self._undos = [self._changes.undo, hooks.on_step(self._on_step), hooks.on_iterate(self._on_iterate)]
         if self._changes.wants_models:
-            hooks.when_called(self._loop["models"], self._on_called)
+            self._undos.append(hooks.when_called(self._loop["models"], self._on_called))
         if "batch_size" in self._changes.loader:
-            self._count_batches(self._changes.loader["batch_size"])
+            self._undos.append(self._count_batches(self._changes.loader["batch_size"]))
+        atexit.register(self._report)
+
+    def end(self) -> None:
+        """Undoes the changes, except those of a `DistributedDataParallel`, and stops watching."""
+        in_reverse(self._undos)()
+        atexit.unregister(self._report)
+        if self._notes is not None:
+            self._notes.end()
 
     def _enter_process(self) -> None:
         self._changes.on_process(self._device)
         self._changes.on_copies()
 
-    def _count_batches(self, size: int) -> None:
+    def _count_batches(self, size: int) -> Undo:
         """Makes ``len(loader)`` count batches of another size, since schedules use it."""
         original = DataLoader.__len__
-        lengths = {key.split()[1] for key in self._loop["loaders"]}
 
         @functools.wraps(original)
         def length(loader: DataLoader[Any]) -> int:
-            # An evaluation's loader may be alike, and its length be asked for where gradients are enabled.
-            is_tuned = hasattr(loader, MADE) or loader not in self._aside or str(length_of(loader.dataset)) in lengths
-            if not (is_tuned and self._feeds(loader)) or has_own_iterator(loader) or is_own_batch_sampler(loader):
-                return original(loader)
-            sampler, _, drops = batches_of(loader)
-            drawn: Any = loader.dataset if isinstance(loader.dataset, IterableDataset) else sampler
-            samples = len(drawn)
-            return samples // size if drops else -(-samples // size)
+            changed = self._changed_length(loader, size)
+            return original(loader) if changed is None else changed
 
-        DataLoader.__len__ = length  # type: ignore[method-assign]
+        return put(DataLoader, "__len__", length)
+
+    @harmless
+    def _changed_length(self, loader: DataLoader[Any], size: int) -> int | None:
+        """The batches of this size in a loader that feeds training; None for other loaders."""
+        # An evaluation's loader may be alike, and its length be asked for where gradients are enabled.
+        lengths = {key.split()[1] for key in self._loop["loaders"]}
+        is_tuned = StandIn in kept_on(loader) or loader not in self._aside or str(length_of(loader.dataset)) in lengths
+        if not (is_tuned and self._feeds(loader)) or has_own_iterator(loader) or is_own_batch_sampler(loader):
+            return None
+        sampler, _, drops = batches_of(loader)
+        drawn: Any = loader.dataset if isinstance(loader.dataset, IterableDataset) else sampler
+        samples = length_of(drawn)
+        return samples and (samples // size if drops else -(-samples // size))
 
     def _feeds(self, loader: DataLoader[Any]) -> bool:
         """Whether a loader is like the tuned ones, and gradients are enabled."""
@@ -133,6 +158,12 @@ class Launched:
         return self._is_measured
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
+        changed = self._changed_pass(loader, iterate)
+        return iterate(loader) if changed is None else changed
+
+    @harmless
+    def _changed_pass(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any] | None:
+        """Starts a pass that is changed or noted; None for a loader that feeds no training."""
         if torch.is_grad_enabled():
             self._match.drawn_from(loader)
         else:
@@ -140,7 +171,7 @@ class Launched:
             if self._notes is not None:
                 self._notes.evaluates()
         if not self._feeds(loader):
-            return iterate(loader)
+            return None
         if self._notes is None:
             return self._batches(loader, iterate)
         batch_size = None if has_own_iterator(loader) else self._changes.loader.get("batch_size")
@@ -154,12 +185,13 @@ class Launched:
             self._changes.on_models(find_models(self._loop["models"]))
         if not self._changes.loader:
             return self._handed_on(iterate(loader))
-        is_known = hasattr(loader, MADE)
+        is_known = StandIn in kept_on(loader)
         stand_in = self._stand_in(loader)
         batches = stand_in.read(loader, goes_on=is_known)
         self._is_changed |= stand_in.was_changed
         return self._handed_on(batches)
 
+    @harmless
     def _on_called(self, models: list[nn.Module]) -> None:
         self._match.knows(models)
         if self._match.draws:
@@ -168,12 +200,12 @@ class Launched:
     def _stand_in(self, loader: DataLoader[Any]) -> StandIn:
         """The stand-in that is read in place of a loader: its former one, or a free one of a similar loader."""
         arguments, key = self._changes.arguments(loader), loader_key(loader)
-        stand_in: StandIn | None = getattr(loader, MADE, self._stand_ins.get(key))
+        stand_in: StandIn | None = kept_on(loader).get(StandIn, self._stand_ins.get(key))
         if stand_in is None or not stand_in.takes_over(arguments):
             persists = bool(arguments.get("persistent_workers"))
             self._starts_anew |= stand_in is not None and not stand_in.is_read and persists
             stand_in = StandIn(arguments, _say_once)
-        setattr(loader, MADE, stand_in)
+        kept_on(loader)[StandIn] = stand_in
         self._stand_ins.pop(key, None)
         self._stand_ins[key] = stand_in
         while len(self._stand_ins) > len(self._loop["loaders"]):  # drops those of data no longer trained on
@@ -184,6 +216,7 @@ class Launched:
         copies = self._changes.copies
         return batches if copies is None else Watched(batches, copies.drawn)
 
+    @harmless
     def _on_step(self, optimizer: Optimizer) -> None:
         """Applies the changes at the first step of each optimizer: by then the script has set itself up."""
         if optimizer in self._known:
@@ -198,17 +231,23 @@ class Launched:
             if self._is_measured is None:
                 self._leave_as_it_is()
             return
+        if self._trains != os.getpid():
+            self._begin_training()
+        if self._notes is not None:
+            self._notes.stepped()
+        self._changes.on_optimizer(optimizer)
+        if self._changes.on_model and not (self._changes.wants_models or steps_any(optimizer, self._changes.models)):
+            self._changes.on_models(models_of(optimizer, self._loop["models"]) if self._match.may_search() else [])
+
+    def _begin_training(self) -> None:
+        """Sets up the process at its first step, and reports that it trains what was measured."""
         if not self._trains:
             self._compare()
-        self._trains = self._is_measured = True
+        self._is_measured, self._trains = True, os.getpid()
         if self._notes is not None:
             self._notes.restart()
-            self._notes.stepped()
         note(self._shared, matches=True)
-        self._changes.on_optimizer(optimizer)
         self._enter_process()  # overrides what the script has set meanwhile, as bursts do
-        if self._changes.on_model and not (self._changes.wants_models or steps_any(optimizer, self._changes.models)):
-            self._changes.on_models(models_of(optimizer, self._loop["models"]))
 
     def _leave_as_it_is(self) -> None:
         """Leaves a process that trains something else unchanged."""
@@ -226,6 +265,12 @@ class Launched:
             raise SystemExit(f"autotune: {elsewhere}; tune here, or leave out --strict")
         if this_rank() == 0:
             _say(f"{elsewhere}: expect a different speed")
+
+    def give_up(self, reason: str) -> None:
+        """Leaves out what has failed, with a warning: training continues."""
+        if reason not in self._failures:
+            self._failures.add(reason)
+            _say_once(f"a part of the result could not be applied ({reason}); training continues")
 
     def _report(self) -> None:
         """Reports at exit which settings never took effect in a process that has trained."""

@@ -7,16 +7,18 @@ step, and a burst's checkpoints are empty. A function is replaced as soon as its
 
 from __future__ import annotations
 
-import asyncio
 import functools
+import inspect
 import io
 import sys
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..sandbox.redirect import writes
 from .importing import after_import
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Action = Callable[[Any], Any]
 """Takes an attribute of a module, and returns its replacement."""
@@ -42,7 +44,7 @@ def _change(name: str) -> None:
 
 def _nothing(original: Any) -> Any:
     """A function that does nothing, and returns None."""
-    if asyncio.iscoroutinefunction(original):
+    if inspect.iscoroutinefunction(original):
 
         @functools.wraps(original)
         async def later(*_: Any, **__: Any) -> None:
@@ -59,6 +61,8 @@ def _nothing(original: Any) -> Any:
 
 def _finished() -> Future[None]:
     """A finished future."""
+    from concurrent.futures import Future
+
     future: Future[None] = Future()
     future.set_result(None)
     return future
@@ -87,12 +91,23 @@ def _called_once(original: Any) -> Any:
 
 
 class _NoRun:
-    """A run of a tracker that has no offline mode: it discards everything."""
+    """A run of a tracker that has no offline mode: it keeps settings in memory, and discards everything else."""
+
+    hash = name = id = "autotune"  # scripts name folders after them
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.config: dict[str, Any] = {}
 
-    def __setitem__(self, *_: Any) -> None:
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.config[name] = value
+
+    def __getitem__(self, name: str) -> Any:
+        return self.config[name]
+
+    def __enter__(self) -> _NoRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         pass
 
     def __getattr__(self, name: str) -> Any:

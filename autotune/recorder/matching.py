@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..torch_settings.naming import class_of, shapes_hash
+from ..torch_settings.naming import class_of, hash_of_shapes, holds_any, shapes_hash
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 TRAINED = "trained-{}"
 """File in a launch's shared folder, by the id of a process that trains: its name, and whether it matches."""
+
+MOST_SEARCHES = 20
+"""Searches of all objects for the model of a later optimizer: a script may make one for each iteration. Not tuned."""
 
 
 class Match:
@@ -37,6 +40,8 @@ class Match:
         self._data = {key.partition(" ")[0] for key in loop["loaders"]}
         self._shapes = {key.rpartition(" ")[2] for key in loop["models"]}
         self._models: list[weakref.ref[nn.Module]] = []
+        self._has_matched = False
+        self._searches = 0  # since then
         self.draws = not self._data
         self.reads = False
 
@@ -52,33 +57,44 @@ class Match:
 
     def steps(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer steps a model of the measured shapes, on data of a measured class."""
-        return self.draws and self._is_of_model(_weights_of(optimizer))
+        steps = self.draws and self._is_of_model(optimizer)
+        self._has_matched |= steps
+        return steps
+
+    def may_search(self) -> bool:
+        """Counts a search of all objects, which takes long; False after too many since an optimizer has matched."""
+        self._searches += self._has_matched
+        return self._searches <= MOST_SEARCHES
 
     def is_early(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer steps a measured model before training reads any data.
 
         Such a step decides nothing: scripts take one on random data, or without gradients to silence a scheduler.
         """
-        return not (self.reads or self.draws) and self._is_of_model(_weights_of(optimizer))
+        return not (self.reads or self.draws) and self._is_of_model(optimizer)
 
     def is_possible(self) -> bool | None:
         """Whether any optimizer of this process steps a measured model; None if there is no optimizer yet."""
         from torch.optim import Optimizer
 
         optimizers = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
-        return any(self._is_of_model(_weights_of(one)) for one in optimizers) if optimizers else None
+        return any(self._is_of_model(one) for one in optimizers) if optimizers else None
 
-    def _is_of_model(self, stepped: set[int]) -> bool:
-        if not self._shapes:
+    def _is_of_model(self, optimizer: Optimizer) -> bool:
+        weights = _weights_of(optimizer)
+        if not self._shapes or hash_of_shapes(weights) in self._shapes:
             return True
+        stepped = set(map(id, weights))
         alive = [model for reference in self._models if (model := reference()) is not None]
-        if any(id(weight) in stepped for model in alive for weight in model.parameters()):
+        if any(holds_any(model, stepped) for model in alive):
             return True
+        if not self.may_search():
+            return False
         from torch import nn
 
         # Compares only shapes: on several ranks a model is wrapped in another class.
         modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
-        holders = [one for one in modules if any(id(weight) in stepped for weight in one.parameters())]
+        holders = [one for one in modules if holds_any(one, stepped)]
         measured = [one for one in holders if shapes_hash(one) in self._shapes]
         self.knows(measured)
         return bool(measured)
@@ -96,6 +112,6 @@ def note(shared: str | None, *, matches: bool) -> None:
             json.dump({"name": name, "matches": matches}, file)
 
 
-def _weights_of(optimizer: Optimizer) -> set[int]:
+def _weights_of(optimizer: Optimizer) -> list[nn.Parameter]:
     groups = optimizer.__dict__.get("param_groups", ())  # wrappers of frameworks have none
-    return {id(weight) for group in groups for weight in group["params"]}
+    return [weight for group in groups for weight in group["params"]]

@@ -23,7 +23,7 @@ def count_ranks() -> int:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _number_in("WORLD_SIZE", 1)
 
 
 def this_rank() -> int:
@@ -31,7 +31,14 @@ def this_rank() -> int:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
-    return int(os.environ.get("RANK", "0"))
+    return _number_in("RANK", 0)
+
+
+def _number_in(variable: str, otherwise: int) -> int:
+    try:
+        return int(os.environ[variable])
+    except (KeyError, ValueError):  # a script's own variable may hold anything
+        return otherwise
 
 
 class Meeting:

@@ -29,7 +29,6 @@ from ..torch_settings.compiled import compiled_graphs
 from ..torch_settings.naming import batches_of, count_of, is_own_batch_sampler, length_of, tensors_in
 from . import hooks
 from .batches import Watched
-from .effects import compiling
 from .hooks import harmless
 from .ranks import count_ranks, this_rank
 from .surroundings import here
@@ -138,7 +137,7 @@ class Reading:
         return max(0, samples), waited, elements / rows if self._varies and rows else None
 
 
-class Drawing(Watched):
+class CountedBatches(Watched):
     """The batches of a pass, counted in a `Reading`, whose attributes are faster to read than those of a proxy."""
 
     def __init__(self, batches: Iterator[Any], reading: Reading, notes: Notes) -> None:
@@ -176,7 +175,6 @@ class Notes:
         self._synchronize = clock_of(device).synchronize
         self._cost = 0.0
         self._is_over = False
-        self._is_compiling = compiling()
         self._start()
         hooks.on_mode(self.on_mode)
         atexit.register(self.end)
@@ -223,7 +221,7 @@ class Notes:
             return iterate()
         self.due = -math.inf  # the next draw, from this or another pass, calls `attend`
         batches = iterate()
-        return Drawing(batches, Reading(requested, *sizes), self)
+        return CountedBatches(batches, Reading(requested, *sizes), self)
 
     @harmless
     def _sizes(self, loader: DataLoader[Any], batch_size: int | None) -> tuple[int | None, int | None]:
@@ -244,7 +242,7 @@ class Notes:
 
     def stepped(self, *_: Any) -> None:
         """Counts a step of an optimizer."""
-        if self._is_compiling():  # a compiled step would be recompiled for each count
+        if torch.compiler.is_dynamo_compiling():  # a compiled step would be recompiled for each count
             return
         self._steps += 1
         if self._reading is not None:

@@ -37,6 +37,7 @@ from .server import Server, unsafe_reason
 from .stream import Stream
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
 
@@ -105,9 +106,7 @@ class Runner:
         keys, key = self._loop["loaders"], self._known_as(own)
         if key not in keys:
             return self._iterated_aside(loader, own, iterate)
-        if self._gate is None:
-            if key != keys[0]:
-                return self._iterated_aside(loader, own, iterate)
+        if self._gate is None and key == keys[0]:
             if own == key:
                 self._trains_elsewhere = False
                 self._passed += 1
@@ -142,10 +141,11 @@ class Runner:
             return key
         return next((candidate for candidate in keys if without_length(candidate) == without_length(key)), key)
 
-    def _source_for(self, loader: DataLoader[Any], key: str) -> Source:
-        """A source for a loader that feeds training."""
+    def _source_for(self, loader: DataLoader[Any], key: str) -> Source | None:
+        """A source for a loader that feeds training; None before the training loop."""
         gate = self._gate
-        assert gate is not None  # noqa: S101 - it was made on the way here
+        if gate is None:
+            return None
         is_main = key == self._loop["loaders"][0] and gate.source is None
         source = Source(
             loader,
@@ -206,10 +206,7 @@ class Runner:
         forked = self._wire is not None
         if not forked:
             self._connect()
-        self._models = find_models(self._loop["models"])  # now: objects that are frozen for a fork are no longer listed
-        self._modes = {id(own) for model in self._models for own in wrapped_in(model)}
-        self._copies = Copies(self._models, self._shows_evaluation)
-        self._copies.look_for()
+        self._on_models(find_models(self._loop["models"]))  # now: objects frozen for a fork are no longer listed
         if self._orders["role"] == "job":
             ending.rest_in_the_end(self._parent)
             self._parent.send("joined", pid=os.getpid(), rank=this_rank())
@@ -220,6 +217,15 @@ class Runner:
         if not forked:
             ending.report_end(self._parent, self._doing)
         return self._become(self._parent)
+
+    def _on_models(self, models: list[nn.Module]) -> None:
+        """Notes the script's models: at the loop, or, if they are made later, before they are first called."""
+        self._models = models
+        self._modes = {id(own) for model in models for own in wrapped_in(model)}
+        self._copies = Copies(models, self._shows_evaluation)
+        self._copies.look_for()
+        if self._gate is not None:
+            self._gate.on_models(models)
 
     @property
     def _parent(self) -> Wire:
@@ -280,7 +286,7 @@ class Runner:
         gate = ScriptGate(wire, request, self._loop, self._models, wrapped, device, usage, self._doing)
         self._gate = gate
         if not self._models:  # made, or first called, after the loop has begun
-            hooks.when_called(self._loop["models"], gate.on_models)
+            hooks.when_called(self._loop["models"], self._on_models)
         gate.begin()
         seed_all(request["seed"] + (request["trace"] or {}).get("noise", 0))
         return gate
@@ -307,6 +313,7 @@ class Runner:
             self._gate.before_step(optimizer)
 
     def _after_step(self, optimizer: Optimizer) -> None:
+        self._trains_so |= self._evaluates
         if self._gate is not None:
             self._note_step()
             self._gate.after_step(optimizer)
@@ -319,7 +326,6 @@ class Runner:
     def _before_backward(self, loss: torch.Tensor) -> None:
         if self._loop["updates_itself"]:
             self._arrive_once()
-        self._trains_so |= self._evaluates
         self._feeding.trains()
         if self._gate is not None:
             self._gate.before_backward(loss)
@@ -333,13 +339,14 @@ class Runner:
             return
         if id(module) in self._modes:
             self._evaluates = not training
-            self._gate.evaluation.on_mode(module, training=training)
+            self._gate.on_mode(module, training=training)
         elif self._copies is not None and not training:
             self._copies.note(module)
 
     def _after_backward(self) -> None:
         if self._gate is not None:
             if self._loop["updates_itself"]:
+                self._trains_so |= self._evaluates
                 self._note_step()
             self._gate.after_backward([weight for model in self._models for weight in model.parameters()])
 

@@ -224,12 +224,21 @@ class ScriptGate(Gate[ScriptPlayer]):
         self.playing.updates.append((self._step_began, self.playing.clock.mark()))
         self._trace_step()
         self._steps += 1
-        if not self._loop["loaders"] and self._steps % self._loop["optimizers"] == 0:
+        by_steps = not (self._loop["loaders"] or self._loop["updates_itself"])  # else it passes at draws or backward
+        if by_steps and self._steps % self._loop["optimizers"] == 0:
             self._pass_step()
 
     def on_evaluation(self, by: str) -> None:
         """Notes an action that belongs to evaluation, unless each step does it."""
-        self.evaluation.shows(by, self.source.drawn if self.source is not None else 0)
+        self.evaluation.shows(by, self._drawn)
+
+    def on_mode(self, model: nn.Module, *, training: bool) -> None:
+        """Notes that a model that trains is switched to evaluation, or back."""
+        self.evaluation.on_mode(model, self._drawn, training=training)
+
+    @property
+    def _drawn(self) -> int:
+        return self.source.drawn if self.source is not None else 0
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Handles the start of a backward pass. A script that updates weights itself has done so since the last one."""
@@ -238,7 +247,7 @@ class ScriptGate(Gate[ScriptPlayer]):
             own, self.scale = own / self.scale.to(own.device), None
         self.playing.last_loss = own if own.numel() == 1 else None
         self.playing.effects.before_backward(loss)
-        self.evaluation.trains()
+        self.evaluation.trains(steps=self._loop["updates_itself"])
         self._trained_on = True
         if self._gradients is not None:
             self._gradients.losses.append(own)

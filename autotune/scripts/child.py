@@ -74,7 +74,7 @@ class ScriptChild(Child):
             theirs.close()
             protection.attend(name, self._popen.pid, ours, looks=looks, forks=forks)
         except BaseException:
-            self._input.close()
+            self._hang_up()
             raise
         finally:
             ours.close()

@@ -19,6 +19,7 @@ from autotune.scripts.changes import BEGUN_ANEW
 from autotune.scripts.script import Script
 from autotune.scripts.seen import SeenScript
 from autotune.stored import DeviceKind
+from autotune.torch_settings.naming import fingerprint_of
 
 _OF_LOOP = (
     "models", "optimizers", "updates_itself", "accumulation", "draws_ahead", "step_samples", "device", "ranks",
@@ -41,7 +42,7 @@ def facts_of(seen: SeenScript, script: Script) -> WorkloadFacts:
             **seen.facts,
             "target": script.text,
             "name": script.name,
-            "fingerprint": hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16],
+            "fingerprint": fingerprint_of(parts),
             "samples": samples,
             "baseline": baseline,
             "score_bytes": seen.facts["score_bytes"] // baseline.batch_size,

@@ -255,16 +255,16 @@ class ScriptIsolation(Isolation):
     def _begin_again(self, live: Live, deadline: float, error: str | None) -> None:
         """Starts the script of a job again, and repeats the command that its end has interrupted."""
         number, course = live.number, self._courses[live.number]
-        if course.fruitless and live.forked:
+        if course.fruitless and not (live.forked and course.request.job == "host"):
+            message = {"event": "failure", "outcome": "crashed", "reason": why_fruitless(error)}
+            live.ended = dataclasses.replace(live.ended, message=message)
+            return
+        if course.fruitless:
             if not self._spawning:
                 self._note(
                     "each burst starts the script again: forked, it ends early, as scripts that watch the clock do"
                 )
             self._spawning = True  # live jobs go on, then the server ends
-        elif course.fruitless:
-            message = {"event": "failure", "outcome": "crashed", "reason": why_fruitless(error)}
-            live.ended = dataclasses.replace(live.ended, message=message)
-            return
         self._kill(live)
         if not live.forked:
             live.child.close()
@@ -413,14 +413,16 @@ class ScriptIsolation(Isolation):
         file = self._protection.shared / f"gradient{self._count}"
         traces: list[dict[str, Any]] = []
         began = time.monotonic()
-        for seed, point in ((0, Point(config=baseline)), (1, Point(config=baseline)), (0, candidate)):
-            trace = {"steps": request.steps, "file": str(file), "noise": seed}
-            ended = self._traced_run(request.model_copy(update={"point": point}), trace, deadline)
-            try:
-                traces.append(result_of(ended, "the numerics check"))
-            except AutotuneError:
-                return ended
-        file.unlink(missing_ok=True)
+        try:
+            for seed, point in ((0, Point(config=baseline)), (1, Point(config=baseline)), (0, candidate)):
+                trace = {"steps": request.steps, "file": str(file), "noise": seed}
+                ended = self._traced_run(request.model_copy(update={"point": point}), trace, deadline)
+                try:
+                    traces.append(result_of(ended, "the numerics check"))
+                except AutotuneError:
+                    return ended
+        finally:
+            file.unlink(missing_ok=True)
         value = {**dict(zip(("reference", "control", "candidate"), traces, strict=True)), "has_batch_norm": False}
         return Ended(message={"event": "result", "value": value}, status=0, seconds=time.monotonic() - began)
 

@@ -24,7 +24,7 @@ def apply(path: str | Path, *, realised: bool = False) -> None:
     """Trains with a result's settings from here on; call it at the top of the script that was tuned.
 
     Warns when the machine is not the one that was measured. Does nothing under ``autotune launch``, which has done the
-    same already, and in bursts, which measure the script without it.
+    same already, and in bursts, which measure the script without it. Another result takes the place of the former one.
 
     Args:
         path: A result file of ``autotune run``.
@@ -63,8 +63,8 @@ def orders_of(result: Result, path: str | Path, *, realised: bool) -> dict[str, 
 
 
 def _step_samples(loop: Mapping[str, Any]) -> float | None:
-    """Samples of an optimizer step in a loop without a loader, counted when it was tuned."""
-    if loop["loaders"] or "step_samples" not in loop:
+    """Samples of an optimizer step in a loop without a loader; None where backward passes were counted, not steps."""
+    if loop["loaders"] or loop.get("updates_itself") or "step_samples" not in loop:
         return None
     return float(loop["step_samples"] * max(1, loop["accumulation"]) / max(1, loop["optimizers"]))
 

@@ -24,6 +24,8 @@ LAUNCHERS = (
     "trace.",
 )  # fmt: skip
 """Modules that start a script, by the beginnings of their names."""
+_MODULE = re.compile(r"-[bBdEiIOPqsSuvx]*m(.*)|--module(?:=(.*))?")
+"""The option that names a module, perhaps with Python's own options or the name in one word."""
 QUIET = {
     "AUTOTUNE_BURST": "1", "WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_MLFLOW_INTEGRATION": "TRUE",
@@ -79,23 +81,30 @@ class Script:
     @property
     def name(self) -> str:
         """The name of its result files: the first Python file or module of the command, without its ending."""
-        for before, word in itertools.pairwise(("", *self.command)):
-            if before in {"-m", "--module"} and not f"{word}.".startswith(LAUNCHERS):
-                return word.rpartition(".")[2]
-            if word.endswith((".py", ".sh")):
-                return Path(word).stem
-        return Path(self.command[0]).name
+        module, file = self._trained
+        return module.rpartition(".")[2] or (Path(file).stem if file else Path(self.command[0]).name)
 
     @property
     def place(self) -> str:
         """The path of that file without its ending, or the module's full name: it separates scripts of one name."""
-        for before, word in itertools.pairwise(("", *self.command)):
-            if before in {"-m", "--module"} and not f"{word}.".startswith(LAUNCHERS):
-                return word
-            if word.endswith((".py", ".sh")):
-                whole = Path(os.path.abspath(word)).with_suffix("")
-                return (whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole).as_posix()
-        return Path(self.command[0]).name
+        module, file = self._trained
+        if not file:
+            return module or Path(self.command[0]).name
+        whole = Path(os.path.abspath(file)).with_suffix("")
+        return (whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole).as_posix()
+
+    @property
+    def _trained(self) -> tuple[str, str]:
+        """The module that the command trains, or else the file; of both, the other is empty."""
+        words = iter(self.command)
+        for word in words:
+            if (option := _MODULE.fullmatch(word)) is not None:
+                module = option[1] or option[2] or next(words, "")
+                if not f"{module}.".startswith(LAUNCHERS):
+                    return module, ""
+            elif word.endswith((".py", ".sh")):
+                return "", word
+        return "", ""
 
     @property
     def text(self) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import hashlib
 import inspect
 import multiprocessing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +98,24 @@ def model_key(model: nn.Module) -> str:
 
 def shapes_hash(*models: nn.Module) -> str:
     """Hash of the shapes of all weights."""
-    shapes = sorted(_shape_of(weight) for model in models for weight in model.parameters())
-    return hashlib.sha256("\n".join(shapes).encode()).hexdigest()[:16]
+    return hash_of_shapes(weight for model in models for weight in parameters_of(model))
+
+
+def hash_of_shapes(weights: Iterable[torch.Tensor]) -> str:
+    """Hash of the shapes of weights, in any order."""
+    return fingerprint_of(sorted(map(_shape_of, weights)))
+
+
+def fingerprint_of(parts: Iterable[str]) -> str:
+    """Hash of some texts, in their order."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def parameters_of(model: nn.Module) -> list[nn.Parameter]:
+    """The weights of a model; none if it has no parts yet, because its ``__init__`` never called torch's."""
+    with contextlib.suppress(Exception):  # a class of the script's may raise in other ways
+        return list(model.parameters())
+    return []
 
 
 def _shape_of(weight: torch.Tensor) -> str:
@@ -137,7 +154,7 @@ def find_models(keys: list[str]) -> list[nn.Module]:
         free = [one for one in alike.get(key, ()) if not any(one is other for other in chosen)]
         if not free:
             return []
-        chosen.append(next((one for one in free if any(id(weight) in stepped for weight in one.parameters())), free[0]))
+        chosen.append(next((one for one in free if holds_any(one, stepped)), free[0]))
     return chosen
 
 
@@ -151,7 +168,7 @@ def length_of(sized: Any) -> int | None:
     """``len()`` of an object; None if it has none."""
     try:
         return len(sized)
-    except (TypeError, NotImplementedError):
+    except Exception:  # noqa: BLE001 - a class of the script's may raise anything
         return None
 
 
@@ -191,7 +208,12 @@ def count_of(batch: Any) -> int:
 def steps_any(optimizer: Optimizer, models: list[nn.Module]) -> bool:
     """Whether an optimizer steps weights of any of these models."""
     stepped = {id(weight) for weight in weights_of(optimizer)}
-    return any(id(weight) in stepped for model in models for weight in model.parameters())
+    return any(holds_any(model, stepped) for model in models)
+
+
+def holds_any(model: nn.Module, weights: set[int]) -> bool:
+    """Whether a model has any of these weights, which are named by their ids."""
+    return any(id(weight) in weights for weight in parameters_of(model))
 
 
 def models_of(optimizer: Optimizer, keys: list[str]) -> list[nn.Module]:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
 
 Undo = Callable[[], None]
 """Undoes the changes of one call; call it once."""
-_KEPT = "_kept_by_autotune"  # attribute of a model, or an optimizer
+_KEPT = "_kept_by_autotune"  # attribute of the owner
 _ABSENT = object()
 
 
-def nothing() -> None:
-    """Does nothing, since nothing was changed."""
+def nothing(*_: Any, **__: Any) -> None:
+    """Does nothing: no change is to be undone, or no function to be called."""
 
 
 def never() -> None:
@@ -71,8 +72,8 @@ class _Kept(dict[Any, Any]):
         return dict, ()
 
 
-def kept_on(owner: nn.Module | Optimizer) -> dict[Any, Any]:
-    """Values that live as long as a model or an optimizer: compiled code, undos."""
+def kept_on(owner: nn.Module | Optimizer | DataLoader[Any]) -> dict[Any, Any]:
+    """Values that live as long as a model, an optimizer or a loader: compiled code, undos, a stand-in."""
     kept = vars(owner).get(_KEPT)
     if type(kept) is not _Kept:
         kept = vars(owner)[_KEPT] = _Kept()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import IsolationError, UsageError
-from autotune.torch_settings.precision import matmul_precision
+from autotune.torch_settings.precision import convolution_in_tf32, matmul_precision
 from autotune.workload.user_errors import wrap_user_error
 
 ENDING = ".sent"
@@ -185,7 +185,13 @@ def _torch_settings() -> dict[str, Any] | None:
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "precision": matmul_precision(),  # None: only the newer interface was used
         "newer_precision": getattr(torch.backends.cuda.matmul, "fp32_precision", "none"),
+        "convolution_in_tf32": convolution_in_tf32(),
         "benchmark": torch.backends.cudnn.benchmark,
+        "deterministic": torch.backends.cudnn.deterministic,
+        "algorithms": (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
     }
 
 
@@ -202,7 +208,12 @@ def _apply_torch_settings(settings: dict[str, Any] | None) -> None:
     elif settings["newer_precision"] == "tf32":
         torch.backends.cuda.matmul.fp32_precision = "tf32"
     torch.set_default_dtype(getattr(torch, settings["dtype"]))
+    if settings["convolution_in_tf32"] is not None:
+        torch.backends.cudnn.allow_tf32 = settings["convolution_in_tf32"]
     torch.backends.cudnn.benchmark = settings["benchmark"]
+    torch.backends.cudnn.deterministic = settings["deterministic"]
+    deterministic, warn_only = settings["algorithms"]
+    torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
 
 
 def _unsendable(build: Any) -> Iterator[str]:

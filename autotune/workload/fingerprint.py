@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
 from autotune.knobs import ModelFacts
-from autotune.torch_settings.naming import length_of, tensors_in
+from autotune.torch_settings.naming import fingerprint_of, length_of, tensors_in
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -24,7 +23,7 @@ def fingerprint(workload: Workload, optimizer: Optimizer, sample: Any) -> str:
         type(optimizer).__qualname__,
         str(workload.baseline_config.effective_batch),
     ]
-    return _hash(parts)
+    return fingerprint_of(parts)
 
 
 def model_differences(there: ModelFacts, here: ModelFacts) -> list[str]:
@@ -35,7 +34,3 @@ def model_differences(there: ModelFacts, here: ModelFacts) -> list[str]:
     if None not in {there.optimizer, here.optimizer} and there.optimizer != here.optimizer:
         differences.append(f"the optimizer is {there.optimizer} there, {here.optimizer} here")
     return differences
-
-
-def _hash(parts: list[str]) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -21,4 +21,4 @@ def test_a_torch_that_is_too_old_ends_no_script(tmp_path: Path) -> None:
     environment = Script(command).environment(orders, os.environ)
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
-    assert "expected torch 2.1 or newer, got 1.0; training continues unchanged" in done.stderr
+    assert "expected torch 2.7 or newer, got 1.0; training continues unchanged" in done.stderr

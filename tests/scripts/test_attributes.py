@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from autotune.recorder.attributes import Attributes, OwnDraws
+from autotune.recorder.attributes import Attributes, OwnDraws, count_items
 
 
 class Rows(Dataset[int]):
@@ -245,3 +245,39 @@ def test_draws_from_the_generators_that_torch_seeds_in_workers_are_not_own() -> 
     np.random.mtrand._rand.normal()
     torch.rand(())
     assert not draws.are_seen
+
+
+class Unloaded(Dataset[int]):
+    """A data set that loads itself on access, and fails."""
+
+    @property
+    def __dict__(self) -> Any:
+        raise RuntimeError("not loaded yet")
+
+
+class Strange(dict[str, Any]):
+    """What a data set may hold: its class hides its module, its length and its own class."""
+
+    __module__ = None  # type: ignore[assignment]
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("not loaded yet")
+
+    def __len__(self) -> int:
+        raise RuntimeError("not loaded yet")
+
+
+def test_code_of_a_strange_part_is_not_run() -> None:
+    """Only Python's own methods are called."""
+    strange = Strange()
+    rows = _held(strange)
+    assert not OwnDraws(rows).are_seen
+    count = count_items(rows)
+    strange["one"] = 1
+    assert count_items(rows) == count + 1
+
+
+def test_a_data_set_that_shows_no_attributes_holds_no_items() -> None:
+    """It may stand for one that is not loaded."""
+    assert count_items(Unloaded()) == 0

@@ -53,25 +53,35 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 def test_evaluation_lasts_until_the_model_is_switched_back(told: Told) -> None:
     """By its mode; what shows meanwhile is a part of it."""
     model, other = nn.Linear(1, 1), nn.Linear(1, 1)
-    told.evaluation.on_mode(model, training=False)
+    told.evaluation.on_mode(model, 4, training=False)
     told.lasts(1)
     told.evaluation.shows("loader", 0)
     told.evaluation.seems_over()
-    told.evaluation.on_mode(other, training=True)
+    told.evaluation.on_mode(other, 4, training=True)
     told.lasts(2)
-    told.evaluation.on_mode(model, training=True)
+    told.evaluation.on_mode(model, 4, training=True)
     told.lasts(4)
     assert (told.left_out, told.phases) == (3, ["evaluate", "train"])
 
 
 def test_who_trains_in_the_mode_of_evaluation_is_timed(told: Told) -> None:
     """As with frozen statistics of batches."""
-    told.evaluation.on_mode(nn.Linear(1, 1), training=False)
+    told.evaluation.on_mode(nn.Linear(1, 1), 4, training=False)
     told.lasts(1)
     told.evaluation.seems_over()
     told.evaluation.trains()
     told.evaluation.end()
     assert told.left_out == 0
+
+
+def test_gradients_without_a_step_are_no_training_in_the_mode_of_evaluation(told: Told) -> None:
+    """As of attacks on samples that are held out."""
+    model = nn.Linear(1, 1)
+    told.evaluation.on_mode(model, 4, training=False)
+    told.evaluation.trains(steps=False)
+    told.lasts(1)
+    told.evaluation.on_mode(model, 4, training=True)
+    assert told.left_out == 1
 
 
 def test_evaluation_that_shows_lasts_until_training_draws_again(told: Told) -> None:
@@ -113,6 +123,31 @@ def test_what_each_step_does_is_training(told: Told) -> None:
     told.lasts(1)
     told.evaluation.end()
     assert told.left_out == 2
+
+
+def test_a_switch_of_mode_in_each_step_is_training(told: Told) -> None:
+    """As where a model guesses labels that it then trains on: but for the first time."""
+    model = nn.Linear(1, 1)
+    for drawn in range(2, 12, 2):
+        told.evaluation.end()
+        for _ in range(2):
+            told.evaluation.on_mode(model, drawn, training=False)
+            told.lasts(1)
+            told.evaluation.on_mode(model, drawn, training=True)
+        told.evaluation.trains()
+    assert told.left_out == 2
+
+
+def test_evaluation_after_each_step_is_no_training(told: Told) -> None:
+    """As where an epoch has a single batch."""
+    model = nn.Linear(1, 1)
+    for drawn in range(2, 12, 2):
+        told.evaluation.end()
+        told.evaluation.trains()
+        told.evaluation.on_mode(model, drawn, training=False)
+        told.lasts(1)
+        told.evaluation.on_mode(model, drawn, training=True)
+    assert told.left_out == 5
 
 
 @pytest.mark.parametrize(("batches", "is_left_out"), [(SELDOM - 1, False), (SELDOM, True)])

@@ -151,3 +151,8 @@ def test_a_pass_has_a_length_and_what_torch_gives_its_iterators(burst: Burst) ->
     assert reader._num_workers == 0
     with pytest.raises(AttributeError):
         _ = reader.nothing_of_this_name
+
+
+def test_a_pass_has_what_torch_gives_its_iterators_before_its_first_batch(burst: Burst) -> None:
+    """As it has outside bursts."""
+    assert burst.reader(burst.loader(1))._num_workers == 0

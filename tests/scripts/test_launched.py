@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from autotune.recorder.drawing import READS_DRAW
+from autotune.recorder.matching import MOST_SEARCHES
 from autotune.results.files import write_document
 from autotune.scripts import Script
 from autotune.torch_settings.naming import loader_kind, shapes_hash
@@ -469,6 +470,126 @@ def test_a_model_is_looked_for_once_though_an_optimizer_is_made_for_each_task(la
     changes = {"knobs": {"precision": "bf16"}, "changed": ["precision"], "model": {"autocast_forward": "precision"}}
     (searched, own), told = launched(changes, loop, text=TASKS)
     assert (searched, own, told) == (1, [True, True], "")
+
+
+COPIED = """
+import copy, json, pickle
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.ones(4)
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(Rows(), batch_size=16, shuffle=True)
+batches = iter(loader)
+model(next(batches)).mean().backward()
+optimizer.step()
+print(json.dumps([len(list(copy.deepcopy(loader))), len(pickle.dumps(loader, 4)) > 0, len(list(loader))]))
+"""
+
+
+def test_a_loader_that_is_being_read_is_copied_and_pickled_as_ever(launched: Launch) -> None:
+    """As torch's own, whose iterators are no part of it."""
+    copies, told = launched(PERSISTING, LOOP, text=COPIED)
+    assert (copies, told) == ([4, True, 4], "")
+
+
+CLONES = """
+import copy, gc, json, os, sys
+import torch
+from torch import nn
+
+class Net(nn.Sequential):
+    pass
+
+searches, own = [], gc.get_objects
+gc.get_objects = lambda *_: searches.append(1) or own()
+model = Net(nn.Linear(4, 1))
+threads = []
+for task in range(60):
+    clone = copy.deepcopy(model)
+    weights = list(clone.parameters())
+    optimizer = torch.optim.SGD(weights[:1] if sys.argv[1] == "part" else weights, 0.1)
+    clone(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+    threads.append(torch.get_num_threads())
+    torch.set_num_threads(3)
+print(json.dumps([len(searches), threads[1]]))
+"""
+
+
+@pytest.mark.parametrize(("weights", "most"), [("all", 0), ("part", MOST_SEARCHES + 1)])
+def test_an_optimizer_for_each_iteration_costs_no_search_of_all_objects(
+    weights: str, most: int, launched: Launch
+) -> None:
+    """Each steps a clone of the model, as in meta-learning; the process is set up once."""
+    loop = {"loaders": [], "models": [f"__main__.Net {shapes_hash(nn.Linear(4, 1))}"], "device": "cpu"}
+    (searches, threads), _ = launched({"process": {"set_threads": 1}}, loop, weights, CLONES)
+    assert (searches, threads) == (most, 3)
+
+
+STRANGE = """
+import json, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from torch.ones(4, 4)
+    def __len__(self):
+        return self.unknown if sys.argv[1] == "length" else 4
+
+class HalfBuilt(nn.Module):
+    def __init__(self):
+        pass
+
+class Own(torch.optim.Optimizer):
+    def step(self):
+        pass
+
+half = HalfBuilt()
+model = nn.Sequential(nn.Linear(4, 1))
+optimizer = Own(model.parameters(), {})
+if sys.argv[1] == "groups":
+    optimizer.param_groups = [{}]
+steps = 0
+for batch in DataLoader(Stream(), batch_size=2):
+    model(batch).mean().backward()
+    optimizer.step()
+    steps += 1
+print(json.dumps(steps))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "changes", "told"),
+    [
+        ("length", {}, None),
+        ("half-built model", {}, None),
+        ("groups", {}, "KeyError: 'params'"),
+        ("start method", {"loader": {"num_workers": 1, "multiprocessing_context": "other"}}, "ValueError: "),
+    ],
+)
+def test_strange_parts_of_a_script_never_end_its_training(
+    how: str, changes: dict[str, Any], told: str | None, launched: Launch
+) -> None:
+    """If a change fails, training continues, and a warning says why."""
+    size = "None" if how == "length" else "4"
+    loop = {
+        "loaders": [f"__main__.Stream {size} 2 _InfiniteConstantSampler False"],
+        "models": [f"{nn.Sequential.__module__}.Sequential {shapes_hash(nn.Linear(4, 1))}"],
+        "device": "cpu",
+    }
+    steps, printed = launched(changes, loop, how, STRANGE)
+    assert steps == 2
+    assert told in printed if told else printed == ""
 
 
 COUNTED = """

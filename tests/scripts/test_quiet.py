@@ -102,6 +102,7 @@ def test_swanlab_and_trackio_send_nothing(tmp_path: Path) -> None:
     (tmp_path / "trackio.py").write_text("config = {}\ndef init(project): print('sent')\nlog = finish = init\n")
     lines = "import swanlab, trackio\nswanlab.init('mine', mode='cloud')\nrun = trackio.init(project='mine')\n"
     lines += "trackio.config.update({'a': 1})\ntrackio.log({'loss': 1})\nrun.log({'loss': 1})\nrun.finish()\n"
+    lines += "with trackio.init('mine') as run:\n    run.log({'loss': 1})\n"
     assert printed(lines + "trackio.finish()", tmp_path) == ["mine disabled"]
 
 
@@ -113,7 +114,9 @@ def test_aim_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "aim" / "sdk" / "run.py").write_text(
         "class Run:\n    def __init__(self, *args, **kwargs): print('written')\n"
     )
-    lines = "from aim import Run\nrun = Run(repo='.', experiment='mine')\nrun['lr'] = 0.1\nrun.name = 'first'\n"
+    lines = "from os.path import join\nfrom aim import Run\nrun = Run(repo='.', experiment='mine')\n"
+    lines += "for name in (run.hash, run.name, run.id): join('checkpoints', name)\n"
+    lines += "run['hparams'] = {'lr': 0.1}\nrun['hparams']['lr']\nrun.name = 'first'\n"
     assert printed(lines + "run.track(0.5, name='loss', step=1)\nrun.close()", tmp_path) == []
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +15,10 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Te
 
 from autotune.bursts.hosts.running_job import Ended, Live
 from autotune.recorder.changes import Changes
-from autotune.recorder.ranks import Meeting, top_of_run
+from autotune.recorder.ranks import Meeting, count_ranks, this_rank, top_of_run
 from autotune.recorder.stream import Stream
+from autotune.scripts import Script
+from autotune.scripts.child import ScriptChild
 from autotune.scripts.ranks import Together, free_port, on_port
 
 FIGURES = {"host_memory_bytes": 100, "loss": 1.0}
@@ -229,3 +233,20 @@ def test_the_top_of_a_run_is_what_started_it() -> None:
     above, top = map(int, told.stdout.split())
     assert top == above
     assert top_of_run("no such mark") == os.getpid()
+
+
+@pytest.mark.parametrize("value", ["", "none", "2"])
+def test_a_variable_of_ranks_may_hold_anything(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a number in it, the process trains alone."""
+    monkeypatch.setenv("WORLD_SIZE", value)
+    monkeypatch.setenv("RANK", value)
+    assert (count_ranks(), this_rank()) == ((2, 2) if value == "2" else (1, 0))
+
+
+def test_a_script_that_cannot_be_started_leaves_no_socket_open(tmp_path: Path) -> None:
+    """Its parent may go on to start others."""
+    before = os.listdir("/proc/self/fd")
+    protection: Any = SimpleNamespace(shared=tmp_path, command=lambda *_, **__: (tmp_path / "nothing").read_text())
+    with pytest.raises(FileNotFoundError) as failed:
+        ScriptChild(Script(("none",)), {"role": "look"}, {}, tmp_path, protection, "look")
+    assert len(os.listdir("/proc/self/fd")) == len(before), failed  # which refers to the child

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from autotune.recorder import realised
 from autotune.recorder.realised import WARM_STEPS, Notes
@@ -285,16 +285,6 @@ def test_a_note_that_cannot_be_made_ends_the_noting_alone(
     assert not world.file.is_file()
 
 
-class Unsized(Sampler[int]):
-    """Draws as many samples as it likes."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(40 * SIZE))
-
-    def __len__(self) -> int:
-        raise RuntimeError("not known before the first epoch")
-
-
 def nested(layout: torch.layout) -> dict[str, Any]:
     """Makes batches of samples of different lengths."""
     return {
@@ -310,7 +300,6 @@ def nested(layout: torch.layout) -> dict[str, Any]:
     [
         pytest.param(nested(torch.strided), id="strided nested tensors"),
         pytest.param(nested(torch.jagged), id="jagged nested tensors"),
-        pytest.param({"sampler": Unsized()}, id="a sampler whose length fails"),
     ],
 )
 def test_a_loader_that_cannot_be_looked_at_ends_the_noting_alone(arguments: dict[str, Any], world: World) -> None:

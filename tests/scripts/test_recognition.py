@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import WorkloadError
+from autotune.bursts.runner import ProcessRunner
+from autotune.errors import AutotuneError, WorkloadError
 from autotune.knobs.changes import changes_of
-from autotune.measuring.records import Outcome
+from autotune.measuring.records import Outcome, Point
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
 from autotune.scripts.facts import facts_of
@@ -78,6 +79,42 @@ for _ in range(20_000):
     cross_entropy(model(x), y).backward()
     for weight in model.parameters():
         weight.data.add_(weight.grad, alpha=-0.1)
+"""
+BEGUN_BEFORE = """
+from torch.utils.data import Dataset, get_worker_info
+
+class Rows(Dataset):
+    def __len__(self):
+        return 4096
+
+    def __getitem__(self, index):
+        return torch.randn(8), 0, float(get_worker_info() is not None)
+
+class Labeled(Rows):
+    pass
+
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(100):
+    labeled = iter(DataLoader(Labeled(), batch_size=8))
+    for x, y, by_worker in DataLoader(Rows(), batch_size=8):
+        others = next(labeled)
+        assert torch.equal(by_worker, others[2]), "the two are read in different processes"
+        step(model, optimizer, torch.cat([x, others[0]]), torch.cat([y, others[1]]))
+"""
+FULL_BATCH = """
+x, y = data().tensors
+model = net()
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1)
+
+def closure():
+    optimizer.zero_grad()
+    loss = cross_entropy(model(x), y)
+    loss.backward()
+    return loss
+
+for _ in range(20_000):
+    optimizer.step(closure)
 """
 CASTING = """
 class Casting(nn.Module):
@@ -229,6 +266,16 @@ def test_loaders_that_are_alike_and_zipped_are_two_that_both_feed_training(tmp_p
     assert burst.outcome is Outcome.OK, burst.reason
 
 
+@pytest.mark.slow
+def test_a_loader_whose_pass_begins_before_the_main_one_is_changed_as_well(tmp_path: Path) -> None:
+    """As for domain adaptation: the pass begins before the training loop is reached."""
+    with ScriptIsolation(written(tmp_path, BEGUN_BEFORE)) as isolation:
+        isolation.start(START_SECONDS)
+        assert [key.split()[0] for key in isolation.loop["loaders"]] == ["__main__.Rows", "__main__.Labeled"]
+        burst = alone(isolation, num_workers=1)
+    assert burst.outcome is Outcome.OK, burst.reason
+
+
 def test_micro_batches_of_a_loop_without_a_loader_are_counted(tmp_path: Path, seen_in: SeenIn) -> None:
     """By the calls of its model; its loss, which has no weights, is no model."""
     seen = seen_in(written(tmp_path, IN_MEMORY, "20000"))
@@ -254,12 +301,36 @@ def test_a_script_that_trains_for_a_moment_begins_again_until_enough_was_measure
 
 
 @pytest.mark.slow
+def test_a_script_with_fewer_steps_than_a_comparison_needs_is_not_compared(tmp_path: Path) -> None:
+    """It is not started again for that, no gradient is left, and later bursts are forked as before."""
+    notes: list[str] = []
+    with ScriptIsolation(written(tmp_path, IN_MEMORY, "12"), notes.append) as isolation:
+        isolation.start(START_SECONDS)
+        runner = ProcessRunner(isolation, "cpu")
+        baseline = Point(config=runner.check(START_SECONDS).baseline)
+        with pytest.raises(AutotuneError, match="have it train longer, by more steps or epochs"):
+            runner.agreement(baseline, 20, 60.0)
+        assert not [*isolation._protection.shared.glob("gradient*")]
+        assert not isolation._spawning
+    assert notes == []
+
+
+@pytest.mark.slow
 def test_a_script_that_changes_its_weights_itself_is_counted_by_its_backward_passes(tmp_path: Path) -> None:
     """It has no optimizer of torch; a burst of it trains."""
     with ScriptIsolation(written(tmp_path, BY_ITSELF)) as isolation:
         isolation.start(START_SECONDS)
         assert isolation.seen.updates_itself
         assert isolation.seen.optimizer is None
+        burst = alone(isolation, num_threads=1)
+    assert burst.outcome is Outcome.OK, burst.reason
+
+
+@pytest.mark.slow
+def test_a_script_whose_optimizer_calls_a_closure_plays_by_its_backward_passes(tmp_path: Path) -> None:
+    """Full-batch LBFGS without a loader, as for networks that solve equations: the look ends within the first step."""
+    with ScriptIsolation(written(tmp_path, FULL_BATCH)) as isolation:
+        isolation.start(START_SECONDS)
         burst = alone(isolation, num_threads=1)
     assert burst.outcome is Outcome.OK, burst.reason
 

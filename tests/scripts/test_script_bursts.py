@@ -203,9 +203,10 @@ class Slow(nn.Linear):
         time.sleep(0.01 if self.training else 0.5)
         return super().forward(x)
 
+loader = DataLoader(TensorDataset(torch.ones(800, 4)), batch_size=8)
+source = {"loader": lambda: loader, "begun": lambda: iter(loader), "none": lambda: [(torch.ones(8, 4),)]}[sys.argv[1]]()
 model = Slow(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
-rows = torch.ones(8, 4)
 
 def train(step, batch):
     if step % 10 == 0:
@@ -218,18 +219,20 @@ def train(step, batch):
     optimizer.step()
 
 step = 0
-loader = DataLoader(TensorDataset(torch.ones(800, 4)), batch_size=8)
 while True:
-    for (batch,) in loader if sys.argv[1] == "loader" else [(rows,)]:
+    for (batch,) in source:
         train(step, batch)
         step += 1
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["loader", "none"])
+@pytest.mark.parametrize("kind", ["loader", "begun", "none"])
 def test_evaluation_between_steps_is_no_part_of_a_block(kind: str, tmp_path: Path) -> None:
-    """A step of 10 ms trains 800 samples a second at most; with half a second in every tenth it would be 130."""
+    """A step of 10 ms trains 800 samples a second at most; with half a second in every tenth it would be 130.
+
+    The model may be made after the loader's pass has begun.
+    """
     (tmp_path / "train.py").write_text(EVALUATING)
     with ScriptIsolation(Script((sys.executable, "train.py", kind))) as isolation:
         isolation.start(START_SECONDS)

@@ -41,7 +41,6 @@ from .. import hooks
 from ..attributes import REPEATING, held_by
 from ..changes import Changes
 from ..drawing import Indices, Own
-from ..effects import compiling
 from ..hooks import harmless
 from ..observer import Observer
 from ..ranks import count_ranks
@@ -228,7 +227,6 @@ class LiveTraining:
         self._shapes: set[tuple[Any, ...]] = set()
         self._device = torch.device("cpu")
         self._clock = clock_of(self._device)
-        self._is_compiling = compiling()
         for former in _active:  # frameworks' callbacks begin anew with each fit
             former.end()
             self._lasting = former._lasting  # workers that persist live on, and so does what they were drawn by
@@ -363,7 +361,7 @@ class LiveTraining:
             self._interruptions.add("mode")
 
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if self._is_compiling():  # a compiled step would be compiled again for each count
+        if torch.compiler.is_dynamo_compiling():  # a compiled step would be compiled again for each count
             return
         now = perf_counter()
         if self._phase == "over":
@@ -521,7 +519,7 @@ class LiveTraining:
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Looks at gradients, which a script may drop after the step."""
-        if self._phase == "warms up" and self._unfused is None and not self._is_compiling():
+        if self._phase == "warms up" and self._unfused is None and not torch.compiler.is_dynamo_compiling():
             self._unfused = why_not_fused(optimizer)
 
     def _await_answer(self) -> None:
