@@ -9,8 +9,8 @@ import stat
 from collections.abc import Callable
 
 SHARED = "the data set reads from a file that it keeps open, whose place workers would share"
-_OUTPUT = 2
-"""The last of the standard descriptors. What they write to, several processes write to in turn."""
+_STANDARD = (0, 1, 2)
+"""Descriptors of input and output. Several processes write to one file behind them in turn, by one place."""
 _Places = dict[tuple[str, int, int], int]
 """Places by descriptor, device and inode."""
 
@@ -35,9 +35,8 @@ def with_own_places(then: Callable[[int], None] | None) -> Callable[[int], None]
 
 def _begin_worker(then: Callable[[int], None] | None, number: int) -> None:
     for (name, *_), place in _places().items():
-        if int(name) > _OUTPUT:
-            with contextlib.suppress(OSError):  # a file that may no longer be opened stays shared
-                _open_again(int(name), place)
+        with contextlib.suppress(OSError):  # a file that may no longer be opened stays shared
+            _open_again(int(name), place)
     if then is not None:
         then(number)
 
@@ -54,13 +53,23 @@ def _open_again(descriptor: int, place: int) -> None:
 def _places() -> _Places:
     """Nothing where the system has no ``/proc``."""
     places: _Places = {}
+    output = [_file_of(descriptor) for descriptor in _STANDARD]
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError, ValueError):
-                status = os.stat(f"/proc/self/fd/{name}")
-                if stat.S_ISREG(status.st_mode) and _flags(name) & os.O_ACCMODE != os.O_WRONLY:
-                    places[name, status.st_dev, status.st_ino] = os.lseek(int(name), 0, os.SEEK_CUR)
+                file = _file_of(int(name))
+                if file is not None and file not in output and _flags(name) & os.O_ACCMODE != os.O_WRONLY:
+                    places[(name, *file)] = os.lseek(int(name), 0, os.SEEK_CUR)
     return places
+
+
+def _file_of(descriptor: int) -> tuple[int, int] | None:
+    """Device and inode of the regular file that a descriptor belongs to; None for others."""
+    with contextlib.suppress(OSError):
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):
+            return status.st_dev, status.st_ino
+    return None
 
 
 def _flags(name: str) -> int:

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from ..timing.endless import Counted, Endless
 from ..torch_settings.naming import count_of, has_own_iterator, length_of
 from .batches import Batches
+from .open_files import with_own_places
 from .order import Beginning, Seeded, epoch_seed, random_numbers
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class Stream(Endless):
             arguments["dataset"] = reads = seeded_reads(arguments["dataset"], self.seed)
             collate = SeededCollate(collate, reads)
         arguments["collate_fn"] = Counted(collate, batched=self._batched)
+        if arguments["num_workers"]:
+            arguments["worker_init_fn"] = with_own_places(arguments.get("worker_init_fn"))
         return DataLoader(**arguments)
 
 

@@ -302,17 +302,43 @@ for _ in range(2000):
     for x, y in DataLoader(Rows(), batch_size=16, shuffle=True):
         step(model, optimizer, x.float(), y)
 """
+SHARING = """
+class Rows(torch.utils.data.Dataset):
+    def __init__(self):
+        self.rows = data()
+        with open("rows", "wb") as file:
+            file.write(bytes(8 * len(self.rows)))
+        self.file = open("rows", "rb", buffering=0)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        self.file.seek(8 * index)
+        self.file.read(8)
+        return self.rows[index]
+
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(2000):
+    for x, y in DataLoader(Rows(), batch_size=16, shuffle=True):
+        step(model, optimizer, x, y)
+"""
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [(CACHING, "keeps what it has read"), (AUGMENTING, "would repeat each other")],
-    ids=["caching", "augmenting"],
+    [
+        (CACHING, "keeps what it has read"),
+        (AUGMENTING, "would repeat each other"),
+        (SHARING, "place workers would share"),
+    ],
+    ids=["caching", "augmenting", "sharing a file"],
 )
 def test_workers_are_held_where_each_would_have_a_copy_of_what_changes(
     text: str, told: str, tmp_path: Path, seen_in: SeenIn
 ) -> None:
-    """Kept samples are lost, or there once in each worker; generators repeat each other."""
+    """Kept samples are lost, or there once in each; generators repeat each other; one seeks where another reads."""
     held = held_knobs(seen_in(written(tmp_path, text)), batch_is_free=True)
     assert {name for name, reason in held.items() if told in reason} == {"num_workers", "persistent_workers"}
 
