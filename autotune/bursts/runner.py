@@ -260,7 +260,7 @@ class ProcessRunner:
         ran: dict[Point, Burst] = {}
         for point in random.Random(self._count).sample(points, len(points)):
             ran[point] = self.run(point, plan, (deadline - time.monotonic()) / (len(points) - len(ran)))
-        if crowded and all(ran[point].outcome.is_memory for point in crowded):  # the others took nothing from them
+        if crowded and all(_lacks_room(ran[point]) for point in crowded):  # the others took nothing from them
             self._in_one_host, self._one_by_one = before
         elif crowded:
             self._note(NO_ROOM)

@@ -44,11 +44,9 @@ class LiveFacts(Stored):
     step_seconds: Seconds
     wait_share: Share = Field(description="share of a step in which it waits for data")
     batch_bytes: Whole = 0
-    cudnn_benchmark: bool = False
     convolves: tuple[int, ...] = Field(default=(), description="as in `WorkloadFacts`")
     attention: bool = Field(default=False, description="torch's attention is called")
     fixed_shapes: bool = Field(default=False, description="all batches have one shape")
-    deterministic: bool = Field(default=False, description="the script asks torch for deterministic results")
     allowed: tuple[str, ...] = Field(default=(), description="knobs that may change what is learned")
     left: dict[str, str] = Field(default_factory=dict, description="why a knob keeps the user's own value, by knob")
 
@@ -58,7 +56,7 @@ class LiveFacts(Stored):
         own = {**self.loader["arguments"]} if self.loader is not None else {}
         loader = arguments_as_knobs({**own, "batch_size": own.get("batch_size") or 1}, "dataloader_argument")
         form = "default" if self.form == "several" else self.form
-        return TrainConfig(**loader, optimizer_impl=form, cudnn_benchmark=self.cudnn_benchmark)
+        return TrainConfig(**loader, optimizer_impl=form)
 
     @property
     def read_seconds(self) -> float:
@@ -78,7 +76,6 @@ class LiveFacts(Stored):
             samples=own.get("samples"), batch_bytes=self.batch_bytes,
             sample_seconds=self.read_seconds / baseline.batch_size, has_attention=self.attention,
             step_seconds=self.step_seconds * (1 - self.wait_share) or None, fixed_shapes=self.fixed_shapes,
-            deterministic=self.deterministic,
         )  # fmt: skip
 
 

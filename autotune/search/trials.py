@@ -128,9 +128,9 @@ class TrialLog:
         self._kept(lambda: [self.study.tell(number, state=TrialState.FAIL) for number in open_trials])
 
     @property
-    def is_shared(self) -> bool:
-        """Whether other machines share the study."""
-        return self._others is not None
+    def can_resume(self) -> bool:
+        """Whether another command can continue the study: neither its storage has failed, nor do machines share it."""
+        return self._others is None and not self._in_memory
 
     def sync(self) -> None:
         """Adds the trials that other machines have run meanwhile, if they share the study."""

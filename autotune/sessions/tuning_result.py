@@ -180,8 +180,8 @@ def _numerics(search: Search, best: Point) -> Numerics | None:
 
 
 def _longer(search: Search) -> str:
-    """The remedy where time was too short; a study that machines share is not resumed but joined again."""
-    return LONGER if search.log.is_shared else f"{LONGER}, or --resume"
+    """The remedy where time was too short."""
+    return f"{LONGER}, or --resume" if search.log.can_resume else LONGER
 
 
 def _how_it_ended(search: Search) -> str:

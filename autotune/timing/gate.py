@@ -324,7 +324,8 @@ class Keeping:
         Weights that the last update of a player made NaN or infinite are restored instead.
         """
         models, optimizers = list(models), list(optimizers)
-        if not all(map(_is_finite, _weights(models, optimizers))):
+        trained = (weight.data for weight in _weights(models, optimizers) if weight.requires_grad)  # a mask may not be
+        if not all(map(_is_finite, trained)):
             self.restore(models, optimizers)
             return
         tensors = list(_tensors(models, optimizers))
@@ -370,13 +371,13 @@ def _is_finite(weight: torch.Tensor) -> bool:
 def _weights(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
     """Weights, each once."""
     weights = [*(weight for model in models for weight in model.parameters()), *weights_of(*optimizers)]
-    return list({id(weight): weight.data for weight in weights}.values())
+    return list({id(weight): weight for weight in weights}.values())
 
 
 def _tensors(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:
     """Yields weights, then buffers and the state of optimizers."""
     models, optimizers = list(models), list(optimizers)
-    yield from _weights(models, optimizers)
+    yield from (weight.data for weight in _weights(models, optimizers))
     for model in models:
         yield from model.buffers()
     for one in optimizers:

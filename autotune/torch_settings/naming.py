@@ -193,11 +193,18 @@ def tensors_in(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
             yield from tensors_in(part, depth + 1)
 
 
+_ROWS, _COLUMNS = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
+_STORED = {
+    "torch.sparse_coo": ("_indices", "_values"), "torch.sparse_csr": _ROWS, "torch.sparse_bsr": _ROWS,
+    "torch.sparse_csc": _COLUMNS, "torch.sparse_bsc": _COLUMNS,
+}  # fmt: skip
+"""What a sparse tensor stores, by layout; these are its methods."""
+
+
 def bytes_of(tensor: torch.Tensor) -> int:
     """Bytes of a tensor's values; of a sparse one, what it stores."""
-    if tensor.is_sparse:
-        return tensor._indices().nbytes + tensor._values().nbytes
-    return tensor.nbytes
+    stored = _STORED.get(str(tensor.layout))
+    return tensor.nbytes if stored is None else sum(getattr(tensor, part)().nbytes for part in stored)
 
 
 def count_of(batch: Any) -> int:

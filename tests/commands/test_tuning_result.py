@@ -42,7 +42,7 @@ def search_of(*confirmed: Confirmed, trials: Sequence[Trial] = (), incumbent: Bu
             objective=SAMPLES_PER_SECOND,
             incumbent=lambda: Trial(incumbent, "sampler", ""),
             trials=[BEFORE, *trials],
-            is_shared=False,
+            can_resume=True,
         ),
     )
 
@@ -114,7 +114,7 @@ def test_nothing_faster_is_said_of_what_was_compared(blocks: int | None, told: s
 def test_a_shared_study_is_not_resumed() -> None:
     """It is joined again, so that only a longer budget helps."""
     search = search_of(incumbent=BASELINE)
-    search.log.is_shared = True
+    search.log.can_resume = False
     assert judge(search)[2] == "there was no time to try anything but the baseline; give a longer --budget"
 
 

@@ -246,6 +246,8 @@ class HostGate(Gate[HostPlayer]):
         self._setup.tuned.forget_placed(
             player.stream.loader.dataset for one, player in self._players.items() if one != number
         )
+        if number in self._players and getattr(self, "playing", None) is self._players[number]:
+            del self.playing  # it would hold the data set until another one plays
         super()._drop(number)
 
     def _trained(self) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:

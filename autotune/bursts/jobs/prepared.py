@@ -117,7 +117,9 @@ class CompilerWatch:
 
     def end(self) -> None:
         """Adds what was done since."""
-        self._seen += _compiled_so_far() - self._before
+        now = _compiled_so_far()
+        self._seen += now - self._before
+        self._before = now
 
     def counts(self) -> dict[str, int | None]:
         """How often it split the model, left out CUDA graphs, and recompiled a part; None where torch does not say."""

@@ -35,7 +35,7 @@ from ...timing.usage import available_bytes, resident_bytes
 from ...torch_settings.compiled import compiled_graphs
 from ...torch_settings.layout import convolved
 from ...torch_settings.naming import has_own_iterator, length_of, loader_key, start_method, tensors_in, weights_of
-from ...torch_settings.process_settings import FORMS, form_of, is_deterministic, why_gradients_unfit, why_no_form
+from ...torch_settings.process_settings import FORMS, form_of, why_gradients_unfit, why_no_form
 from ...torch_settings.undo import Undo
 from .. import hooks
 from ..attributes import REPEATING, held_by
@@ -500,9 +500,7 @@ class LiveTraining:
             "step_seconds": self._usual,
             "wait_share": min(1.0, self._waited / self._trained) if self._trained else 0.0,
             "batch_bytes": self._batch_bytes,
-            "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "fixed_shapes": len(self._shapes) == 1,
-            "deterministic": is_deterministic(),
             "convolves": self._convolves,
             "allowed": self._allowed,
             "left": self.left,
