@@ -45,6 +45,7 @@ class Evaluation:
         self._switched: nn.Module | None = None  # the model whose mode began it; None: something else did
         self._seems_over: float | None = None
         self._shown: dict[str, tuple[int, bool]] = {}
+        self._switches: dict[int, tuple[int, int]] = {}  # by the id of a model: draws at the last one, its number
         self._is_within_step = False  # a batch was drawn that is not trained on yet
 
     def on_mode(self, model: nn.Module, drawn: int, *, training: bool) -> None:
@@ -56,7 +57,11 @@ class Evaluation:
             training: Whether it is switched back.
         """
         if not training:
-            is_part_of_step = self._is_within_step and not self._is_seldom("mode", drawn) and self._step_batches > 0
+            is_part_of_step = (
+                self._is_within_step
+                and self._step_batches > 0
+                and not self._is_seldom(self._name_of_switch(model, drawn), drawn)
+            )
             if self._since is None and not is_part_of_step:
                 self._begin()
                 self._switched = model
@@ -64,6 +69,12 @@ class Evaluation:
             self._end_now()
         else:
             self.seems_over()
+
+    def _name_of_switch(self, model: nn.Module, drawn: int) -> str:
+        """Names a switch by its model and its number in a step: one more than usual is an evaluation."""
+        last, count = self._switches.get(id(model), (drawn, 0))
+        self._switches[id(model)] = drawn, count + 1 if last == drawn else 1
+        return f"mode of {id(model)}, {self._switches[id(model)][1]}"
 
     def shows(self, by: str, drawn: int) -> None:
         """Notes an action that belongs to evaluation, unless each step does it.

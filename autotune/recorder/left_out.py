@@ -95,8 +95,8 @@ class _NoRun:
 
     hash = name = id = "autotune"  # scripts name folders after them
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.config: dict[str, Any] = {}
+    def __init__(self, *_: Any, config: Any = None, **__: Any) -> None:
+        self.config: dict[str, Any] = dict(config or {})
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.config[name] = value

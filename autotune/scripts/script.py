@@ -24,8 +24,10 @@ LAUNCHERS = (
     "trace.",
 )  # fmt: skip
 """Modules that start a script, by the beginnings of their names."""
-_MODULE = re.compile(r"-[bBdEiIOPqsSuvx]*m(.*)|--module(?:=(.*))?")
-"""The option that names a module, perhaps with Python's own options or the name in one word."""
+_MODULE = re.compile(r"-m|--module(?:=(.*))?")
+"""The option that names a module, of Python and of launchers."""
+_PYTHONS_MODULE = re.compile(r"-[bBdEiIOPqsSuvx]*m(.*)")
+"""The same after Python's name: other options, or the module, may be in the same word."""
 QUIET = {
     "AUTOTUNE_BURST": "1", "WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_MLFLOW_INTEGRATION": "TRUE",
@@ -96,10 +98,12 @@ class Script:
     @property
     def _trained(self) -> tuple[str, str]:
         """The module that the command trains, or else the file; of both, the other is empty."""
-        words = iter(self.command)
+        words, is_pythons = iter(self.command), False
         for word in words:
-            if (option := _MODULE.fullmatch(word)) is not None:
-                module = option[1] or option[2] or next(words, "")
+            option = _MODULE.fullmatch(word) or (_PYTHONS_MODULE.fullmatch(word) if is_pythons else None)
+            is_pythons = Path(word).name.startswith("python") or (is_pythons and word.startswith("-"))
+            if option is not None:
+                module = option[1] or next(words, "")
                 if not f"{module}.".startswith(LAUNCHERS):
                     return module, ""
             elif word.endswith((".py", ".sh")):

@@ -138,6 +138,21 @@ def test_a_switch_of_mode_in_each_step_is_training(told: Told) -> None:
     assert told.left_out == 2
 
 
+@pytest.mark.parametrize("is_same", [True, False], ids=["same model", "another"])
+def test_evaluation_within_a_step_is_seen_beside_a_switch_in_each(told: Told, *, is_same: bool) -> None:
+    """Of the same model, as of another one, every third step."""
+    model, other = nn.Linear(1, 1), nn.Linear(1, 1)
+    for step in range(1, 10):
+        told.evaluation.end()
+        own = [model] if step % 3 else [model, model if is_same else other]
+        for switched in own:
+            told.evaluation.on_mode(switched, 2 * step, training=False)
+            told.lasts(1)
+            told.evaluation.on_mode(switched, 2 * step, training=True)
+        told.evaluation.trains()
+    assert told.left_out == 1 + 3
+
+
 def test_evaluation_after_each_step_is_no_training(told: Told) -> None:
     """As where an epoch has a single batch."""
     model = nn.Linear(1, 1)

@@ -78,6 +78,9 @@ def test_a_launch_imports_no_more_than_it_needs_into_each_interpreter(tmp_path: 
         ("torchrun --module pkg.train -m other", "train", "pkg.train"),
         ("python3.12 -u src/train.py -m fast", "train", "src/train"),
         ("python3.12", "python3.12", "python3.12"),
+        ("mpirun -mca btl self python -um pkg.train", "train", "pkg.train"),
+        ("numactl -m0 python train.py", "train", "train"),
+        ("screen -dmS name python -u train.py", "train", "train"),
     ],
 )
 def test_a_script_has_the_name_of_its_file_or_module(words: str, name: str, place: str) -> None:

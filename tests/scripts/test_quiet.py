@@ -100,7 +100,8 @@ def test_swanlab_and_trackio_send_nothing(tmp_path: Path) -> None:
     """As transformers uses them, too: a run is begun, told of a configuration, logged to, and finished."""
     (tmp_path / "swanlab.py").write_text(WANDB)
     (tmp_path / "trackio.py").write_text("config = {}\ndef init(project): print('sent')\nlog = finish = init\n")
-    lines = "import swanlab, trackio\nswanlab.init('mine', mode='cloud')\nrun = trackio.init(project='mine')\n"
+    lines = "import swanlab, trackio\nswanlab.init('mine', mode='cloud')\n"
+    lines += "run = trackio.init(project='mine', config={'b': 2})\nrun.config['b']\n"
     lines += "trackio.config.update({'a': 1})\ntrackio.log({'loss': 1})\nrun.log({'loss': 1})\nrun.finish()\n"
     lines += "with trackio.init('mine') as run:\n    run.log({'loss': 1})\n"
     assert printed(lines + "trackio.finish()", tmp_path) == ["mine disabled"]
