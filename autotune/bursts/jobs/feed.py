@@ -33,11 +33,9 @@ class Feed(Endless):
     """The endless batches of a workload.
 
     Args:
-        workload: What is trained.
-        tuned: The config at work.
-        seed: Seed of the order of samples; the process's own when None.
-        start: Place in the stream of samples where the first batch lies.
-        clock: Clock of the device that waits for batches; the host's when None.
+        seed: Sets the order of samples; the process's own when None.
+        start: The first batch's place in the stream of samples.
+        clock: Of the device that waits for batches; the host's when None.
 
     Attributes:
         epoch_samples: Samples of the last whole epoch; before its end, by the loader's length; None if unknown.
