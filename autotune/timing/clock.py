@@ -60,10 +60,10 @@ class EventClock(Clock):
     Marks before and after fetching a batch measure how long the device waited for it, not how long the host did.
 
     Args:
-        record: Puts an event into a device's queue, after all work so far, and returns it; an event has
-            ``elapsed_time(other)`` in milliseconds, as in torch.
+        record: Puts an event into a device's queue and returns it; its ``elapsed_time(other)`` is in milliseconds, as
+            in torch.
         wait: Waits for a device.
-        devices: Returns the devices that the process uses; it is called at each wait.
+        devices: Returns the devices in use, at each wait.
     """
 
     lead = 1
