@@ -95,7 +95,7 @@ class Knob:
     variable: str | None = None  # environment variable that takes its value, unless that is None; read when ranks meet
     # keyword argument of a framework; a tuple: `autotune.integrations` translates the value into these arguments
     words: Mapping[Framework, str | tuple[str, ...]] = field(default_factory=dict)
-    # arguments to write into a script, by value and class of optimizer, where `words` has not a single one
+    # arguments to write into a script, by value and class of optimizer; a single one of `words` is written as it is
     written: Mapping[Framework, Callable[[Any, str | None], dict[str, Scalar] | None]] = field(default_factory=dict)
     without_word: str = ""  # how it takes effect under a framework that has no argument for it
     # sets the value for the whole process, whatever was set before

@@ -50,9 +50,8 @@ class Confirmation:
     """Races the finalists. It can answer at any time, even after an interruption.
 
     Args:
-        bursts: Runs the bursts, and knows all that ran and the baseline.
         numerics: Checks finalists against eager fp32; None trusts them, as replays of recordings do.
-        at_least: The share of the fastest config's rate that the answer must reach; None accepts any.
+        at_least: Share of the fastest config's rate that the answer must reach; None accepts any.
     """
 
     def __init__(self, bursts: Bursts, *, numerics: NumericsGuard | None, at_least: float | None) -> None:

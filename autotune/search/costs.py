@@ -67,12 +67,11 @@ class Costs:
     """The one model of cost: what a config takes to start, to compile, and to train a sample.
 
     Args:
-        trials: The list of all trials, which grows.
-        plan: The plan of a challenge.
-        device: The kind of device.
-        round_plans: The plan of the rounds, for each stage that plays rounds.
-        memory_limit_bytes: The memory target; None if there is none.
-        reading_seconds: Seconds that reading the whole data set takes.
+        trials: All trials; the list grows.
+        plan: Of a challenge.
+        round_plans: For each stage that plays rounds.
+        memory_limit_bytes: None if there is no memory target.
+        reading_seconds: To read the whole data set.
     """
 
     def __init__(
