@@ -307,12 +307,7 @@ class Confirmation:
         return None
 
     def _expense(self, point: Point, memory: Mapping[Point, int]) -> tuple[bool | int, ...]:
-        """What a point costs besides time, the most expensive first: compiling, workers, memory, changes.
-
-        Args:
-            point: The point.
-            memory: The bytes of all compared points.
-        """
+        """What a point costs besides time, the most expensive first: compiling, workers, memory, changes."""
         much = memory[point] > NOTABLE_MEMORY * min(memory.values())
         return point.config.is_compiled, point.config.num_workers, much, len(reverted(point, self._baseline))
 

@@ -37,17 +37,11 @@ NUMERICS_SHARE, NUMERICS_MAX_SECONDS = 0.05, 30.0
 
 @dataclass(frozen=True)
 class Cost:
-    """What a config costs in a process of its own.
+    """What a config costs in a process of its own."""
 
-    Attributes:
-        start_seconds: Time until its first block, without compiling.
-        compile_seconds: Time to compile; 0 if it compiles nothing.
-        sample_seconds: Time to train one sample.
-    """
-
-    start_seconds: float
-    compile_seconds: float
-    sample_seconds: float
+    start_seconds: float  # until its first block, without compiling
+    compile_seconds: float  # 0 if it compiles nothing
+    sample_seconds: float  # to train one sample
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Search:
         at_least: As for `Confirmation`.
         by_sampler: The study's sampler makes the proposals; else a `Chooser` does.
         numerics: As for `Confirmation`.
-        note: Receives notes for the result.
+        note: Receives notes for the result; None sends them to the progress alone.
         headroom: Measure first what a faster loader could gain at most.
     """
 

@@ -136,12 +136,7 @@ class Design:
 
 
 class Effects:
-    """The posterior of all effects, after some pairs.
-
-    Args:
-        design: The design matrix of the points.
-        pairs: The pairs that played, each with the candidate's point.
-    """
+    """The posterior of all effects, after some pairs."""
 
     def __init__(self, design: Design, pairs: Iterable[tuple[Point, Pair]]) -> None:
         self._design = design
@@ -195,15 +190,10 @@ class Effects:
 
 @dataclass(frozen=True)
 class Beliefs:
-    """Gains of some points over another one, as logarithms.
+    """Gains of some points over another one, as logarithms."""
 
-    Attributes:
-        mean: The mean gain of each point.
-        deviation: The standard deviation of each gain.
-    """
-
-    mean: Array
-    deviation: Array
+    mean: Array  # gain of each point
+    deviation: Array  # standard deviation of each gain
 
 
 def _features(knob: str, values: Sequence[Scalar], own: Scalar, deviation: float, space: Space) -> Iterable[Feature]:

@@ -35,17 +35,11 @@ Play = Callable[[Sequence[Point], int], Sequence[Burst]]
 
 @dataclass(frozen=True)
 class Confirmed:
-    """A finalist after its rounds.
-
-    Attributes:
-        point: The finalist.
-        speedup: Over the baseline.
-        among: The number of finalists, for which the speed-up's interval allows.
-    """
+    """A finalist after its rounds."""
 
     point: Point
-    speedup: Speedup
-    among: int = 1
+    speedup: Speedup  # over the baseline
+    among: int = 1  # number of finalists, for which the speed-up's interval allows
 
 
 def confirm(

@@ -70,10 +70,6 @@ class TrialLog:
     the user.
 
     Args:
-        study: An Optuna study that maximises the objective.
-        space: The search space.
-        note: Receives notes for the user.
-        objective: The objective that scores trials.
         others: The other machines that share the study; None if it is this machine's own.
     """
 

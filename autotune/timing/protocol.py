@@ -29,17 +29,11 @@ class Command:
 
 
 class Start(NamedTuple):
-    """One start of the loader.
+    """One start of the loader."""
 
-    Attributes:
-        create_seconds: Seconds to reach the end of the former epoch, and to start the workers.
-        wait_seconds: Seconds until the first batch.
-        after_epoch: Whether an epoch had ended, as in training; otherwise the burst started or restarted the loader.
-    """
-
-    create_seconds: float
-    wait_seconds: float
-    after_epoch: bool
+    create_seconds: float  # to reach the end of the former epoch, and to start the workers
+    wait_seconds: float  # until the first batch
+    after_epoch: bool  # an epoch had ended, as in training; otherwise the burst started or restarted the loader
 
     @property
     def seconds(self) -> float:

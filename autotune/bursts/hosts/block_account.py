@@ -15,32 +15,20 @@ from autotune.timing.protocol import Lap, Start
 
 
 class PlayedBlock(NamedTuple):
-    """A block that a player has trained.
+    """A block that a player has trained."""
 
-    Attributes:
-        samples: Its samples that count.
-        seconds: Its seconds, without the cost of an epoch's end.
-        taken: Share of the CPUs that other processes took meanwhile.
-        crossed: Whether an epoch ended in it.
-        compiled: Whether something was compiled in it.
-    """
-
-    samples: int
-    seconds: float
-    taken: float = 0.0
-    crossed: bool = False
-    compiled: bool = False
+    samples: int  # that count
+    seconds: float  # without the cost of an epoch's end
+    taken: float = 0.0  # share of the CPUs that other processes took meanwhile
+    crossed: bool = False  # an epoch ended in it
+    compiled: bool = False  # something was compiled in it
 
 
 class Account:
-    """Keeps the laps of one player, which together show what an epoch's end costs.
-
-    Attributes:
-        boundary_seconds: Cost of an epoch's end, as far as known.
-    """
+    """Keeps the laps of one player, which together show what an epoch's end costs."""
 
     def __init__(self, config: TrainConfig) -> None:
-        self.boundary_seconds = 0.0
+        self.boundary_seconds = 0.0  # cost of an epoch's end, as far as known
         self._config = config
         self._laps: list[Lap] = []
         self._starts: list[Start] = []

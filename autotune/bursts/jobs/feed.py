@@ -37,9 +37,6 @@ class Feed(Endless):
         start: The first batch's place in the stream of samples.
         clock: Of the device that waits for batches; the host's when None.
 
-    Attributes:
-        epoch_samples: Samples of the last whole epoch; before its end, by the loader's length; None if unknown.
-
     Raises:
         ConfigError: The data set cannot be collated once.
     """
@@ -58,6 +55,7 @@ class Feed(Endless):
         dataset = self.loader.dataset
         drawn = length_of(dataset) if isinstance(dataset, IterableDataset) else length
         most = (length_of(self.loader) or 0) * self.usual_samples
+        # of the last whole epoch; before its end, by the loader's length
         self.epoch_samples = min(most, drawn or 0) * self.ranks or None
 
     def _made(self, start: int) -> DataLoader[Any]:

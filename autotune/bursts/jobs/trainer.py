@@ -85,9 +85,6 @@ class Trainer(Drain):
     """Trains a micro-batch at a time, with the functions that the user's own training uses.
 
     Args:
-        workload: What is trained.
-        tuned: The config at work.
-        feed: Gives the batches.
         learner: What it trains, with these settings in force; made from the workload when None.
     """
 
