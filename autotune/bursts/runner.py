@@ -188,10 +188,7 @@ class ProcessRunner:
     def agreement(self, point: Point, steps: int, deadline_seconds: float) -> Agreement:
         """Trains a point and eager fp32 side by side, from one state and on the same batches.
 
-        Args:
-            point: The point to compare with eager fp32.
-            steps: Optimizer steps, of one micro-batch each.
-            deadline_seconds: Time for the job.
+        Each step of the optimizer takes one micro-batch.
 
         Raises:
             AutotuneError: It crashed, hung, or ran out of memory.

@@ -293,13 +293,7 @@ def _sound(
 
 
 def _instead(context: SearchContext, choices: Mapping[str, Choices], config: TrainConfig) -> dict[str, Scalar]:
-    """The values that take the place of a config's own in this workload, as far as they are on offer.
-
-    Args:
-        context: What the knobs' rules read.
-        choices: Those of the knobs that have such a rule.
-        config: The config.
-    """
+    """The values that take the place of a config's own in this workload, as far as they are on offer."""
     values = {
         knob: choice.first(rule(context, config))
         for knob, choice in choices.items()

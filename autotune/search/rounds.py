@@ -131,12 +131,8 @@ def as_good_as_the_fastest(ranked: Sequence[Confirmed], rounds: Rounds) -> list[
 def rank(baseline: Point, rounds: Rounds, failed: Collection[Point] = ()) -> list[Confirmed]:
     """All points that played the baseline in a round, fastest (by the objective) first.
 
-    The fastest of several is flattered by chance: the intervals allow for the number of points.
-
-    Args:
-        baseline: The point that they are compared with.
-        rounds: The rounds.
-        failed: Points that failed in a round, which are out.
+    The fastest of several is flattered by chance: the intervals allow for the number of points. Points that
+    failed in a round are out.
     """
     points = dict.fromkeys(point for measured in rounds.measured for point in measured if point != baseline)
     ranked = [

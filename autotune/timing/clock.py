@@ -24,13 +24,9 @@ class Clock:
 
     Args:
         wait: Waits for the device; does nothing where calls are synchronous.
-
-    Attributes:
-        synchronize: Waits for the device.
-        lead: Micro-batches to train before a lap's first mark: after a wait the device's queue is empty, which it
-            never is in training.
     """
 
+    # micro-batches to train before a lap's first mark: a wait empties the device's queue, which training never does
     lead = 0
 
     def __init__(self, wait: Callable[[], None] = lambda: None) -> None:

@@ -151,11 +151,7 @@ class Endless:
         return -self.position % self.length < (self.last_samples if self.loader.drop_last else 1)
 
     def restart(self, position: int) -> None:
-        """Drops what the workers have prepared, and continues at another position with an empty queue.
-
-        Args:
-            position: Position in the stream of samples, perhaps in the middle of an epoch.
-        """
+        """Drops what the workers have prepared, and continues elsewhere, even within an epoch, with an empty queue."""
         self.close()
         self.position = position
         self._end_seconds, self._after_epoch = 0.0, False

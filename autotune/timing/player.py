@@ -123,11 +123,7 @@ class Player:
         return max((start.seconds for start in starts), default=0.0)
 
     def begin_lap(self, lead: int = 0) -> None:
-        """Begins a lap, after waiting for the device.
-
-        Args:
-            lead: Untimed samples that were trained just before.
-        """
+        """Begins a lap, after waiting for the device; `lead` untimed samples were trained just before."""
         self.updates.clear()
         if (stream := self.stream) is not None:
             stream.waits.clear()
@@ -138,11 +134,7 @@ class Player:
         self._began = self.clock.mark()
 
     def end_lap(self, left_out: float = 0.0) -> Lap:
-        """Waits for the device, and ends the lap.
-
-        Args:
-            left_out: Seconds of evaluation in it.
-        """
+        """Waits for the device, and ends the lap, which held `left_out` seconds of evaluation."""
         seconds, stream = self.clock.seconds(self._began, self.clock.finish()) - left_out, self.stream
         samples, batches, waits, starts = self.place - self._lap_place, 1, 0.0, list[Start]()
         start_seconds = 0.0
