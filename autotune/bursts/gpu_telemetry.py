@@ -39,7 +39,7 @@ class GpuTelemetry:
     Args:
         nvml: The initialised `pynvml` module.
         uuid: In NVML's form.
-        ours: Returns the ids of this run's processes, whose work is no foreign load.
+        ours: Returns the ids of this run's processes, other bursts included.
         of_all: Whether all samples are trained on it; else its energy is not reported.
 
     Process ids show which processes are foreign, except in a container, where NVML shows the host's ids. There a GPU is

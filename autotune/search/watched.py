@@ -21,7 +21,7 @@ def growths(
 ) -> Iterator[Growth]:
     """Resources whose use grew in all processes of a side and that run out within a day or an epoch, soonest first.
 
-    The measurement comes from the rounds of the proof. Without an end of an epoch, `samples` is None.
+    The measurement comes from the rounds of the proof; `samples` are those of an epoch, None if endless.
     """
     if measured is None or not measured.looks:
         return

@@ -55,7 +55,7 @@ class Feed(Endless):
         dataset = self.loader.dataset
         drawn = length_of(dataset) if isinstance(dataset, IterableDataset) else length
         most = (length_of(self.loader) or 0) * self.usual_samples
-        # of the last whole epoch; before its end, by the loader's length
+        # of the last whole epoch; before its end, by the loader's length; None if unknown
         self.epoch_samples = min(most, drawn or 0) * self.ranks or None
 
     def _made(self, start: int) -> DataLoader[Any]:
