@@ -25,7 +25,7 @@ def evaluation_batch(
     """The largest batch that is worth its memory, starting from training's own; None if even that was not measured.
 
     Each size plays against the best so far, until two in a row gain nothing or memory runs out. Running out of memory
-    ends this search, and says nothing about training. A batch holds at most the samples to evaluate on (`most`), if known.
+    ends this search, and says nothing about training. A batch holds at most `most` samples, if known.
     """
     plan = plan.model_copy(update={"part": "evaluation"})
     usual = costs.deadline(answer, plan, budget.confirming_seconds)
