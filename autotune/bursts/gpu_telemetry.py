@@ -37,10 +37,10 @@ class GpuTelemetry:
     """Telemetry of one GPU.
 
     Args:
-        nvml: The `pynvml` module, initialised, or an object like it.
-        uuid: The GPU's UUID as NVML writes it.
-        ours: Returns the ids of this run's processes, other bursts included: their work is no foreign load.
-        of_all: Whether all samples are trained on it; else its energy is not theirs, and is not reported.
+        nvml: The initialised `pynvml` module.
+        uuid: In NVML's form.
+        ours: Returns the ids of this run's processes, other bursts included.
+        of_all: Whether all samples are trained on it; else its energy is not reported.
 
     Process ids show which processes are foreign, except in a container, where NVML shows the host's ids. There a GPU is
     known to be free of others only if no process held it when this object was made; else the figures are None.

@@ -64,12 +64,9 @@ class Runner(Protocol):
         points that can share a process. A point in its own process that runs out of memory or crashes beside the
         incumbent runs again alone: there may be no room for two, and a lock, a port or a database may serve only one.
 
-        Args:
-            incumbent: The incumbent; None to train the candidates without one.
-            candidates: The candidates.
-            plan: How long each player trains at most; less if it is decided before.
-            deadline_seconds: The challenge ends soon after this, whatever happens.
-            on_pair: Receives a candidate's pair after each turn.
+        Without an incumbent the candidates train alone. Each player trains as long as planned, or less if it is decided
+        before. The challenge ends soon after the deadline, whatever happens. `on_pair` receives a candidate's pair
+        after each turn.
 
         Returns:
             Each candidate's burst, and its speed over the incumbent's, or None if too little is known. The last
@@ -84,16 +81,14 @@ class ProcessRunner:
     """Runs bursts of one target on one device, each in a process of its own.
 
     Args:
-        isolation: Where processes come from.
-        device: The device to train on.
-        seed: Each burst's seed is drawn from it, so that every burst sees other samples.
+        seed: Each burst's seed is drawn from it.
         memory_limit_bytes: Host memory of the process tree above which a burst ends as out of memory.
         memory_fraction: Cap on the GPU's memory.
-        device_uuid: UUID of the NVIDIA GPU to watch.
+        device_uuid: The NVIDIA GPU to watch.
         cache_bytes: Memory in which the system can keep the data set's files; None if unknown.
-        ranks: Processes that train together in the baseline.
+        ranks: In the baseline.
         note: Receives a message if memory is too small for rounds.
-        device_bytes: Memory of the GPU that other programs leave free; None if unknown.
+        device_bytes: GPU memory that other programs leave free; None if unknown.
         spills: Whether the GPU's driver moves memory to the host instead of failing, which is slow and goes unseen.
     """
 
@@ -193,10 +188,7 @@ class ProcessRunner:
     def agreement(self, point: Point, steps: int, deadline_seconds: float) -> Agreement:
         """Trains a point and eager fp32 side by side, from one state and on the same batches.
 
-        Args:
-            point: The point to compare with eager fp32.
-            steps: Optimizer steps, of one micro-batch each.
-            deadline_seconds: Time for the job.
+        Each step of the optimizer takes one micro-batch.
 
         Raises:
             AutotuneError: It crashed, hung, or ran out of memory.
@@ -416,16 +408,9 @@ def make_runner(
     seed: int = 0,
     ranks: int = 1,
 ) -> ProcessRunner:
-    """Makes a runner for a device of this machine, which may use a share of its memory.
+    """Makes a runner for a device of this machine, which may use a share of its memory (`memory_target`).
 
-    Args:
-        isolation: Where processes come from.
-        hardware: The machine.
-        device: The device to train on.
-        memory_target: Share of the memory that may be used.
-        note: Receives a message if memory is too small for rounds.
-        seed: Each burst's seed is drawn from it.
-        ranks: Processes that train together in the baseline.
+    The other arguments are those of `ProcessRunner`.
     """
     record = hardware.device(device)
     return ProcessRunner(

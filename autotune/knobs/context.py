@@ -22,15 +22,10 @@ launches."""
 
 @dataclass(frozen=True)
 class Choices:
-    """The values of one knob that are worth trying.
+    """The values of one knob that are worth trying."""
 
-    Attributes:
-        values: At least two.
-        reason: Why these, in one sentence.
-    """
-
-    values: tuple[Scalar, ...]
-    reason: str
+    values: tuple[Scalar, ...]  # at least two
+    reason: str  # why these, in one sentence
 
     def first(self, preferred: Sequence[Scalar]) -> Scalar:
         """The first preferred value that is offered, or None."""
@@ -45,17 +40,11 @@ def offer(values: Sequence[Scalar], reason: str, nothing: str = "", own: Scalar 
 
 @dataclass(frozen=True)
 class LoaderRoom:
-    """How many batches may wait between the loader's workers and training.
+    """How many batches may wait between the loader's workers and training."""
 
-    Attributes:
-        sample_bytes: Tensor bytes of one sample.
-        shm_bytes: Bytes of /dev/shm that these batches may take; None if the system has none.
-        ram_bytes: Bytes of memory that these batches may take.
-    """
-
-    sample_bytes: float
-    shm_bytes: int | None
-    ram_bytes: int
+    sample_bytes: float  # of a sample's tensors
+    shm_bytes: int | None  # of /dev/shm that these batches may take; None if the system has none
+    ram_bytes: int  # that these batches may take
 
     @classmethod
     def of(cls, memory: Memory, facts: WorkloadFacts) -> LoaderRoom:
@@ -88,35 +77,20 @@ class LoaderRoom:
 
 @dataclass(frozen=True)
 class SearchContext:
-    """The input of the knobs' rules.
+    """The input of the knobs' rules."""
 
-    Attributes:
-        hardware: The machine, or one rank's share of it.
-        facts: The workload.
-        device: The kind of device to train on.
-        record: The hardware record of that device.
-        start: The config that candidates start from, with pins applied.
-        room: Room for the loader's batches.
-        worker_limit: The most workers that are allowed.
-        effective_batch: Samples of an optimizer step; None when free.
-        budget_seconds: Time of the whole search.
-        requested: Knobs that the user named.
-        fixed: Knobs that keep their value from `start`.
-        allow_numerics: Whether products in FP8 and gradients exchanged in bf16 may be searched.
-    """
-
-    hardware: Hardware
+    hardware: Hardware  # the machine, or one rank's share of it
     facts: WorkloadFacts
     device: DeviceKind
-    record: Gpu | Cpu
-    start: TrainConfig
+    record: Gpu | Cpu  # of the device
+    start: TrainConfig  # with pins applied
     room: LoaderRoom
-    worker_limit: int
-    effective_batch: int | None
-    budget_seconds: float
-    requested: frozenset[str]
-    fixed: frozenset[str]
-    allow_numerics: bool = False
+    worker_limit: int  # the most that are allowed
+    effective_batch: int | None  # None when free
+    budget_seconds: float  # of the whole search
+    requested: frozenset[str]  # knobs that the user named
+    fixed: frozenset[str]  # knobs that keep their value from `start`
+    allow_numerics: bool = False  # products in FP8 and gradients exchanged in bf16 may be searched
 
     @property
     def rank_batch(self) -> int | None:

@@ -44,13 +44,9 @@ EVERYWHERE: frozenset[DeviceKind] = frozenset({"cpu", "cuda", "rocm", "mps"})
 
 @dataclass(frozen=True)
 class ByLeave:
-    """A running training can take another value of the knob, but then learns something else.
+    """A running training can take another value of the knob, but then learns something else."""
 
-    Attributes:
-        changes: What changes about the learning, in one sentence.
-    """
-
-    changes: str
+    changes: str  # about the learning, in one sentence
 
 
 WhileTraining = Literal["neutral"] | ByLeave | None
@@ -62,104 +58,64 @@ Preference = Callable[[SearchContext, Mapping[str, Scalar]], tuple[Scalar, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """The declaration of one knob.
+    """The declaration of one knob."""
 
-    Attributes:
-        name: The name of its field in `TrainConfig`.
-        scope: How a live training process takes another value (`benchmarks.host_history` measures it).
-        why: What it may gain, in one sentence.
-        when: Where it is searched, apart from its devices; in a few words.
-        while_training: What another value does to a running training.
-        candidates: Returns the values worth trying, or a sentence that says why the knob is not searched; where an
-            option lifts that, it follows a semicolon. None: the knob has no choice of its own, and follows from
-            `goes_with`.
-        when_short: The same once memory has run out, for a knob that saves memory at the cost of time.
-        prefers: Values for the first guess, best first; the first one on offer is taken. A function also receives the
-            values picked for the knobs declared before.
-        hides_overhead: Values that hide what calling operators costs, best first.
-        meets: Knobs whose joint gain is known to differ from the sum of both.
-        priority: Its rank by expected effect beside a ``gpu``, and on the ``cpu`` alone: 10 is tried first.
-        guide: Its rank in the order in which tuning guides change knobs, which the ablation follows.
-        part: The part of training that it speeds up.
-        affects: What else depends on it.
-        scale: The scale of its values; None: they are categories.
-        goes_with: The knob without which it has no effect.
-        devices: The devices on which it has an effect.
-        devices_of: The devices on which a single value has an effect, where they are not all of these.
-        conflict: Why a config cannot run with its value, or None.
-        instead: The values, best first, of which one takes the place of a config's own in this workload; empty: its own
-            is good.
-        needs_allow_numerics: Whether it is searched only with `--allow-numerics`.
-        dataloader_argument: The keyword argument of ``DataLoader`` that takes its value.
-        optimizer_arguments: Keyword arguments of optimizers, of which its value names the one that is true.
-        absent: The values that an argument has if it is not given, of torch or of a framework; without an entry, the
-            default.
-        ddp_argument: The keyword argument of ``DistributedDataParallel`` that takes its value.
-        variable: The environment variable that takes its value, unless that is None; read when ranks meet.
-        words: A framework's own keyword argument that takes its value. A tuple: the arguments into which
-            `autotune.integrations` translates the value.
-        written: Returns the framework's arguments for a value and the class of a script's optimizer, to write into the
-            script; None if there are none. A single word is written as it is.
-        without_word: How it takes effect under a framework that has no argument for it.
-        on_process: Sets the value for the whole process, whatever was set before; returns an undo.
-        on_model: Changes a model that is on its device. It receives the whole config, since other knobs may matter.
-        on_running_model: Changes the model of a running training, where that must leave more alone than `on_model`.
-        looks_at: Those other knobs.
-        on_optimizer: Changes an optimizer.
-        reads: Returns the value in force for a model and its optimizer; None if it cannot be read. A word that is not a
-            value of this knob says what is there instead.
-        shows: Returns why its value had no effect in a script's first steps; None if it had one. What it `reads`, and
-            arguments, are compared without it.
-        starts_as_read: Whether the user's module may have set a value before, which is then the baseline's.
-        outside: Changes a script's model from outside.
-        trials: The values that `autotune doctor` compares with eager fp32, each with the devices on which it does.
-        since: The first release of torch that has it; None: all that are supported.
-        most: The largest number that a pin may give.
-        on_copies: Whether it changes how a script's batches are copied to the device, which is patched from outside.
-    """
-
-    name: str
-    scope: Scope
-    why: str
+    name: str  # of its field in `TrainConfig`
+    scope: Scope  # how a live training process takes another value (`benchmarks.host_history` measures it)
+    why: str  # what it may gain, in one sentence
+    # the values worth trying, or why it is not searched; what lifts that follows a semicolon; None: as `goes_with` says
     candidates: Rule | None
     while_training: WhileTraining = None
+    # `candidates` once memory has run out, for a knob that saves memory at the cost of time
     when_short: Rule | None = None
-    when: str = ""
+    when: str = ""  # where it is searched, apart from its devices; in a few words
+    # for the first guess, best first, if on offer; a function also receives the values of the knobs declared before
     prefers: tuple[Scalar, ...] | Preference = ()
-    hides_overhead: tuple[Scalar, ...] = ()
-    meets: tuple[str, ...] = ()
+    hides_overhead: tuple[Scalar, ...] = ()  # values that hide what calling operators costs, best first
+    meets: tuple[str, ...] = ()  # knobs whose joint gain is known to differ from the sum of both
+    # by expected effect beside a GPU, and on the CPU alone: 10 is tried first
     priority: Mapping[Literal["cpu", "gpu"], int] = field(default_factory=dict)
-    guide: int | None = None
-    part: Literal["compute", "loader", "both"] = "compute"
-    affects: Set[Effect] = frozenset()
-    scale: Literal["linear", "logarithmic"] | None = None
-    goes_with: str | None = None
-    devices: Set[DeviceKind] = EVERYWHERE
+    guide: int | None = None  # rank in the order in which tuning guides change knobs, which the ablation follows
+    part: Literal["compute", "loader", "both"] = "compute"  # of training that it speeds up
+    affects: Set[Effect] = frozenset()  # what else depends on it
+    scale: Literal["linear", "logarithmic"] | None = None  # None: its values are categories
+    goes_with: str | None = None  # the knob without which it has no effect
+    devices: Set[DeviceKind] = EVERYWHERE  # on which it has an effect
+    # of single values, where they differ from `devices`
     devices_of: Mapping[Scalar, Set[DeviceKind]] = field(default_factory=dict)
-    conflict: Callable[[TrainConfig], str | None] = lambda _: None
+    conflict: Callable[[TrainConfig], str | None] = lambda _: None  # why a config cannot run with its value
+    # values, best first, of which one takes the place of a config's own in this workload; empty: its own is good
     instead: Callable[[SearchContext, TrainConfig], tuple[Scalar, ...]] | None = None
-    needs_allow_numerics: bool = False
-    dataloader_argument: str | None = None
-    ddp_argument: str | None = None
-    optimizer_arguments: tuple[str, ...] = ()
+    needs_allow_numerics: bool = False  # it is searched only with `--allow-numerics`
+    dataloader_argument: str | None = None  # keyword argument of ``DataLoader`` that takes its value
+    ddp_argument: str | None = None  # the same of ``DistributedDataParallel``
+    optimizer_arguments: tuple[str, ...] = ()  # keyword arguments of optimizers; its value names the one that is true
+    # values of an argument that is not given, by torch or framework; else the default
     absent: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
-    variable: str | None = None
+    variable: str | None = None  # environment variable that takes its value, unless that is None; read when ranks meet
+    # keyword argument of a framework; a tuple: `autotune.integrations` translates the value into these arguments
     words: Mapping[Framework, str | tuple[str, ...]] = field(default_factory=dict)
+    # arguments to write into a script, by value and class of optimizer; a single one of `words` is written as it is
     written: Mapping[Framework, Callable[[Any, str | None], dict[str, Scalar] | None]] = field(default_factory=dict)
-    without_word: str = ""
+    without_word: str = ""  # how it takes effect under a framework that has no argument for it
+    # sets the value for the whole process, whatever was set before
     on_process: Callable[[Any, torch.device], Undo] | None = None
-    on_model: Callable[[nn.Module, TrainConfig], Undo] | None = None
+    on_model: Callable[[nn.Module, TrainConfig], Undo] | None = None  # changes a model that is on its device
+    # the same in a running training, where more must be left alone
     on_running_model: Callable[[nn.Module, TrainConfig], Undo] | None = None
-    looks_at: tuple[str, ...] = ()
-    on_optimizer: Callable[[Optimizer, Any], Undo] | None = None
+    looks_at: tuple[str, ...] = ()  # other knobs that `on_model` reads
+    on_optimizer: Callable[[Optimizer, Any], Undo] | None = None  # changes an optimizer
+    # the value in force; None if it cannot be read. A word that is not a value of this knob says what is there instead.
     reads: Callable[[nn.Module | None, Optimizer | None, torch.device], Scalar | None] | None = None
+    # why its value had no effect in a script's first steps, beyond what `reads` and arguments show; None if it had one
     shows: Callable[[Effects, Any], str | None] | None = None
-    starts_as_read: bool = False
-    outside: Callable[[nn.Module, TrainConfig], Undo] | None = None
+    starts_as_read: bool = False  # the user's module may have set a value before, which is then the baseline's
+    outside: Callable[[nn.Module, TrainConfig], Undo] | None = None  # changes a script's model from outside
+    # values that `autotune doctor` compares with eager fp32, by device
     trials: Mapping[Scalar, Set[DeviceKind]] = field(default_factory=dict)
-    since: tuple[int, int] | None = None
-    most: int | None = None
-    on_copies: bool = False
+    since: tuple[int, int] | None = None  # first release of torch that has it; None: all that are supported
+    most: int | None = None  # the largest number that a pin may give
+    on_copies: bool = False  # it changes how a script's batches are copied to the device, which is patched from outside
 
     @property
     def default(self) -> Scalar:

@@ -33,43 +33,25 @@ from autotune.knobs.registry import KNOBS, affecting, by_priority, following, of
 
 @dataclass(frozen=True)
 class Space:
-    """What may be tried, and what must not.
+    """What may be tried, and what must not."""
 
-    Attributes:
-        baseline: The user's own config.
-        start: The baseline with the constraints applied; candidates take from it the knobs that are not searched.
-        choices: The values of each searched knob, by expected effect on this device.
-        reserve: The values of knobs that save memory at the cost of time; searched once memory has run out.
-        parameters: Arguments of the user's `build()` to explore, by name.
-        skipped: Why a knob is not searched.
-        effective_batch: Samples of an optimizer step in every candidate; None when free.
-        pinned: Values that every candidate holds.
-        limits: The highest number that a candidate may have for a knob, where the user limits it.
-        room: Room for the batches that wait in the loader.
-        preferred: The value of each knob that should help here, and costs little to try.
-        overhead_bound: Whether operator overhead dominates, so that compiling promises most.
-        device: The kind of device that it trains on.
-        held: Knobs that cannot be changed in this workload.
-        instead: The values that take the place of a config's own in this workload, by knob.
-        searchable: Knobs that the options let the search change, even those that have no choices now.
-    """
-
-    baseline: TrainConfig
-    start: TrainConfig
-    choices: Mapping[str, Choices]
-    reserve: Mapping[str, Choices]
-    parameters: Mapping[str, tuple[Scalar, ...]]
-    skipped: Mapping[str, str]
-    effective_batch: int | None
-    pinned: Mapping[str, Scalar]
-    limits: Mapping[str, int]
-    room: LoaderRoom
-    preferred: Mapping[str, Scalar]
-    overhead_bound: bool
+    baseline: TrainConfig  # the user's own
+    start: TrainConfig  # the baseline with the constraints applied; gives candidates the knobs that are not searched
+    choices: Mapping[str, Choices]  # of each searched knob, by expected effect on this device
+    reserve: Mapping[str, Choices]  # of knobs that save memory at the cost of time; searched once memory has run out
+    parameters: Mapping[str, tuple[Scalar, ...]]  # arguments of the user's `build()` to explore
+    skipped: Mapping[str, str]  # why a knob is not searched
+    effective_batch: int | None  # in every candidate; None when free
+    pinned: Mapping[str, Scalar]  # values that every candidate holds
+    limits: Mapping[str, int]  # the user's highest number for a knob
+    room: LoaderRoom  # for the batches that wait in the loader
+    preferred: Mapping[str, Scalar]  # values that should help here, and cost little to try
+    overhead_bound: bool  # operator overhead dominates, so that compiling promises most
     device: DeviceKind
-    held: frozenset[str] = frozenset()
+    held: frozenset[str] = frozenset()  # knobs that cannot be changed in this workload
+    # values that take the place of a config's own, by knob
     instead: Callable[[TrainConfig], Mapping[str, Scalar]] = lambda _: {}
-    searchable: frozenset[str] = frozenset(KNOB_NAMES)
+    searchable: frozenset[str] = frozenset(KNOB_NAMES)  # by the options, even knobs that have no choices now
 
     def config(self, values: Mapping[str, Scalar]) -> TrainConfig:
         """The candidate with these values; pins hold, and accumulation follows from the batch size.
@@ -125,8 +107,8 @@ class Space:
                 return f"{knob}={value} is more than the {most} that --pin allows"
         # A change of one knob may be at odds with another's value that stays; what the baseline bears, it bears too.
         changed = config.changes_from(self.baseline)
-        asked = (knob for name, knob in KNOBS.items() if name in changed or knob.conflict(self.baseline) is None)
-        conflicts = (knob.conflict(config) for knob in asked)
+        concerned = (knob for name, knob in KNOBS.items() if name in changed or knob.conflict(self.baseline) is None)
+        conflicts = (knob.conflict(config) for knob in concerned)
         better = (f"in this workload, {knob}={value} takes its place" for knob, value in self.instead(config).items())
         return next(filter(None, (*conflicts, *better)), None) or self.room.shortage(config)
 
@@ -198,18 +180,11 @@ def build_space(
 ) -> Space:
     """The space for a workload on a machine.
 
-    Args:
-        hardware: The machine.
-        facts: The facts from one look at the workload.
-        device: The kind of device to train on.
-        effective_batch: Samples of an optimizer step that every candidate holds; None when free.
-        pinned: Values that every candidate holds, by knob; ``<=4``: the highest number that it may have.
-        only: The knobs to search; all that apply when None.
-        explored: Arguments of `build()` to explore, with their values.
-        budget_seconds: Time of the whole search: compiling must break even within it.
-        unsound: Values of knobs that do not work on this machine, each with the reason.
-        held: Knobs that cannot be changed in this workload, each with the reason.
-        allow_numerics: Whether products in FP8 and gradients exchanged in bf16 may be searched.
+    Every candidate holds `effective_batch` (None when free) and what is `pinned`; ``<=4`` pins the highest number.
+    `only` lists the knobs to search, by default all that apply. `explored` holds arguments of `build()` with their
+    values. Compiling must break even within the budget. `unsound` and `held` give the reasons why values do not work on
+    this machine and knobs cannot be changed in this workload. With `allow_numerics`, products in FP8 and gradients
+    exchanged in bf16 may be searched.
 
     Raises:
         ConfigError: When a knob is unknown, a value out of range, the device not there, or the constraints contradict
@@ -318,13 +293,7 @@ def _sound(
 
 
 def _instead(context: SearchContext, choices: Mapping[str, Choices], config: TrainConfig) -> dict[str, Scalar]:
-    """The values that take the place of a config's own in this workload, as far as they are on offer.
-
-    Args:
-        context: What the knobs' rules read.
-        choices: Those of the knobs that have such a rule.
-        config: The config.
-    """
+    """The values that take the place of a config's own in this workload, as far as they are on offer."""
     values = {
         knob: choice.first(rule(context, config))
         for knob, choice in choices.items()

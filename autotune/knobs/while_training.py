@@ -81,17 +81,11 @@ class LiveFacts(Stored):
 
 @dataclass(frozen=True)
 class Candidates:
-    """The candidates of a training.
+    """The candidates of a training."""
 
-    Attributes:
-        baseline: The script's own values of the knobs that candidates change.
-        configs: The candidates, in the order in which they are tried.
-        left: Knobs that keep the script's own value, each with the reason.
-    """
-
-    baseline: TrainConfig
-    configs: tuple[TrainConfig, ...] = ()
-    left: Mapping[str, str] = field(default_factory=dict)
+    baseline: TrainConfig  # the script's own values of the knobs that candidates change
+    configs: tuple[TrainConfig, ...] = ()  # in the order in which they are tried
+    left: Mapping[str, str] = field(default_factory=dict)  # why a knob keeps the script's own value
 
 
 def allowed_knobs(names: str) -> tuple[str, ...]:

@@ -27,18 +27,12 @@ Group = tuple[Scalar | tuple[tuple[str, Scalar], ...], ...]
 
 @dataclass(frozen=True)
 class Line:
-    """Memory of a combination of knobs, as ``base_bytes + sample_bytes × batch``.
+    """Memory of a combination of knobs, as ``base_bytes + sample_bytes × batch``."""
 
-    Attributes:
-        base_bytes: Memory that does not depend on the batch.
-        sample_bytes: Memory per sample of the micro-batch.
-        margin: Share to keep free between the base and a limit.
-        most: Largest batch to try after a batch that was expected to fit ran out of memory; None where none did.
-    """
-
-    base_bytes: float
-    sample_bytes: float
-    margin: float
+    base_bytes: float  # does not depend on the batch
+    sample_bytes: float  # per sample of the micro-batch
+    margin: float  # share to keep free between the base and a limit
+    # largest batch to try after one that was expected to fit ran out of memory; None where none did
     most: int | None = None
 
     def bytes_at(self, batch_size: int) -> float:
@@ -61,8 +55,6 @@ class MemoryModel:
         bursts: All so far. Those that ended well are points. One that ran out of memory is censored: it took the
             limit or more. A line that expects less there is raised to the limit. It is then trusted up to the geometric
             mean of that batch and the largest that fitted.
-        limit_bytes: The memory target.
-        device: The kind of device.
     """
 
     def __init__(self, bursts: Iterable[Burst], limit_bytes: int, device: DeviceKind) -> None:

@@ -36,70 +36,41 @@ CAVEAT = "a check of a few steps finds what is broken; it does not prove that tr
 
 
 class Trace(BaseModel):
-    """One run from the common state.
+    """One run from the common state."""
 
-    Attributes:
-        losses: Loss of each step, NaN and infinity included.
-        gradient_norm: Norm of the first step's gradient, before clipping.
-        skipped_steps: Steps that the GradScaler skipped after it had found its scale.
-        cosine: Cosine between the first step's gradient and that of the reference.
-        half: Whether weights or losses are half precision.
-    """
-
-    losses: tuple[float, ...]
-    gradient_norm: float
-    skipped_steps: int = 0
-    cosine: float = 1.0
-    half: bool = False
+    losses: tuple[float, ...]  # of each step, NaN and infinity included
+    gradient_norm: float  # of the first step, before clipping
+    skipped_steps: int = 0  # by the GradScaler, after it had found its scale
+    cosine: float = 1.0  # between the first step's gradient and that of the reference
+    half: bool = False  # weights or losses are half precision
 
 
 class Agreement(BaseModel):
-    """Figures of a config beside eager fp32, from one state and on one set of batches.
+    """Figures of a config beside eager fp32, from one state and on one set of batches."""
 
-    Attributes:
-        reference: Eager fp32.
-        control: Eager fp32 again, with other random numbers; batches after the first come in another order.
-        candidate: The config.
-        has_batch_norm: Whether the model normalises over the micro-batch.
-    """
-
-    reference: Trace
-    control: Trace
-    candidate: Trace
-    has_batch_norm: bool
+    reference: Trace  # eager fp32
+    control: Trace  # eager fp32 again, with other random numbers; batches after the first come in another order
+    candidate: Trace  # the config
+    has_batch_norm: bool  # the model normalises over the micro-batch
 
 
 class Gate(Stored):
-    """One criterion.
+    """One criterion."""
 
-    Attributes:
-        name: What was compared.
-        value: The measured value; None when it is not finite.
-        limit: Upper limit of the value; for a cosine, the lower one.
-        passed: Whether the value keeps to the limit.
-    """
-
-    name: str
-    value: float | None
-    limit: float
-    passed: bool
+    name: str  # what was compared
+    value: float | None  # None when it is not finite
+    limit: float  # the upper one; for a cosine, the lower one
+    passed: bool  # the value keeps to the limit
 
 
 class Numerics(Stored):
-    """The verdict on a config.
+    """The verdict on a config."""
 
-    Attributes:
-        outcome: ``unchanged``: it computes as the baseline does; ``unchecked``: see the reason.
-        reason: One sentence.
-        steps: Optimizer steps of one micro-batch each.
-        gates: What was compared.
-        notes: Further remarks for the reader.
-    """
-
+    # unchanged: it computes as the baseline does; unchecked: see the reason
     outcome: Literal["agrees", "disagrees", "unchanged", "unchecked"]
-    reason: str
-    steps: Whole = 0
-    gates: tuple[Gate, ...] = ()
+    reason: str  # one sentence
+    steps: Whole = 0  # of the optimizer, one micro-batch each
+    gates: tuple[Gate, ...] = ()  # what was compared
     notes: tuple[str, ...] = ()
 
 

@@ -30,26 +30,17 @@ joules of a block scattered by a quarter."""
 
 @dataclass(frozen=True)
 class Objective:
-    """What makes one config better than another.
+    """What makes one config better than another."""
 
-    Attributes:
-        name: Name in result files and studies.
-        unit: Unit of the score, for display.
-        score: Computes a measurement's score: above 0, the higher the better, and in proportion to the rate where all
-            else is equal. None where the measurement lacks a figure.
-        format: Formats a score with its unit.
-        costs: Cost of each block of a measurement, whose noise is the score's noise; by default its seconds.
-        turn_seconds: Length of one turn, where the device's usual turn is too short for a counter.
-        is_rate: Whether the score is samples per second. Only then does a duet end as soon as it is decided, and a
-            search end when computing is the limit.
-    """
-
-    name: str
-    unit: str
+    name: str  # in result files and studies
+    unit: str  # for display
+    # above 0, the higher the better, in proportion to the rate where all else is equal; None if a figure is missing
     score: Callable[[Measurement], float | None]
-    format: Callable[[float], str]
+    format: Callable[[float], str]  # a score with its unit
+    # of each block; their noise is the score's noise
     costs: Callable[[Measurement], Sequence[float] | None] = lambda measured: measured.block_seconds
-    turn_seconds: float | None = None
+    turn_seconds: float | None = None  # where the device's usual turn is too short for a counter
+    # in samples per second: only then a duet ends once decided, and a search where computing is the limit
     is_rate: bool = False
 
     @property

@@ -92,15 +92,10 @@ Round = Mapping[Point, Measurement]
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds of a proof, which together show the speed-up of one point over another.
-
-    Attributes:
-        measured: The rounds.
-        objective: The score to compare.
-    """
+    """Rounds of a proof, which together show the speed-up of one point over another."""
 
     measured: Sequence[Round]
-    objective: Objective = SAMPLES_PER_SECOND
+    objective: Objective = SAMPLES_PER_SECOND  # gives the score to compare
 
     def of_both(self, before: Point, after: Point) -> list[Round]:
         """The rounds that hold both points, except those in which other load took notably more CPU than in most.

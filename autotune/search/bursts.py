@@ -52,18 +52,8 @@ class Bursts:
 
     Args:
         baseline: What the user trains with today.
-        runner: Runs the bursts.
-        log: Records them.
-        budget: The wall-clock budget.
-        progress: Receives progress events.
-        device: The kind of device.
         memory_limit_bytes: The memory target; None if there is none.
-        facts: The facts from one look at the workload; None if there was none.
-
-    Attributes:
-        baseline: What candidates are compared with.
-        costs: Estimates what candidates cost.
-        cut_off: Rounds, by stage and number, that the end of the budget interrupted.
+        facts: From one look at the workload; None if there was none.
     """
 
     def __init__(
@@ -85,11 +75,11 @@ class Bursts:
         confirming = confirming_plan(budget.seconds, log.objective)
         self._usual_round_plans = {CONFIRM: confirming, ALLOCATOR: round_plan(self.plan, 0.0)}
         self._round_plans = dict(self._usual_round_plans)
-        self.baseline = baseline
+        self.baseline = baseline  # what candidates are compared with
         self.facts = facts
         reading = (facts.samples or 0) * facts.sample_seconds if facts is not None else 0.0
         self.costs = Costs(log.trials, self.plan, device, self._round_plans, memory_limit_bytes, reading)
-        self.cut_off: set[tuple[str, int]] = set()
+        self.cut_off: set[tuple[str, int]] = set()  # rounds that the end of the budget interrupted
         self._runner = runner
         self._stage_shown = ""
 

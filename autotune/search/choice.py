@@ -50,14 +50,9 @@ class Chooser:
     """Proposes points by their expected gain per second.
 
     Args:
-        space: The search space.
         bursts: What has run, what it costs, and the time that is left.
         refuse: Returns why a point must not run, or None.
         larger: Returns points with the largest batch that memory allows, and a point's other knobs. Each has a reason.
-        seed: The seed of all draws.
-
-    Attributes:
-        ended: Why there was nothing to propose: everything has been tried, or nothing is worth its time.
     """
 
     def __init__(
@@ -76,7 +71,7 @@ class Chooser:
         self._generator = np.random.default_rng(seed)
         self._changed: dict[Point, dict[tuple[str, Scalar], Point]] = {}
         self._around: dict[Point, list[Point]] = {}
-        self.ended: Literal["exhausted", "plateau"] = "exhausted"
+        self.ended: Literal["exhausted", "plateau"] = "exhausted"  # all is tried, or nothing is worth its time
 
     def next(self, playing: Sequence[Point]) -> Proposal | None:
         """The next proposal; None if no point is left, or none is worth its time.

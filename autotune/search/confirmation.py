@@ -50,9 +50,8 @@ class Confirmation:
     """Races the finalists. It can answer at any time, even after an interruption.
 
     Args:
-        bursts: Runs the bursts, and knows all that ran and the baseline.
         numerics: Checks finalists against eager fp32; None trusts them, as replays of recordings do.
-        at_least: The share of the fastest config's rate that the answer must reach; None accepts any.
+        at_least: Share of the fastest config's rate that the answer must reach; None accepts any.
     """
 
     def __init__(self, bursts: Bursts, *, numerics: NumericsGuard | None, at_least: float | None) -> None:
@@ -308,12 +307,7 @@ class Confirmation:
         return None
 
     def _expense(self, point: Point, memory: Mapping[Point, int]) -> tuple[bool | int, ...]:
-        """What a point costs besides time, the most expensive first: compiling, workers, memory, changes.
-
-        Args:
-            point: The point.
-            memory: The bytes of all compared points.
-        """
+        """What a point costs besides time, the most expensive first: compiling, workers, memory, changes."""
         much = memory[point] > NOTABLE_MEMORY * min(memory.values())
         return point.config.is_compiled, point.config.num_workers, much, len(reverted(point, self._baseline))
 

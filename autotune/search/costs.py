@@ -37,17 +37,11 @@ NUMERICS_SHARE, NUMERICS_MAX_SECONDS = 0.05, 30.0
 
 @dataclass(frozen=True)
 class Cost:
-    """What a config costs in a process of its own.
+    """What a config costs in a process of its own."""
 
-    Attributes:
-        start_seconds: Time until its first block, without compiling.
-        compile_seconds: Time to compile; 0 if it compiles nothing.
-        sample_seconds: Time to train one sample.
-    """
-
-    start_seconds: float
-    compile_seconds: float
-    sample_seconds: float
+    start_seconds: float  # until its first block, without compiling
+    compile_seconds: float  # 0 if it compiles nothing
+    sample_seconds: float  # to train one sample
 
 
 @dataclass(frozen=True)
@@ -67,12 +61,11 @@ class Costs:
     """The one model of cost: what a config takes to start, to compile, and to train a sample.
 
     Args:
-        trials: The list of all trials, which grows.
-        plan: The plan of a challenge.
-        device: The kind of device.
-        round_plans: The plan of the rounds, for each stage that plays rounds.
-        memory_limit_bytes: The memory target; None if there is none.
-        reading_seconds: Seconds that reading the whole data set takes.
+        trials: All trials; the list grows.
+        plan: Of a challenge.
+        round_plans: For each stage that plays rounds.
+        memory_limit_bytes: None if there is no memory target.
+        reading_seconds: To read the whole data set.
     """
 
     def __init__(

@@ -35,30 +35,20 @@ CACHE_INTERVAL = 50
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything measured about the chosen config.
-
-    Attributes:
-        measured: Its end-to-end measurement.
-        ceilings: Samples per second of each part alone: ``compute``, ``loader``, ``copy``; None if not known.
-        cpus: The number of CPUs that may be used.
-        memory_limit_bytes: The memory target.
-        facts: What the look at the workload has shown.
-        memory: How memory grows with the batch; None if unknown.
-        batch_is_free: Whether the search tries other effective batches.
-        throttled: A sentence if the card held its clocks down while it was proved.
-    """
+    """Everything measured about the chosen config."""
 
     config: TrainConfig
-    measured: Measurement
+    measured: Measurement  # end to end
+    # samples per second of each part alone: ``compute``, ``loader``, ``copy``; None if not known
     ceilings: Mapping[str, float | None] = field(default_factory=dict)
     device: str = "cpu"
-    cpus: int = 1
-    memory_limit_bytes: int | None = None
+    cpus: int = 1  # that may be used
+    memory_limit_bytes: int | None = None  # the memory target
     facts: WorkloadFacts | None = None
-    memory: Line | None = None
-    batch_is_free: bool = False
+    memory: Line | None = None  # by batch; None if unknown
+    batch_is_free: bool = False  # the search tries other effective batches
     profile: Profile | None = None
-    throttled: str | None = None
+    throttled: str | None = None  # a sentence if the card held its clocks down while it was proved
 
     @property
     def rate(self) -> float:

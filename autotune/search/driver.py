@@ -49,19 +49,13 @@ class Search:
     """A search, from the baseline's first burst to the race of the finalists.
 
     Args:
-        space: The search space.
-        bursts: Runs bursts within a budget, and records them; its baseline is what the user trains with today.
-        first: Proposals to try right after the baseline, such as those from other machines' results.
+        first: Proposals to try right after the baseline, such as those from other machines.
         utilization_target: Share of the compute ceiling at which the search may stop.
-        at_least: The share of the fastest config's rate that the answer must reach; None accepts any.
-        seed: The seed of the proposals.
-        by_sampler: Whether the study's sampler makes the proposals; else a `Chooser` does.
-        numerics: Checks finalists against eager fp32; None trusts them, as replays of recordings do.
-        note: Receives notes that the result should contain; None sends them to the progress alone.
-        headroom: Whether the search first measures the most that a faster loader could gain.
-
-    Attributes:
-        headroom: The headroom; None if it was not requested or there was no time.
+        at_least: As for `Confirmation`.
+        by_sampler: The study's sampler makes the proposals; else a `Chooser` does.
+        numerics: As for `Confirmation`.
+        note: Receives notes for the result; None sends them to the progress alone.
+        headroom: Measure first what a faster loader could gain at most.
     """
 
     def __init__(
@@ -87,7 +81,7 @@ class Search:
         self.ceilings = Ceilings(bursts.part_rate, self._affordable)
         self.confirmation = Confirmation(bursts, numerics=numerics, at_least=at_least)
         self._utilization_target = utilization_target
-        self.headroom: Headroom | None = None
+        self.headroom: Headroom | None = None  # None if it was not requested or there was no time
         self._asks_headroom = headroom
         self._first = list(first)
         self._waiting: Challenger | None = None

@@ -25,15 +25,7 @@ def evaluation_batch(
     """The largest batch that is worth its memory, starting from training's own; None if even that was not measured.
 
     Each size plays against the best so far, until two in a row gain nothing or memory runs out. Running out of memory
-    ends this search, and says nothing about training.
-
-    Args:
-        answer: The config to train with.
-        runner: Runs bursts.
-        plan: The plan of a challenge.
-        budget: The wall-clock budget.
-        costs: Estimates how long the answer takes to start.
-        most: The number of samples to evaluate on; None if not known.
+    ends this search, and says nothing about training. A batch holds at most `most` samples, if known.
     """
     plan = plan.model_copy(update={"part": "evaluation"})
     usual = costs.deadline(answer, plan, budget.confirming_seconds)

@@ -21,12 +21,8 @@ def fit(
 ) -> tuple[Point | None, str]:
     """Tries ever larger changes to a baseline until it trains.
 
-    Args:
-        baseline: What the user trains with today.
-        space: The search space.
-        bursts: Runs bursts; does not repeat those before an interruption.
-        failed: How the baseline ended.
-        agrees: Returns whether a point trains what the baseline would.
+    `failed` is how the baseline ended; `agrees` returns whether a point trains what the baseline would. Bursts from
+    before an interruption are not repeated.
 
     Returns:
         The first point that trains, or None if none does; and a summary of each change's outcome.
@@ -60,10 +56,8 @@ def rungs(baseline: Point, space: Space, outcome: Outcome) -> Iterator[Rung]:
     that is not an average over samples. Last come changes to the computation: fewer bits, a model split among its
     ranks, blocks that are computed again in backward, a fused optimizer, an allocator that wastes less.
 
-    Args:
-        baseline: The point that ran out of memory.
-        space: The search space. No change breaks its pins or constraints, though the baseline itself may.
-        outcome: Which memory ran out.
+    No change breaks the space's pins or constraints, though the baseline itself may. The outcome says which memory ran
+    out.
     """
     changes: dict[str, Scalar] = {}
     for own, reason in _steps(baseline, space, outcome):

@@ -46,21 +46,13 @@ LEAST_VARIANCE = 1e-12
 
 @dataclass(frozen=True)
 class Feature:
-    """A level of a knob: on at that level or, on a scale, at all levels beyond it as seen from the baseline's.
+    """A level of a knob: on at that level or, on a scale, at all levels beyond it as seen from the baseline's."""
 
-    Attributes:
-        knob: The knob, or an argument of `build()`.
-        levels: The levels at which it is on; on a scale, the two ends of the step.
-        mean: The expected gain, as a logarithm.
-        deviation: The standard deviation of the gain.
-        is_step: Whether it is a step of a scale.
-    """
-
-    knob: str
-    levels: tuple[Scalar, ...]
-    mean: float
-    deviation: float
-    is_step: bool = False
+    knob: str  # or an argument of `build()`
+    levels: tuple[Scalar, ...]  # at which it is on; on a scale, the two ends of the step
+    mean: float  # of the gain, as a logarithm
+    deviation: float  # standard deviation of the gain
+    is_step: bool = False  # of a scale
 
     def at(self, value: Scalar) -> float:
         """How far it is on, from 0 to 1: between two levels of a scale, in part."""
@@ -101,7 +93,7 @@ class Design:
         together = share * np.minimum(alone[self._first], alone[self._second])
         self.mean: Array = np.concatenate([[feature.mean for feature in self.features], np.zeros(len(pairs))])
         self.deviation: Array = np.concatenate([alone, together])
-        self._knobs = {knob: tuple(features) for knob, features in groupby(self.features, lambda one: one.knob)}
+        self._knobs = {knob: tuple(features) for knob, features in groupby(self.features, lambda feature: feature.knob)}
         self._levels: dict[tuple[str, Scalar, bool], list[float]] = {}
         self._points: dict[Point, Array] = {}
 
@@ -144,12 +136,7 @@ class Design:
 
 
 class Effects:
-    """The posterior of all effects, after some pairs.
-
-    Args:
-        design: The design matrix of the points.
-        pairs: The pairs that played, each with the candidate's point.
-    """
+    """The posterior of all effects, after some pairs."""
 
     def __init__(self, design: Design, pairs: Iterable[tuple[Point, Pair]]) -> None:
         self._design = design
@@ -203,15 +190,10 @@ class Effects:
 
 @dataclass(frozen=True)
 class Beliefs:
-    """Gains of some points over another one, as logarithms.
+    """Gains of some points over another one, as logarithms."""
 
-    Attributes:
-        mean: The mean gain of each point.
-        deviation: The standard deviation of each gain.
-    """
-
-    mean: Array
-    deviation: Array
+    mean: Array  # gain of each point
+    deviation: Array  # standard deviation of each gain
 
 
 def _features(knob: str, values: Sequence[Scalar], own: Scalar, deviation: float, space: Space) -> Iterable[Feature]:
@@ -258,5 +240,5 @@ def _is_idle(knob: str, values: Mapping[str, Scalar]) -> bool:
 
 
 def _meeting(knob: str, other: str) -> float:
-    known = {name: KNOBS[name].meets for name in (knob, other) if name in KNOBS}
-    return KNOWN_TO_MEET if other in known.get(knob, ()) or knob in known.get(other, ()) else MEETING
+    meets = {name: KNOBS[name].meets for name in (knob, other) if name in KNOBS}
+    return KNOWN_TO_MEET if other in meets.get(knob, ()) or knob in meets.get(other, ()) else MEETING

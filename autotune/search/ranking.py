@@ -20,17 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Standing:
-    """A point's place in the ranking.
-
-    Attributes:
-        point: The point.
-        score: Its score by the objective, as the model estimates it.
-        error: The standard error of the logarithm of its score over the incumbent's.
-    """
+    """A point's place in the ranking."""
 
     point: Point
-    score: float
-    error: float
+    score: float  # by the objective, as the model estimates it
+    error: float  # standard error of the logarithm of its score over the incumbent's
 
 
 def standings(trials: Iterable[Trial], design: Design) -> list[Standing]:

@@ -35,17 +35,11 @@ Play = Callable[[Sequence[Point], int], Sequence[Burst]]
 
 @dataclass(frozen=True)
 class Confirmed:
-    """A finalist after its rounds.
-
-    Attributes:
-        point: The finalist.
-        speedup: Over the baseline.
-        among: The number of finalists, for which the speed-up's interval allows.
-    """
+    """A finalist after its rounds."""
 
     point: Point
-    speedup: Speedup
-    among: int = 1
+    speedup: Speedup  # over the baseline
+    among: int = 1  # number of finalists, for which the speed-up's interval allows
 
 
 def confirm(
@@ -61,17 +55,10 @@ def confirm(
     """Plays rounds until decided, out of rounds, or out of time.
 
     Only the width of the intervals ends the rounds of a gain, never their position: to stop at the first significant
-    round would inflate false positives.
-
-    Args:
-        baseline: The point that the finalists are compared with.
-        finalists: At least one; a finalist that fails is out.
-        play: Lets points train in turn.
-        earlier: Rounds that an interrupted run finished, and what is compared.
-        affords: Whether there is time for a round of these points. Half a round is worth nothing.
-        rival: The ratio over the baseline that a point which does not race seems to reach at least. A finalist whose
-            gain is not confirmed, and whose interval lies below that, is out: the rival deserves the time.
-        races: Whether a finalist that is clearly beaten is out. Without a race, only a failure ends its rounds.
+    round would inflate false positives. A finalist that fails is out; in a race also one that is clearly beaten. Half a
+    round is worth nothing, so `affords` returns whether there is time for a round of these points. A point that does
+    not race seems to reach the ratio `rival` over the baseline. A finalist whose gain is not confirmed, and whose
+    interval lies below that, is out: the rival deserves the time.
     """
     rounds = earlier
     standing = list(finalists)
@@ -144,12 +131,8 @@ def as_good_as_the_fastest(ranked: Sequence[Confirmed], rounds: Rounds) -> list[
 def rank(baseline: Point, rounds: Rounds, failed: Collection[Point] = ()) -> list[Confirmed]:
     """All points that played the baseline in a round, fastest (by the objective) first.
 
-    The fastest of several is flattered by chance: the intervals allow for the number of points.
-
-    Args:
-        baseline: The point that they are compared with.
-        rounds: The rounds.
-        failed: Points that failed in a round, which are out.
+    The fastest of several is flattered by chance: the intervals allow for the number of points. Points that
+    failed in a round are out.
     """
     points = dict.fromkeys(point for measured in rounds.measured for point in measured if point != baseline)
     ranked = [

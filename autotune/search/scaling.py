@@ -44,15 +44,7 @@ def fewer(config: TrainConfig) -> Iterator[TrainConfig]:
 
 
 def scaling(answer: Point, runner: Runner, plan: BurstPlan, budget: Budget, costs: Costs) -> Scaling | None:
-    """The answer's speed on 1, 2, 4 … ranks, chained from pair to pair; None if no two could be compared.
-
-    Args:
-        answer: The config to train with, on all ranks.
-        runner: Runs bursts.
-        plan: The plan of a challenge.
-        budget: The wall-clock budget.
-        costs: Estimates how long the answer takes to start.
-    """
+    """The answer's speed on 1, 2, 4 … ranks, chained from pair to pair; None if no two could be compared."""
     plan = plan.model_copy(update={"fastest_wins": False})
     usual = costs.deadline(answer, plan, budget.confirming_seconds)
     runner.close()

@@ -36,13 +36,9 @@ class Shared:
     """One machine's view of a shared study.
 
     Args:
-        study: The study, which all machines have opened in one storage.
-        is_over: Returns whether this machine's time has run out, or a user has asked it to end; then it stops waiting.
+        study: All machines have opened it in one storage.
+        is_over: Returns whether this machine's time has run out, or a user has asked it to end.
         note: Receives a note, once, about each thing that this machine waits for.
-
-    Attributes:
-        is_over: Returns whether this machine waits no longer.
-        distributions: The distributions that other machines draw from, for each parameter the study's first.
     """
 
     def __init__(
@@ -51,8 +47,8 @@ class Shared:
         is_over: Callable[[], bool] = lambda: False,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.is_over = is_over
-        self.distributions: dict[str, BaseDistribution] = {}
+        self.is_over = is_over  # returns whether this machine waits no longer
+        self.distributions: dict[str, BaseDistribution] = {}  # of other machines: for each parameter the study's first
         self._study = study
         self._note = note
         self._noted: set[str] = set()

@@ -103,17 +103,11 @@ class Budget:
 
 @dataclass(frozen=True)
 class Reserve:
-    """Time reserved from a budget for a step after the confirmation.
+    """Time reserved from a budget for a step after the confirmation."""
 
-    Attributes:
-        share: The share of the budget.
-        most_seconds: The most seconds to reserve.
-        burst_seconds: The least deadline of a single burst.
-    """
-
-    share: float
+    share: float  # of the budget
     most_seconds: float
-    burst_seconds: float
+    burst_seconds: float  # least deadline of a single burst
 
     def seconds(self, budget_seconds: float) -> float:
         """Seconds to reserve from a budget."""

@@ -41,15 +41,8 @@ def open_study(
 ) -> optuna.Study:
     """A new study; with `resume`, the newest one with the same attributes; with `join`, the one of this name.
 
-    Args:
-        name: The name of a new study.
-        storage: URL of a relational database; None for the journal.
-        journal: The journal's file.
-        sampler: See `make_sampler`.
-        seed: The sampler's seed.
-        attributes: Must be equal in a study to resume: the objective, the workload's fingerprint, …
-        resume: Whether to continue an earlier study.
-        join: Whether other machines may share the study.
+    It lies in the relational database at the URL `storage`, else in the journal. Other machines may share it with
+    `join`. `make_sampler` describes the samplers.
 
     Raises:
         UsageError: The storage cannot be opened, or there is nothing to resume.

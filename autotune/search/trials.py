@@ -42,30 +42,18 @@ STORED = ("burst", "stage", "reason", "round", "pair", "chained", "turn")
 
 @dataclass(frozen=True)
 class Trial:
-    """A burst and why it was run.
-
-    Attributes:
-        burst: What was run, and how it ended.
-        stage: The part of the search that asked for it.
-        reason: Why, in one sentence.
-        round: The interleaved round of the confirmation that it belongs to, if any.
-        pair: The comparison with the incumbent of its time; None without one, in a round, or if it failed.
-        chained: Its ratio to the incumbent times the incumbent's score. This chains all scores to the first one, so the
-            machine's speed of the moment cancels out.
-        turn: The challenge of the incumbent that it took part in, with all of the same number; None in a round.
-        resumed: Whether an earlier, interrupted run or another machine ran it.
-        objective: The objective that scores it.
-    """
+    """A burst and why it was run."""
 
     burst: Burst
-    stage: str
-    reason: str
-    round: int | None = None
-    pair: Pair | None = None
+    stage: str  # the part of the search that asked for it
+    reason: str  # in one sentence
+    round: int | None = None  # the interleaved round of the confirmation that it belongs to
+    pair: Pair | None = None  # with the incumbent of its time; None without one, in a round, or if it failed
+    # its ratio to the incumbent times the incumbent's score; in this chain the machine's speed of the moment cancels
     chained: float | None = None
-    turn: int | None = None
-    resumed: bool = False
-    objective: Objective = SAMPLES_PER_SECOND
+    turn: int | None = None  # the challenge of the incumbent, which others of the same number shared; None in a round
+    resumed: bool = False  # an earlier, interrupted run or another machine ran it
+    objective: Objective = SAMPLES_PER_SECOND  # scores it
 
     @property
     def score(self) -> float | None:
@@ -82,10 +70,6 @@ class TrialLog:
     the user.
 
     Args:
-        study: An Optuna study that maximises the objective.
-        space: The search space.
-        note: Receives notes for the user.
-        objective: The objective that scores trials.
         others: The other machines that share the study; None if it is this machine's own.
     """
 
@@ -193,8 +177,8 @@ class TrialLog:
                 return trial
             return replace(trial, pair=pair_apart(baseline, trial.score / own))
 
-        left = len(self.trials) - len(kept)
-        self._note(f"{left} of the earlier run's bursts are left out: this run's options or limits do not allow them")
+        count = len(self.trials) - len(kept)
+        self._note(f"{count} of the earlier run's bursts are left out: this run's options or limits do not allow them")
         self.trials[:], self._ranking = map(beside_another, kept), (0, ([], None))
 
     def record(

@@ -21,12 +21,7 @@ def growths(
 ) -> Iterator[Growth]:
     """Resources whose use grew in all processes of a side and that run out within a day or an epoch, soonest first.
 
-    Args:
-        name: The side's name.
-        measured: Its measurement in the rounds of the proof.
-        hardware: The machine.
-        device: The device that trains.
-        samples: The samples of an epoch; None if endless.
+    The measurement comes from the rounds of the proof; `samples` are those of an epoch, None if endless.
     """
     if measured is None or not measured.looks:
         return
@@ -76,16 +71,7 @@ def peak_shares(
     facts: WorkloadFacts,
     ceilings: Mapping[str, float | None],
 ) -> Iterator[PeakShare]:
-    """The share of this machine's peaks that a side reaches, for each part that was measured.
-
-    Args:
-        name: The side's name.
-        side: The side, with its measurement.
-        hardware: The machine, with its measured peaks.
-        device: The device that trains.
-        facts: The workload's facts.
-        ceilings: Samples per second of each part alone.
-    """
+    """The share of this machine's peaks that a side reaches, for each part that was measured."""
     peaks, config = hardware.peaks, side.config
     if side.measurement is None:
         return

@@ -38,15 +38,7 @@ def check_result(
 ) -> Check:
     """Trains both sides of a result in interleaved bursts, unless a recent training has reached the claimed rate.
 
-    Raises the errors of `cross_result`.
-
-    Args:
-        result: The result.
-        target: The workload or the script, as resolved from the working directory.
-        budget: Wall-clock limit.
-        progress: Receives progress events.
-        interrupts: The signals that end the check.
-        file: The result's file, beside which trainings are recorded. None ignores them.
+    Recent trainings are recorded beside the result's `file`; None ignores them. Raises the errors of `cross_result`.
     """
     noted = by_trainings(result, str(target), file) if file is not None else None
     if noted is not None and noted.verdict == "holds":

@@ -69,16 +69,8 @@ def cross_result(
 ) -> Cross:
     """Trains with a result's config here, in interleaved rounds with this machine's own and the result's baseline.
 
-    Args:
-        source: The result.
-        target: The workload or the script, as resolved from the working directory.
-        budget: Wall-clock limit for the whole comparison.
-        progress: Receives progress events.
-        interrupts: The signals that end the comparison.
-        against: This machine's own result.
-        results: The folder of all results. Without `against`, its folder for this machine is searched for an own
-            result; None skips the search.
-        device: The kind of device to train on. None means the kind on which the config was tuned.
+    The machine's own result is `against`; without it, what `own_result` finds in this machine's folder of `results`,
+    unless that is None. The default device is of the kind on which the config was tuned.
 
     Raises:
         UsageError: This machine has no such device, or the budget holds too few rounds.
@@ -132,13 +124,7 @@ def run_in_turn(
 ) -> tuple[list[Round], list[Burst]]:
     """Runs rounds of a reference and other points, in turn, while there is time.
 
-    Args:
-        reference: The point that is compared with the others. If it fails, nothing more runs; alone it runs once.
-        others: The other points. A point that fails is left out of later rounds.
-        runner: Runs the points of a round side by side.
-        budget: Wall-clock limit for all rounds.
-        progress: Receives the bursts.
-        objective: Ranks the sides of a round.
+    If the reference fails, nothing more runs; alone it runs once. Another point that fails is left out of later rounds.
 
     Returns:
         The measurements of each round, and the bursts that failed.

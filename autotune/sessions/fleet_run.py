@@ -43,23 +43,14 @@ RequireUnderstood = Callable[[str, Sequence[str]], None]
 
 @dataclass(frozen=True)
 class FleetRequest:
-    """The fleet, what to tune on it, and the options.
-
-    Attributes:
-        plan: The fleet.
-        folder: The folder for results.
-        target: The model to tune; None for a script.
-        script: The training command; empty for a model.
-        budget: Budget of each machine, as typed.
-        extra: Options of ``autotune`` for all machines.
-    """
+    """The fleet, what to tune on it, and the options."""
 
     plan: Plan
-    folder: Path
-    target: str | None
-    script: tuple[str, ...]
-    budget: str
-    extra: tuple[str, ...] = ()
+    folder: Path  # for results
+    target: str | None  # the model to tune; None for a script
+    script: tuple[str, ...]  # the training command; empty for a model
+    budget: str  # of each machine, as typed
+    extra: tuple[str, ...] = ()  # options of ``autotune`` for all machines
 
     @classmethod
     def of(

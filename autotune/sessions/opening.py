@@ -30,13 +30,8 @@ def opened(
 ) -> Iterator[Isolation]:
     """The isolation that runs bursts of a target or a script.
 
-    Args:
-        target: The workload.
-        budget: Wall-clock limit of the run; the start may take a share of it.
-        progress: Receives progress events.
-        interrupts: The signals that end the running burst.
-        note: Receives sentences for the user.
-        on_gpu: Whether the workload may train on a GPU; then the freest one is chosen.
+    The start may take a share of the budget. `interrupts` end the running burst. A workload that may train on a GPU
+    gets the freest one. `note` receives sentences for the user.
 
     Raises:
         TargetError, WorkloadError: It cannot be imported, or does not train.

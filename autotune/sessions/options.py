@@ -247,14 +247,7 @@ _UNPROTECTED = Only("scripts", "nothing keeps a build() from files or the networ
 
 
 class Options(BaseModel):
-    """The options of a tuning. A field with an alias has it as its name on the command line.
-
-    Attributes:
-        target: Name of the workload in the result: a target, a script's text, or a function's name.
-        script: The training command; empty if no script is tuned.
-        sent: A function that only this process has; None if none is tuned.
-        pinned: A value or ``<=`` and a number for each pinned knob.
-    """
+    """The options of a tuning. A field with an alias has it as its name on the command line."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -292,6 +285,7 @@ class Options(BaseModel):
     utilization_target: Share = Field(
         default=0.95, description="How busy the GPU and how near its ceiling training must be for the search to stop."
     )
+    # a value, or ``<=`` and a number, by knob
     pinned: Annotated[dict[str, Any], _reader(_pins, dict[str, Any] | list[str]), Takes("KNOB=VALUE")] = Field(
         default={}, alias="pin", description="Hold a knob, or limit it: 'num_workers<=4'; may be repeated."
     )
@@ -342,9 +336,9 @@ class Options(BaseModel):
         alias="network",
         description="Let bursts connect anywhere after their first step, not only to their data.",
     )
-    target: str
-    script: tuple[str, ...] = ()
-    sent: Any = None
+    target: str  # name in the result: a target, a script's text, or a function's name
+    script: tuple[str, ...] = ()  # the training command; empty if no script is tuned
+    sent: Any = None  # a function that only this process has; None if none is tuned
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], **what: Any) -> Options:

@@ -14,15 +14,10 @@ HEAD_BYTES = 65_536
 
 
 class Kind(NamedTuple):
-    """A kind of file that autotune writes.
+    """A kind of file that autotune writes."""
 
-    Attributes:
-        noun: Its name in messages, with the article.
-        start: Pattern at the start of its content.
-    """
-
-    noun: str
-    start: re.Pattern[bytes]
+    noun: str  # its name in messages, with the article
+    start: re.Pattern[bytes]  # of its content
 
 
 RESULT = Kind("a result file", re.compile(rb'\s*\{\s*"schema":\s*"autotune\.result/'))

@@ -358,17 +358,11 @@ def _place(out: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Saved:
-    """A result and its file.
+    """A result and its file."""
 
-    Attributes:
-        result: The result; partial if the tuning was interrupted.
-        path: Its file; None if it could not be written.
-        failure: Why the file is not at the requested path; None if it is.
-    """
-
-    result: Result
-    path: Path | None
-    failure: ResultFileError | None
+    result: Result  # partial if the tuning was interrupted
+    path: Path | None  # None if it could not be written
+    failure: ResultFileError | None  # why the file is not at the requested path; None if it is
 
     def write_page(self) -> tuple[Path | None, str | None]:
         """Writes the report beside the result, unless the result had to be written elsewhere.
@@ -388,13 +382,7 @@ class Saved:
 
 
 def tune_and_save(options: Options, progress: Progress, budget: Budget, stop: Stop) -> Saved:
-    """Tunes, and writes the result.
-
-    Args:
-        options: The options of the command.
-        progress: Receives progress events; this function opens it.
-        budget: Wall-clock limit for the whole tuning.
-        stop: Ends the tuning early, with a partial result.
+    """Tunes, and writes the result; opens the progress. `stop` ends the tuning early, with a partial result.
 
     Raises:
         AutotuneError: As `Tuning.run`.

@@ -44,27 +44,16 @@ from autotune.wording import ratio_text
 
 @dataclass(frozen=True)
 class Setting:
-    """The workload, the machine and the options of a tuning.
-
-    Attributes:
-        options: The user's options.
-        hardware: The machine.
-        device: The kind of device that trains.
-        facts: The workload.
-        checked_seconds: Duration of the workload's check.
-        prepared_seconds: Duration of everything before the first burst.
-        seen: What the look at a script has found; None for a model.
-        script: The record of the script; None for a model.
-    """
+    """The workload, the machine and the options of a tuning."""
 
     options: Options
     hardware: Hardware
     device: DeviceKind
     facts: WorkloadFacts
-    checked_seconds: float = 0.0
-    prepared_seconds: float = 0.0
-    seen: SeenScript | None = None
-    script: ScriptRecord | None = None
+    checked_seconds: float = 0.0  # of the workload's check
+    prepared_seconds: float = 0.0  # before the first burst
+    seen: SeenScript | None = None  # what the look at a script has found; None for a model
+    script: ScriptRecord | None = None  # None for a model
 
     @property
     def memory_limit_bytes(self) -> int | None:
@@ -87,19 +76,13 @@ class Setting:
 
 @dataclass
 class Findings:
-    """How a search ended, and the measurements after it, as far as they ran.
+    """How a search ended, and the measurements after it, as far as they ran."""
 
-    Attributes:
-        stopped_by: Why the search ended; "interrupted" until all measurements are complete.
-        profiles: Profiles of the baseline and the answer, as far as there was time.
-        evaluation: The batch size for evaluation.
-        scaling: How the speed scales with the number of ranks.
-    """
-
-    stopped_by: StoppedBy = "interrupted"
+    stopped_by: StoppedBy = "interrupted"  # "interrupted" until all measurements are complete
+    # of the baseline and the answer, as far as there was time
     profiles: dict[Point, Profile] = field(default_factory=dict)
-    evaluation: Evaluation | None = None
-    scaling: Scaling | None = None
+    evaluation: Evaluation | None = None  # the batch size for evaluation
+    scaling: Scaling | None = None  # of the speed with the number of ranks
 
 
 def make_result(

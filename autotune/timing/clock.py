@@ -24,13 +24,9 @@ class Clock:
 
     Args:
         wait: Waits for the device; does nothing where calls are synchronous.
-
-    Attributes:
-        synchronize: Waits for the device.
-        lead: Micro-batches to train before a lap's first mark: after a wait the device's queue is empty, which it
-            never is in training.
     """
 
+    # micro-batches to train before a lap's first mark: a wait empties the device's queue, which training never does
     lead = 0
 
     def __init__(self, wait: Callable[[], None] = lambda: None) -> None:
@@ -60,10 +56,10 @@ class EventClock(Clock):
     Marks before and after fetching a batch measure how long the device waited for it, not how long the host did.
 
     Args:
-        record: Puts an event into a device's queue, after all work so far, and returns it; an event has
-            ``elapsed_time(other)`` in milliseconds, as in torch.
+        record: Puts an event into a device's queue and returns it; its ``elapsed_time(other)`` is in milliseconds, as
+            in torch.
         wait: Waits for a device.
-        devices: Returns the devices that the process uses; it is called at each wait.
+        devices: Returns the devices in use, at each wait.
     """
 
     lead = 1

@@ -51,44 +51,26 @@ class Endless:
     """Yields ``(samples, batch)`` without end; a subclass makes the loader.
 
     Args:
-        seed: Seed of the order of samples.
+        seed: Sets the order of samples.
         start: Position of the first batch in the stream of samples.
         ranks: Processes that train together. Each draws its share; the samples of all are counted.
-        clock: Marks waits; the host's clock by default.
-
-    Attributes:
-        seed: Seed of the order of samples. Each restart takes the next one: after the same number of restarts all
-            players draw the same samples.
-        position: Samples of the stream that were passed, including those of a dropped incomplete last batch. It is
-            comparable between configs that read the same stream.
-        ranks: Processes that train together.
-        clock: Marks waits.
-        loader: The loader to draw from.
-        running: Torch's own iterator of this epoch; None before the first.
-        drawn: Batches that this rank has drawn.
-        samples: Samples that all ranks have drawn.
-        last_samples: Samples of the last batch, of all ranks.
-        length: Samples that the sampler hands out in an epoch, to all ranks together; None if unknown.
-        epoch_samples: Samples of an epoch, of all ranks; None if unknown.
-        usual_samples: Samples of an ordinary batch. The position advances by them where each rank has its own data.
-        waits: Marks of the clock before and after each wait for a batch, without the starts of the loader.
-        found_empty: Whether the workers had no batch ready for one of these waits; the player resets it.
-        starts: Each start of the loader.
+        clock: Marks waits; the host's by default.
     """
 
-    length: int | None = None
-    epoch_samples: int | None = None
-    usual_samples = 1
+    length: int | None = None  # that the sampler hands out in an epoch, to all ranks together; None if unknown
+    epoch_samples: int | None = None  # of all ranks; None if unknown
+    usual_samples = 1  # of an ordinary batch; the position advances by them where each rank has its own data
 
     def __init__(self, seed: int, start: int = 0, *, ranks: int = 1, clock: Clock | None = None) -> None:
-        self.seed = seed
-        self.position = start
-        self.ranks = ranks
+        self.seed = seed  # each restart takes the next one: after as many restarts all players draw the same samples
+        self.position = start  # samples passed, those of a dropped last batch included; comparable between configs
+        self.ranks = ranks  # processes that train together
         self.clock = clock or Clock()
-        self.running: Iterator[Any] | None = None
-        self.drawn = self.samples = self.last_samples = 0
-        self.waits: list[tuple[Any, Any]] = []
-        self.found_empty = False
+        self.running: Iterator[Any] | None = None  # torch's own iterator of this epoch; None before the first
+        self.drawn = 0  # batches of this rank
+        self.samples = self.last_samples = 0  # of all ranks: in total, and in the last batch
+        self.waits: list[tuple[Any, Any]] = []  # marks around each wait for a batch, without the loader's starts
+        self.found_empty = False  # the workers had no batch ready for one of these waits; the player resets it
         self.starts: list[Start] = []
         self.loader = self._made(start)
         self._cache: list[tuple[int, Any]] = []
@@ -169,11 +151,7 @@ class Endless:
         return -self.position % self.length < (self.last_samples if self.loader.drop_last else 1)
 
     def restart(self, position: int) -> None:
-        """Drops what the workers have prepared, and continues at another position with an empty queue.
-
-        Args:
-            position: Position in the stream of samples, perhaps in the middle of an epoch.
-        """
+        """Drops what the workers have prepared, and continues elsewhere, even within an epoch, with an empty queue."""
         self.close()
         self.position = position
         self._end_seconds, self._after_epoch = 0.0, False

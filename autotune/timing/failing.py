@@ -13,8 +13,8 @@ DEVICE_OUT_OF_MEMORY_TEXTS = (
     "Failed to CUDA calloc", "Failed to CUDA host alloc", "out of memory on device",
     "[CUDA]: out of memory", "[HIP]: out of memory", "'out of memory'", "DEVICE_ALLOCATION_FAILED",
 )  # fmt: skip
-"""Texts of a GPU's libraries when its memory runs out: only torch's own allocator has an error type for that. cuBLAS
-cannot make its handle then, cuDNN finds no engine whose workspace fits, NCCL calls its buffers "calloc" or quotes
+"""Texts of a GPU's libraries when its memory runs out: only torch's own allocator has an error type for that. Then
+cuBLAS cannot make its handle, and cuDNN finds no engine whose workspace fits. NCCL calls its buffers "calloc" or quotes
 CUDA, and Triton names CUDA in brackets."""
 PINNING = "pinning host memory"
 """How the reason begins where a batch could not be pinned. WSL 2 reports that as ``CUDA error: out of memory``."""

@@ -39,24 +39,18 @@ class Gate(Generic[PlayerOf]):
     takes the next command. Subclasses make players, apply their settings, and judge errors.
 
     Args:
-        reporter: Reports to the parent.
         watch: Watches this process; None if another rank does.
-        device: The device that it trains on.
-        alone: Whether no other rank trains with it. With several, all must see a failure alike.
+        alone: Whether no other rank trains with it. Several ranks must see a failure alike.
         looks: Looks at the resources that are held; None if another rank does.
-
-    Attributes:
-        playing: The current or last player; set once one has joined.
-        is_shared: Whether a second player has ever joined.
     """
 
-    playing: PlayerOf
+    playing: PlayerOf  # the current or last player; set once one has joined
     _course: Course
 
     def __init__(
         self, reporter: Reporter, watch: UsageWatch | None, device: torch.device, *, alone: bool, looks: Looks | None
     ) -> None:
-        self.is_shared = False
+        self.is_shared = False  # a second player has joined
         self._reporter = reporter
         self._watch = watch
         self._device = device
@@ -230,14 +224,7 @@ class Gate(Generic[PlayerOf]):
         self._reporter.send("block", player=player.number, **fields)
 
     def _lap(self, player: PlayerOf, lead: int, passes: int, until: int = 0) -> Generator[bool, None, Lap]:
-        """Trains a timed lap.
-
-        Args:
-            player: The player.
-            lead: Untimed micro-batches before it.
-            passes: Fewest micro-batches of the lap.
-            until: Position in the stream of samples that it must reach.
-        """
+        """Trains a timed lap of at least some passes, until a position in the samples; `lead` untimed ones precede."""
         player.clock.synchronize()
         led = 0
         for _ in range(lead):

@@ -176,15 +176,10 @@ def small_fraction(times: list[float]) -> float:
 
 
 class StepProfile:
-    """A profile of the operators in the third step.
-
-    Attributes:
-        small_operators: The share of time spent in small operators; 0 if unknown.
-        runs: Whether profiling runs.
-    """
+    """A profile of the operators in the third step."""
 
     def __init__(self) -> None:
-        self.small_operators = 0.0
+        self.small_operators = 0.0  # share of time spent in them; 0 if unknown
         self._profile: Any = None
 
     @property
@@ -285,15 +280,10 @@ def _is_tracker(process: int) -> bool:
 
 
 class Traffic(NamedTuple):
-    """Least bytes that are read and written for any batch, without activations, which are unknown.
+    """Least bytes that are read and written for any batch, without activations, which are unknown."""
 
-    Attributes:
-        pass_bytes: Bytes of a micro-batch: each weight is read forward and backward, each gradient is written.
-        update_bytes: Bytes of an optimizer step: gradients are read, weights and state are read and written.
-    """
-
-    pass_bytes: int
-    update_bytes: int
+    pass_bytes: int  # of a micro-batch: each weight is read forward and backward, each gradient is written
+    update_bytes: int  # of an optimizer step: gradients are read, weights and state are read and written
 
 
 def traffic_of(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Traffic:

@@ -19,15 +19,10 @@ MOST_ELEMENTS = 2**24
 
 
 class Padding(NamedTuple):
-    """The rows of one batch.
+    """The rows of one batch."""
 
-    Attributes:
-        lengths: Tokens of each row, without padding.
-        width: Tokens of each row, with padding.
-    """
-
-    lengths: tuple[int, ...]
-    width: int
+    lengths: tuple[int, ...]  # tokens of each row, without padding
+    width: int  # tokens of each row, with padding
 
 
 def padded_fractions(batches: Sequence[Padding]) -> tuple[float | None, float | None]:

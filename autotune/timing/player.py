@@ -42,48 +42,28 @@ class Player:
     """A config at a gate; subclasses train it.
 
     Args:
-        number: Number that the parent uses for it.
-        clock: Clock of the device that trains.
+        clock: Of the device that trains.
         accumulation: Micro-batches of an optimizer step.
-        compiled: Whether it compiles.
-
-    Attributes:
-        number: Number that the parent uses for it.
-        clock: Clock of the device that trains.
-        stream: The stream of batches; None before the first batch, and in a loop without a loader.
-        position: Position in the stream of samples, in a loop without a loader.
-        updates: Marks of the clock before and after each optimizer step of the lap.
-        streams: Its stream for each loader.
-        step_passes: How often it reaches the gate in an optimizer step.
-        extra_passes: The same after the first step: an ordinary micro-batch, which shows its pace.
-        is_compiled: Whether it compiles.
-        is_patient: Whether it takes all of its first steps, however slow they are.
-        is_open: Whether it has taken its first steps.
-        restart_limit_seconds: A loader whose first batch takes longer is not restarted.
-        peaks: Peaks of the device's memory, as `usage.peak_bytes` returns them.
-        opening: Costs of its first steps; for a process's first player, also of its start.
-        wants_worst: Whether it must still take as much memory as training may ever take, by `train_on_worst`.
-        last_loss: Loss of the last backward pass; None if there was none since the last check.
-        loss: The last loss that was checked.
     """
 
     def __init__(self, number: int, clock: Clock, accumulation: int, *, compiled: bool) -> None:
-        self.number = number
-        self.streams: dict[Any, Any] = {}
-        self.step_passes, self.extra_passes = accumulation, 1
-        self.is_compiled = self.is_patient = compiled
-        self.is_open = False
-        self.peaks = 0, 0
-        self.opening = {"start_seconds": 0.0, "build_seconds": 0.0}
-        self.wants_worst = False
-        self.last_loss: torch.Tensor | None = None
-        self.loss: float | None = None
-        self.restart_limit_seconds = RESTART_LIMIT_SECONDS
+        self.number = number  # that the parent uses for it
+        self.streams: dict[Any, Any] = {}  # one for each loader
+        self.step_passes = accumulation  # at the gate, in an optimizer step
+        self.extra_passes = 1  # after the first step: an ordinary micro-batch, which shows its pace
+        self.is_compiled = self.is_patient = compiled  # a patient one takes all of its first steps, however slow
+        self.is_open = False  # it has taken its first steps
+        self.peaks = 0, 0  # of the device's memory, as `usage.peak_bytes` returns them
+        self.opening = {"start_seconds": 0.0, "build_seconds": 0.0}  # costs of its start and first steps
+        self.wants_worst = False  # it must still take as much memory as training may ever take, by `train_on_worst`
+        self.last_loss: torch.Tensor | None = None  # None if there was no backward pass since the last check
+        self.loss: float | None = None  # the last that was checked
+        self.restart_limit_seconds = RESTART_LIMIT_SECONDS  # a loader whose first batch takes longer is not restarted
         self._reported_starts = 0
         self.clock = clock
-        self.stream: Endless | None = None
-        self.position = 0
-        self.updates: list[tuple[Any, Any]] = []
+        self.stream: Endless | None = None  # None before the first batch, and in a loop without a loader
+        self.position = 0  # in the stream of samples, in a loop without a loader
+        self.updates: list[tuple[Any, Any]] = []  # marks around each optimizer step of the lap
         self._accumulation = accumulation
         self._drawn_when_filled, self._waited = 0, False
         self._trained_since_restart: float | None = None
@@ -143,11 +123,7 @@ class Player:
         return max((start.seconds for start in starts), default=0.0)
 
     def begin_lap(self, lead: int = 0) -> None:
-        """Begins a lap, after waiting for the device.
-
-        Args:
-            lead: Untimed samples that were trained just before.
-        """
+        """Begins a lap, after waiting for the device; `lead` untimed samples were trained just before."""
         self.updates.clear()
         if (stream := self.stream) is not None:
             stream.waits.clear()
@@ -158,11 +134,7 @@ class Player:
         self._began = self.clock.mark()
 
     def end_lap(self, left_out: float = 0.0) -> Lap:
-        """Waits for the device, and ends the lap.
-
-        Args:
-            left_out: Seconds of evaluation in it.
-        """
+        """Waits for the device, and ends the lap, which held `left_out` seconds of evaluation."""
         seconds, stream = self.clock.seconds(self._began, self.clock.finish()) - left_out, self.stream
         samples, batches, waits, starts = self.place - self._lap_place, 1, 0.0, list[Start]()
         start_seconds = 0.0

@@ -11,48 +11,29 @@ FIRST = 0
 
 @dataclass(frozen=True)
 class Command:
-    """The next command to a process, for one of its players.
+    """The next command to a process, for one of its players."""
 
-    Attributes:
-        action: One of these:
-
-            - ``join``: a new player takes its first steps
-            - ``train``: a player trains a block
-            - ``report``: a player reports its results since its last report
-            - ``leave``: the same, then its loader ends
-            - ``end``: the process ends
-        player: The player's number.
-        seat: What a player that joins trains: its request, or the part of it that a script reads.
-        start: Go to this position in the stream of samples first.
-        until: Train to this position in the stream of samples.
-        leads_in: The block is warm-up, and belongs to no measurement.
-        lead: Untimed micro-batches before a block, where another player has used the process or its memory since; a
-            step at most.
-        frees: Free the device memory that the player does not use, for the next one.
-    """
-
+    # ``join``: a new player takes its first steps
+    # ``train``: a player trains a block
+    # ``report``: a player reports its results since its last report
+    # ``leave``: the same, then its loader ends
+    # ``end``: the process ends
     action: str
     player: int = FIRST
-    seat: Any = None
-    start: int | None = None
-    until: int | None = None
-    leads_in: bool = False
-    lead: int = 1
-    frees: bool = False
+    seat: Any = None  # what a player that joins trains: its request, or the part of it that a script reads
+    start: int | None = None  # go to this position in the stream of samples first
+    until: int | None = None  # train to this position in the stream of samples
+    leads_in: bool = False  # the block is warm-up, and belongs to no measurement
+    lead: int = 1  # untimed micro-batches before a block, if another player used the process or memory; a step at most
+    frees: bool = False  # free the device memory that the player does not use, for the next one
 
 
 class Start(NamedTuple):
-    """One start of the loader.
+    """One start of the loader."""
 
-    Attributes:
-        create_seconds: Seconds to reach the end of the former epoch, and to start the workers.
-        wait_seconds: Seconds until the first batch.
-        after_epoch: Whether an epoch had ended, as in training; otherwise the burst started or restarted the loader.
-    """
-
-    create_seconds: float
-    wait_seconds: float
-    after_epoch: bool
+    create_seconds: float  # to reach the end of the former epoch, and to start the workers
+    wait_seconds: float  # until the first batch
+    after_epoch: bool  # an epoch had ended, as in training; otherwise the burst started or restarted the loader
 
     @property
     def seconds(self) -> float:

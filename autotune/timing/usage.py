@@ -276,14 +276,13 @@ class UsageWatch:
     """Watches memory from its own thread, and the processors and counters while a block is trained.
 
     Args:
-        limit_bytes: Limit of the memory of all processes; None for no limit.
-        exceeded: Called by the thread with the memory in use if it exceeds the limit, to end the process.
-        top: The topmost process that is watched, with its descendants; None for the current process.
-        helpers: Further processes whose work is no load of others.
-        counters: Functions that read what else is counted, each None where it is not, by the names of
-            `measuring.TelemetrySummary`.
-        gpu: Watches GPUs in the same way, and has `begin`, `end` and `close`.
-        peaks: Whether memory that a process took between two looks counts too, and before the watch began.
+        limit_bytes: Limit for all processes together; None for no limit.
+        exceeded: Called by the thread with the bytes in use, if they exceed the limit.
+        top: Watched with its descendants; None for the current process.
+        helpers: More processes, whose work is no load of others.
+        counters: Read further figures of `measuring.TelemetrySummary`, by name; each returns None where there is none.
+        gpu: Watches GPUs in the same way.
+        peaks: Whether memory that was taken between two looks, or before the watch, counts.
     """
 
     def __init__(

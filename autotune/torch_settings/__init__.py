@@ -1,4 +1,4 @@
-"""How torch is set to what a knob says: functions that change a model, an optimizer or the process, and undo it.
+"""Sets torch to the value of a knob: functions that change a model, an optimizer or the process, and undo it.
 
 Bursts, your own training (`autotune.training`) and unchanged scripts call the same functions. They need only torch and
 the standard library, and import no other room: in a script they run in an interpreter that may not have autotune, and

@@ -24,14 +24,10 @@ RECENT = 4
 
 
 class Copies:
-    """Makes copies non-blocking where that is safe.
-
-    Attributes:
-        overlapped: Copies that were changed so far.
-    """
+    """Makes copies non-blocking where that is safe."""
 
     def __init__(self) -> None:
-        self.overlapped = 0
+        self.overlapped = 0  # copies that were changed so far
         self._recent: deque[set[int]] = deque(maxlen=RECENT)
 
     def install(self) -> Undo:

@@ -101,7 +101,7 @@ def accumulate_in_fp16(on: bool, _: torch.device) -> Undo:
 
 
 def try_nvgemm(on: bool, _: torch.device) -> Undo:
-    """Adds NVIDIA's kernels to those that Inductor times for a matrix product; its caches tell the two apart."""
+    """Adds NVIDIA's kernels to those that Inductor times for a matrix product; its caches keep the two apart."""
     if not on:
         return nothing
     from torch._inductor import config

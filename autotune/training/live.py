@@ -33,7 +33,7 @@ def live(
         loader: The loader that feeds the training.
         model: The model that trains.
         optimizer: Its optimizer.
-        out: Keep a log beside this path, for ``autotune watch``; without it there is no log.
+        out: Keep a log beside this path, for ``autotune watch``; None: no log.
         allow: Settings to try although they change what is learned: ``precision``.
 
     Raises:

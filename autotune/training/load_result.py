@@ -33,7 +33,7 @@ def load(
 
     Args:
         path: A result file.
-        device: The device to train on; by default the kind that was measured.
+        device: By default the kind that was measured.
         workload: The return value of ``build()``; compared at once, data and effective batch included.
         strict: Raise an error instead of a warning.
         realised: From `Tuned.prepare` on, note the rate of training beside the file, for `autotune show` and `autotune

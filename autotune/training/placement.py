@@ -83,9 +83,8 @@ class PlacedDataset(Dataset[Any]):
     changes later, is read sample by sample, after a warning.
 
     Args:
-        dataset: The user's data set.
         collate: Collates a list of its samples into a batch.
-        device: The device of the rows.
+        device: Holds the rows.
     """
 
     _OWN = frozenset(

@@ -36,19 +36,12 @@ collective while its partner trains, and torch's own 10 or 30 minutes would coun
 
 @dataclass(frozen=True)
 class Rank:
-    """One of the processes that train together.
+    """One of the processes that train together."""
 
-    Attributes:
-        number: Its number, from 0.
-        count: Number of ranks on all machines.
-        local: Its number on this machine, which decides its device.
-        local_count: Number of ranks on this machine.
-    """
-
-    number: int = 0
-    count: int = 1
-    local: int = 0
-    local_count: int = 1
+    number: int = 0  # from 0
+    count: int = 1  # on all machines
+    local: int = 0  # number on this machine, which decides the device
+    local_count: int = 1  # on this machine
 
     @property
     def alone(self) -> bool:

@@ -37,16 +37,13 @@ class InForce:
     """The settings of one config that are in force in this process; `switch` replaces them with those of another.
 
     Args:
-        model: The model that trains; None sets only what holds for the whole process.
-        optimizer: Its optimizer; None leaves the optimizer's knobs alone.
-        device: The device to train on; the first `switch` moves the model there, and undoes what another one has set.
-
-    Attributes:
-        config: The config of the last `switch`; None before the first.
+        model: None sets only what holds for the whole process.
+        optimizer: None leaves the optimizer's knobs alone.
+        device: The first `switch` moves the model there, and undoes what another one has set.
     """
 
     def __init__(self, model: nn.Module | None, optimizer: Optimizer | None, device: torch.device) -> None:
-        self.config: TrainConfig | None = None
+        self.config: TrainConfig | None = None  # of the last `switch`; None before the first
         self._model = model
         self._optimizer = optimizer
         self._device = device

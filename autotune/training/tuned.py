@@ -52,8 +52,6 @@ class Tuned:
         device: The device to train on.
         result: The result that it came from, if it was loaded.
         source: The result's file.
-        strict: Whether a model or optimizer that was not measured is an error.
-        realised: Whether the rate of training is noted beside the result.
         in_force: The settings of the model prepared last.
     """
 
@@ -75,8 +73,8 @@ class Tuned:
         self._side_stream: SideStream | None = None
         self._placed: list[tuple[Any, Any, torch.device, PlacedDataset]] = []
         self._exchange = Exchange()
-        self.strict = strict
-        self.realised = realised
+        self.strict = strict  # a model or optimizer that was not measured is an error
+        self.realised = realised  # the rate of training is noted beside the result
         self.in_force: InForce | None = None
 
     @property
@@ -329,13 +327,9 @@ def torch_device(device: str | torch.device) -> torch.device:
 
 
 class TunedLoader(Drawing):
-    """A loader that shuffles and draws random numbers as it would without the tuned settings.
+    """A loader that shuffles and draws random numbers as it would without the tuned settings."""
 
-    Attributes:
-        own: Settings of your own loader, whose draws it reproduces.
-    """
-
-    own = Own()
+    own = Own()  # your own loader's, whose draws it reproduces
     _is_read = False
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]

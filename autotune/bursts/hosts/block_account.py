@@ -15,32 +15,20 @@ from autotune.timing.protocol import Lap, Start
 
 
 class PlayedBlock(NamedTuple):
-    """A block that a player has trained.
+    """A block that a player has trained."""
 
-    Attributes:
-        samples: Its samples that count.
-        seconds: Its seconds, without the cost of an epoch's end.
-        taken: Share of the CPUs that other processes took meanwhile.
-        crossed: Whether an epoch ended in it.
-        compiled: Whether something was compiled in it.
-    """
-
-    samples: int
-    seconds: float
-    taken: float = 0.0
-    crossed: bool = False
-    compiled: bool = False
+    samples: int  # that count
+    seconds: float  # without the cost of an epoch's end
+    taken: float = 0.0  # share of the CPUs that other processes took meanwhile
+    crossed: bool = False  # an epoch ended in it
+    compiled: bool = False  # something was compiled in it
 
 
 class Account:
-    """Keeps the laps of one player, which together show what an epoch's end costs.
-
-    Attributes:
-        boundary_seconds: Cost of an epoch's end, as far as known.
-    """
+    """Keeps the laps of one player, which together show what an epoch's end costs."""
 
     def __init__(self, config: TrainConfig) -> None:
-        self.boundary_seconds = 0.0
+        self.boundary_seconds = 0.0  # cost of an epoch's end, as far as known
         self._config = config
         self._laps: list[Lap] = []
         self._starts: list[Start] = []
@@ -115,20 +103,14 @@ class Boundary:
     processors, a fork makes the first writes slow, and the last batch may be incomplete. So wherever whole epochs were
     timed, the cost is the time that they took beyond that of their samples. Then the rate is that of whole epochs,
     however the blocks lie in them.
-
-    Attributes:
-        seconds: Cost beyond the time that its samples usually take.
-        ordinary_seconds: Part of the wait for a first batch that any batch has.
-        pace: Seconds that a sample usually takes.
-        is_restart: Whether a restart in the middle of an epoch costs as much.
-        starts_workers: Whether only a restart starts workers, because they persist. After a fork each page that
-            training writes is copied first: a step of 0.14 s took 0.7 s. No epoch's end does that.
     """
 
-    seconds: float
-    ordinary_seconds: float
-    pace: float
-    is_restart: bool
+    seconds: float  # beyond the time that its samples usually take
+    ordinary_seconds: float  # part of the wait for a first batch that any batch has
+    pace: float  # seconds a sample
+    is_restart: bool  # a restart in the middle of an epoch costs as much
+    # only a restart starts workers, because they persist. After a fork each page that training writes is copied first:
+    # a step of 0.14 s took 0.7 s. No epoch's end does that.
     starts_workers: bool = False
 
     def block(self, lap: Lap) -> Block:
@@ -149,13 +131,9 @@ class Boundary:
 def boundary_of(
     laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig, *, forks_workers: bool = True
 ) -> Boundary:
-    """The cost of an epoch's end, by all that was timed.
+    """The cost of an epoch's end, by all that was timed; a lap after a restart of the loader may be the first.
 
-    Args:
-        laps: All timed laps; the first one after a restart of the loader may be among them.
-        starts: Starts of the loader.
-        config: The config that was trained with.
-        forks_workers: Whether workers are forked; others import torch before their first batch.
+    Workers that are not forked import torch before their first batch.
     """
     laps = [lap for lap in laps if not lap.compiled] or laps
     # While the first batch is awaited, each worker prepares one: this much waiting is ordinary.

@@ -131,8 +131,7 @@ class PipeReporter(Reporter):
     """The child's end of the pipe.
 
     Args:
-        stream: The pipe.
-        number: Number of the job.
+        number: Of the job.
         out_of_memory: The outcome where host memory runs out.
     """
 

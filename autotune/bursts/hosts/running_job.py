@@ -25,60 +25,34 @@ STOPPING_ROUNDS = 5
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended.
+    """How a job ended."""
 
-    Attributes:
-        message: The structured message (``result``, ``failure`` or ``error``), if one came.
-        status: Exit status; negative for a signal; None if unknown.
-        timed_out: The deadline passed and the tree was killed.
-        killed_by_kernel: The kernel's out-of-memory killer struck meanwhile.
-        phase: The last phase that it reached.
-        seconds: Seconds from the request until its last process ended.
-        stderr_tail: The last lines that it printed.
-    """
-
-    message: dict[str, Any] | None = None
-    status: int | None = None
-    timed_out: bool = False
-    killed_by_kernel: bool = False
-    phase: str = "start"
-    seconds: float = 0.0
+    message: dict[str, Any] | None = None  # ``result``, ``failure`` or ``error``, if one came
+    status: int | None = None  # negative for a signal; None if unknown
+    timed_out: bool = False  # the deadline passed and the tree was killed
+    killed_by_kernel: bool = False  # the out-of-memory killer struck meanwhile
+    phase: str = "start"  # the last one that it reached
+    seconds: float = 0.0  # from the request until its last process ended
     stderr_tail: str = ""
 
 
 @dataclass(eq=False)
 class Live:
-    """A job that was requested.
+    """A job that was requested."""
 
-    Attributes:
-        number: Number of the job, which its events carry.
-        child: The process that got the request: the forkserver, or the job's own interpreter.
-        forked: Whether the child is a forkserver.
-        began: `time.monotonic()` of the request.
-        kills_before: How often the kernel's out-of-memory killer had struck before the request.
-        printed_before: Bytes that the child had printed before the request, for other jobs.
-        pid: Id of the job's own process, once it is known.
-        ended: What is known about its end so far.
-        over: Whether it has ended.
-        inbox: Events that came while the events of another job were awaited.
-        strays: Processes that it started and whose parents have ended.
-        stopped: Ids of the processes that are stopped until `resume`.
-        spared: Ids of the processes that are not stopped with the others.
-    """
-
-    number: int
-    child: Child
-    forked: bool
-    began: float
-    kills_before: int
-    printed_before: int = 0
-    pid: int | None = None
+    number: int  # carried by its events
+    child: Child  # the process that got the request: the forkserver, or the job's own interpreter
+    forked: bool  # by a forkserver
+    began: float  # `time.monotonic()` of the request
+    kills_before: int  # by the kernel's out-of-memory killer, before the request
+    printed_before: int = 0  # bytes that the child had printed for other jobs
+    pid: int | None = None  # None until it is known
     ended: Ended = Ended()
     over: bool = False
-    inbox: deque[dict[str, Any]] = field(default_factory=deque)
-    strays: set[psutil.Process] = field(default_factory=set)
-    stopped: set[int] = field(default_factory=set)
-    spared: set[int] = field(default_factory=set)
+    inbox: deque[dict[str, Any]] = field(default_factory=deque)  # events that came while another job's were awaited
+    strays: set[psutil.Process] = field(default_factory=set)  # processes that it started and whose parents have ended
+    stopped: set[int] = field(default_factory=set)  # process ids, until `resume`
+    spared: set[int] = field(default_factory=set)  # ids of processes that are not stopped with the others
 
     def note(self, event: dict[str, Any]) -> None:
         """Records the job's progress and end from an event; puts other events into the inbox."""

@@ -34,14 +34,9 @@ class Feed(Endless):
     """The endless batches of a workload.
 
     Args:
-        workload: What is trained.
-        tuned: The config at work.
-        seed: Seed of the order of samples; the process's own when None.
-        start: Place in the stream of samples where the first batch lies.
-        clock: Clock of the device that waits for batches; the host's when None.
-
-    Attributes:
-        epoch_samples: Samples of the last whole epoch; before its end, by the loader's length; None if unknown.
+        seed: Sets the order of samples; the process's own when None.
+        start: The first batch's place in the stream of samples.
+        clock: Of the device that waits for batches; the host's when None.
 
     Raises:
         ConfigError: The data set cannot be collated once.
@@ -61,6 +56,7 @@ class Feed(Endless):
         dataset = self.loader.dataset
         drawn = length_of(dataset) if isinstance(dataset, IterableDataset) else length
         most = (length_of(self.loader) or 0) * self.usual_samples
+        # of the last whole epoch; before its end, by the loader's length; None if unknown
         self.epoch_samples = min(most, drawn or 0) * self.ranks or None
 
     def _made(self, start: int) -> DataLoader[Any]:

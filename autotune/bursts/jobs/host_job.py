@@ -65,10 +65,8 @@ class HostPlayer(Player):
     """A config that takes part, with its own loader and its own blocks.
 
     Args:
-        number: Number by which the parent addresses it.
-        make: Makes its trainer, given a seed of the order of samples and a place in their stream.
-        request: What it trains.
-        setup: The workload and its telemetry.
+        number: The parent's number for it.
+        make: Makes its trainer from a seed of the order of samples and a place in their stream.
         shared: Whether other players share this process.
     """
 
@@ -280,15 +278,9 @@ class HostGate(Gate[HostPlayer]):
 def stepper_of(
     workload: Workload, tuned: Tuned, part: Part, learner: Learner | None, seed: int, start: int = 0
 ) -> Drain:
-    """Makes what a player trains with, for one part of training.
+    """Makes what a player trains with, for one part of training; without a learner only the loader works.
 
-    Args:
-        workload: What is trained.
-        tuned: The config at work.
-        part: The part of training.
-        learner: The model and the optimizer; None if only the loader works.
-        seed: Seed of the order of samples.
-        start: Place in the stream of samples where the first batch lies.
+    The seed sets the order of samples, and `start` is the place in their stream where the first batch lies.
     """
     if part == "loader" or learner is None:
         return Drain(tuned, Feed(workload, tuned, seed, start))

@@ -109,10 +109,10 @@ def _gpus(unread: dict[str, str]) -> list[dict[str, Any]]:
     """
     if not torch.cuda.is_available():
         return [_mps_gpu()] if torch.backends.mps.is_available() else []
-    found = [_cuda_gpu(index) for index in range(torch.cuda.device_count())]
+    gpus = [_cuda_gpu(index) for index in range(torch.cuda.device_count())]
     built = torch.cuda.get_arch_list() if torch.version.hip is None else []
-    usable = [gpu for gpu in found if not built or has_kernels(gpu["compute_capability"], built)]
-    if lacking := [gpu["name"] for gpu in found if gpu not in usable]:
+    usable = [gpu for gpu in gpus if not built or has_kernels(gpu["compute_capability"], built)]
+    if lacking := [gpu["name"] for gpu in gpus if gpu not in usable]:
         unread[UNUSABLE] = (
             f"torch {torch.__version__} is not built for {', '.join(lacking)} (it has {', '.join(built)})"
         )

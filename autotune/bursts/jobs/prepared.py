@@ -28,25 +28,15 @@ from autotune.workload.workload import Workload
 
 @dataclass
 class Prepared:
-    """A workload that is built, with its config at work and its telemetry.
-
-    Attributes:
-        workload: What is trained.
-        tuned: The config at work.
-        telemetry: Watches memory, the processors and the GPU; None where the first of several ranks does.
-        start_seconds: Seconds that starting the process took.
-        build_seconds: Seconds that `build()` took.
-        gpu: Telemetry of the GPU, if there is one.
-        used_before: Memory in use on the GPU before this process opened it.
-    """
+    """A workload that is built, with its config at work and its telemetry."""
 
     workload: Workload
-    tuned: Tuned
-    telemetry: UsageWatch | None
-    start_seconds: float
-    build_seconds: float
+    tuned: Tuned  # the config at work
+    telemetry: UsageWatch | None  # of memory, the processors and the GPU; None where the first of several ranks watches
+    start_seconds: float  # of the process
+    build_seconds: float  # of `build()`
     gpu: GpuWatch
-    used_before: int | None
+    used_before: int | None  # bytes on the GPU before this process opened it
 
     def of_device(self) -> dict[str, int]:
         """Memory that a CUDA allocator reserved in pieces too small to use, and memory in use beyond the allocator."""

@@ -57,11 +57,11 @@ def run_profile(request: Request, reporter: PipeReporter) -> Profile:
         sample = sample_cost(setup.workload)
         reporter.phase("operators")
         trainer = Trainer(setup.workload, tuned, DeviceFeed(setup.workload, tuned))
-        found: dict[str, Any] = {"sample": sample}
+        figures: dict[str, Any] = {"sample": sample}
         profile = operators_of(trainer)
         if not config.is_compiled:  # compiled code cannot be watched, and another shape would be compiled anew
-            found |= {"batch_gain": batch_gain(trainer), "synchronisations": synchronisations(trainer)}
-    return profile.model_copy(update=found)
+            figures |= {"batch_gain": batch_gain(trainer), "synchronisations": synchronisations(trainer)}
+    return profile.model_copy(update=figures)
 
 
 def batch_gain(trainer: Trainer) -> float | None:

@@ -19,12 +19,7 @@ class RanksDifferError(PlayerError):
 
 
 class Ranks:
-    """All ranks of this process's job. A rank that is alone agrees with itself, at no cost.
-
-    Attributes:
-        rank: This rank.
-        count: How many there are.
-    """
+    """All ranks of this process's job. A rank that is alone agrees with itself, at no cost."""
 
     def __init__(self) -> None:
         self.rank = this_rank()

@@ -55,21 +55,15 @@ class WorkerKilledError(PlayerError):
 
 
 class Drain:
-    """Draws a micro-batch at a time and drops it, to time the loader alone; a subclass computes with it.
-
-    Attributes:
-        updates: Marks of the feed's clock before and after each step of the optimizer; the reader clears them.
-        steps: Number of optimizer steps.
-        loss: Loss of the last backward pass; None if no weights are trained, since a loss says nothing then.
-    """
+    """Draws a micro-batch at a time and drops it, to time the loader alone; a subclass computes with it."""
 
     def __init__(self, tuned: Tuned, feed: Feed) -> None:
         self.tuned = tuned
         self.feed = feed
         self.scaler = torch.amp.GradScaler(enabled=False)
-        self.updates: list[tuple[Any, Any]] = []
-        self.steps = 0
-        self.loss: torch.Tensor | None = None
+        self.updates: list[tuple[Any, Any]] = []  # marks around each step of the optimizer; the reader clears them
+        self.steps = 0  # of the optimizer
+        self.loss: torch.Tensor | None = None  # of the last backward pass; None if no weights are trained
 
     def micro_step(self) -> int:
         """Takes the next micro-batch; returns its samples."""
@@ -91,9 +85,6 @@ class Trainer(Drain):
     """Trains a micro-batch at a time, with the functions that the user's own training uses.
 
     Args:
-        workload: What is trained.
-        tuned: The config at work.
-        feed: Gives the batches.
         learner: What it trains, with these settings in force; made from the workload when None.
     """
 

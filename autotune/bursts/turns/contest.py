@@ -34,17 +34,10 @@ class Contest:
     """A challenge: candidates, and an incumbent that they play against, each in a host that can play it.
 
     Args:
-        isolation: Where processes come from.
-        living: Players that live on from the last contest. The incumbent may be one of them; the others leave.
-        incumbent: What the candidates play against, if there is one; it starts if it does not live.
-        candidates: The candidates, in order.
-        plan: How long each player trains at most.
-        deadline: `time.monotonic()` at which the contest ends.
+        living: Players from the last contest; all but the incumbent leave.
+        incumbent: What candidates play against; it starts if it does not live.
+        deadline: In `time.monotonic()`.
         scatter: How blocks have scattered in earlier contests; it learns from this one.
-        on_pair: Receives a candidate's pair after each turn.
-
-    Attributes:
-        living: Players that live on.
     """
 
     def __init__(
@@ -58,7 +51,7 @@ class Contest:
         scatter: Scatter,
         on_pair: Callable[[Point, Pair], None],
     ) -> None:
-        self.living: list[Player] = []
+        self.living: list[Player] = []  # players that live on
         self._incumbent = _kept(living, incumbent)
         self._candidates: list[Player] = []
         self._deadline = deadline

@@ -61,15 +61,11 @@ class Duet:
     """Players that train in turn.
 
     Args:
-        plan: How long each player trains, and how long a block is.
-        deadline: `time.monotonic()` at which the duet ends.
-        seed: Seed of the order within the turns.
+        deadline: In `time.monotonic()`.
+        seed: Orders the turns.
         ends: How many players end with it.
-        turn_seconds: Length of a player's turn on a CPU, unless the plan sets it.
-        warmup_share: Length of the warm-up, as a share of a player's measuring time.
-
-    Attributes:
-        players: All that take part; they train from the same place in the stream of samples.
+        turn_seconds: Length of a turn on a CPU, unless the plan sets it.
+        warmup_share: Warm-up as a share of a player's measuring time.
     """
 
     def __init__(
@@ -82,7 +78,7 @@ class Duet:
         turn_seconds: float = TURN_SECONDS,
         warmup_share: float = WARMUP_SHARE,
     ) -> None:
-        self.players: list[Player] = []
+        self.players: list[Player] = []  # train from the same place in the stream of samples
         self._plan = plan
         self._deadline = deadline
         self._ends = ends
@@ -174,12 +170,12 @@ class Duet:
     def counted(self, players: Sequence[Player] | None = None) -> list[int]:
         """Indices of the blocks that count for some players; for all players when None.
 
-        These blocks do not count:
+        A block does not count if:
 
-        - Blocks trained before the players were warm, or that the ratios show to be warm-up still.
-        - Blocks in which other processes took notably more of a player's CPUs than usual: its partner was spared that.
-        - Blocks in which a player compiled something, which happens once.
-        - Blocks without a sample that counts for a player, because a `GradScaler` skipped all its steps.
+        - It is warm-up.
+        - Other processes took notably more of a player's CPUs than usual, and not of its partner's.
+        - A player compiled, which happens once.
+        - A `GradScaler` skipped all steps of a player.
 
         A player that has failed does not affect the blocks of the others.
         """
@@ -329,15 +325,8 @@ def play_round(
     """Starts a host for each request, lets all train in turn for the planned time, and ends them.
 
     A player that fails is out, and the others continue. Hosts start in random order: the first one shares fewer pages
-    with others, and is the oldest.
-
-    Args:
-        isolation: Where processes come from.
-        requests: What to run.
-        plan: How long each player trains.
-        deadline: `time.monotonic()` at which the round ends.
-        seed: Seed of the order of the starts and within the turns.
-        in_one_host: Whether players that can share a host do, for want of memory for two.
+    with others, and is the oldest. The deadline is by `time.monotonic()`. With `in_one_host`, players that can share a
+    host do, for want of memory for two.
 
     Raises:
         TargetError, WorkloadError: The module can no longer be imported.

@@ -40,41 +40,24 @@ class Player:
     """A config in a host, from its first steps until it leaves.
 
     Args:
-        host: Where it plays; the host's first player starts with the process.
-        request: What it trains.
-
-    Attributes:
-        request: What it trains.
-        host: Where it plays.
-        blocks: Its blocks in this duet.
-        position: Place in the stream of samples that it was last sent to.
-        epoch_samples: Samples of an epoch; None if endless.
-        unit_samples: Samples after which a block may end: a micro-batch, or a step whose batches are drawn first.
-        least_samples: Least samples of a block, so that what stopped workers still read hardly counts.
-        trained_seconds: Seconds of all its blocks, in all duets.
-        drained: Whether the batches that its loader had prepared in advance are used up.
-        frees: Whether it frees the device memory that it does not use after each block.
-        decided: Whether it has played enough, and sits out the turns that others still play.
-        seconds: Seconds spent waiting for it so far.
-        ended: How it ended, once it has.
-        reported: Its last report, as the end of one that has ended well.
+        host: Its first player starts with the process.
     """
 
     def __init__(self, host: Host, request: Request) -> None:
         self.request = request
         self.host = host
-        self.blocks: list[PlayedBlock] = []
-        self.position = 0
-        self.epoch_samples: int | None = None
-        self.unit_samples = self.config.micro_batch
-        self.least_samples = 0
-        self.trained_seconds = 0.0
-        self.drained = False
-        self.frees = False
-        self.decided = False
-        self.seconds = 0.0
+        self.blocks: list[PlayedBlock] = []  # of this duet
+        self.position = 0  # place in the stream of samples that it was last sent to
+        self.epoch_samples: int | None = None  # None if endless
+        self.unit_samples = self.config.micro_batch  # a block may end after each: a micro-batch, or a step
+        self.least_samples = 0  # of a block, so that what stopped workers still read hardly counts
+        self.trained_seconds = 0.0  # of all its blocks, in all duets
+        self.drained = False  # the batches that its loader had prepared in advance are used up
+        self.frees = False  # it frees the device memory that it does not use after each block
+        self.decided = False  # it sits out the turns that others still play
+        self.seconds = 0.0  # spent waiting for it so far
         self.ended: Ended | None = None
-        self.reported: Ended | None = None
+        self.reported: Ended | None = None  # its last report, as the end of one that has ended well
         self._number = host.seat()
         self._account = Account(self.config)
         self._start: int | None = 0
@@ -209,7 +192,7 @@ class Player:
             position: Place in the stream of samples to train to.
             deadline: `time.monotonic()` at which it is killed.
             leads_in: Whether it is warm-up, which no measurement includes.
-            lead: Untimed micro-batches that lead it in, if others share its process or its memory.
+            lead: Untimed micro-batches before it, if others share its process or memory.
         """
         usual = max(self._longest_block, (position - self.position) * self.pace)
         patience = time.monotonic() + self._patience_seconds + HANG_BLOCKS * usual
