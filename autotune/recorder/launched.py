@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 MAX_EARLY_STEPS = 10
 """Steps before training reads any data that decide nothing: more are a training whose data come from no loader."""
+_LOADER, _MODELS, _OPTIMIZER = "the loader", "the models", "the optimizer"
+"""Parts of a training, each of which stays as it is if a change to it fails."""
 
 
 def begin(orders: dict[str, Any]) -> None:
@@ -92,6 +94,7 @@ class Launched:
         self._stand_ins: dict[str, StandIn] = {}
         self._aside: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # read where gradients are disabled
         self._failures: set[str] = set()
+        self._unchanged: set[str] = set()  # parts whose changes have failed
         self._starts_anew = False
         self._is_changed = False
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
@@ -138,6 +141,8 @@ class Launched:
         is_tuned = StandIn in kept_on(loader) or loader not in self._aside or str(length_of(loader.dataset)) in lengths
         if not (is_tuned and self._feeds(loader)) or has_own_iterator(loader) or is_own_batch_sampler(loader):
             return None
+        if _LOADER in self._unchanged:
+            return None
         sampler, _, drops = batches_of(loader)
         drawn: Any = loader.dataset if isinstance(loader.dataset, IterableDataset) else sampler
         samples = length_of(drawn)
@@ -182,20 +187,33 @@ class Launched:
         if has_own_iterator(loader):
             return iterate(loader)
         if self._changes.wants_models:
-            self._changes.on_models(find_models(self._loop["models"]))
-        if not self._changes.loader:
-            return self._handed_on(iterate(loader))
+            self._change(_MODELS, lambda: self._changes.on_models(find_models(self._loop["models"])))
+        changed = self._change(_LOADER, lambda: self._changed_batches(loader)) if self._changes.loader else None
+        return self._handed_on(iterate(loader) if changed is None else changed)
+
+    def _changed_batches(self, loader: DataLoader[Any]) -> Iterator[Any]:
         is_known = StandIn in kept_on(loader)
         stand_in = self._stand_in(loader)
         batches = stand_in.read(loader, goes_on=is_known)
         self._is_changed |= stand_in.was_changed
-        return self._handed_on(batches)
+        return batches
+
+    def _change(self, part: str, change: Callable[[], Any]) -> Any:
+        """Changes a part of the training; once that has failed, the part stays as the script has made it."""
+        if part in self._unchanged:
+            return None
+        try:
+            return change()
+        except Exception as error:  # noqa: BLE001 - a device that has failed, a script's own strange parts
+            self._unchanged.add(part)
+            self.give_up(f"{type(error).__name__}: {error}")
+            return None
 
     @harmless
     def _on_called(self, models: list[nn.Module]) -> None:
         self._match.knows(models)
         if self._match.draws:
-            self._changes.on_models(models)
+            self._change(_MODELS, lambda: self._changes.on_models(models))
 
     def _stand_in(self, loader: DataLoader[Any]) -> StandIn:
         """The stand-in that is read in place of a loader: its former one, or a free one of a similar loader."""
@@ -235,9 +253,13 @@ class Launched:
             self._begin_training()
         if self._notes is not None:
             self._notes.stepped()
-        self._changes.on_optimizer(optimizer)
-        if self._changes.on_model and not (self._changes.wants_models or steps_any(optimizer, self._changes.models)):
-            self._changes.on_models(models_of(optimizer, self._loop["models"]) if self._match.may_search() else [])
+        self._change(_OPTIMIZER, lambda: self._changes.on_optimizer(optimizer))
+        if self._changes.on_model and not self._changes.wants_models:
+            self._change(_MODELS, lambda: self._change_models_of(optimizer))
+
+    def _change_models_of(self, optimizer: Optimizer) -> None:
+        if not steps_any(optimizer, self._changes.models) and self._match.may_search():
+            self._changes.on_models(models_of(optimizer, self._loop["models"]))
 
     def _begin_training(self) -> None:
         """Sets up the process at its first step, and reports that it trains what was measured."""

@@ -687,3 +687,22 @@ def test_the_one_line_waits_for_torch_which_reads_the_environment_that_the_scrip
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     done = subprocess.run([sys.executable, "train.py"], env=environment, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "1", "True"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "batches", "why"),
+    [
+        ({"loader": {"batch_size": 32}, "model": {"no_such_setting": "precision"}}, 2, "AttributeError"),
+        ({"loader": {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "other"}}, 8, "ValueError"),
+    ],
+    ids=["model", "loader"],
+)
+def test_a_loader_has_as_many_batches_as_it_yields_where_a_change_has_failed(
+    changes: dict[str, Any], batches: int, why: str, launched: Launch
+) -> None:
+    """A failed change to the model takes nothing from the loader; one to the loader leaves its length alone, too."""
+    key = f"{nn.Linear.__module__}.Linear {shapes_hash(nn.Linear(4, 1))}"
+    loop = {"loaders": ["__main__.Rows 60 8 RandomSampler False"], "models": [key], "device": "cpu"}
+    found, told = launched(changes, loop, "keep", COUNTED)
+    assert found == [batches, batches, 8, 0]
+    assert why in told
