@@ -119,17 +119,32 @@ class Changes:
             self._undos["copies"] = self.copies.install()
 
     def on_models(self, models: list[nn.Module]) -> None:
-        """Changes the models, each once."""
+        """Changes the models, each once; if a change fails, all of them are as they were."""
         if not self.on_model:
             return
-        changed_models = self.models
-        for model in models:
-            if not any(model is one for one in changed_models):
-                changed_models.append(model)
-                undos = [getattr(process_settings, function)(model, self.knobs) for function in self.on_model]
-                kept_on(model)[self] = in_reverse([undo for undo in undos if undo is not never])
-        self._models = [weakref.ref(model) for model in changed_models]
         self._found_models |= bool(models)
+        self._models = [weakref.ref(model) for model in self.models]  # without those that are gone
+        try:
+            for model in models:
+                if not any(model is one for one in self.models):
+                    self._on_model(model)
+        except BaseException:
+            self._undo_models()
+            raise
+
+    def _on_model(self, model: nn.Module) -> None:
+        undos: list[Undo] = []
+        kept_on(model)[self] = in_reverse(undos)  # from the start: a later change may fail
+        self._models.append(weakref.ref(model))
+        for function in self.on_model:
+            undo = getattr(process_settings, function)(model, self.knobs)
+            if undo is not never:
+                undos.append(undo)
+
+    def _undo_models(self) -> None:
+        for model in reversed(self.models):
+            kept_on(model).pop(self)()
+        self._models = []
 
     def on_optimizer(self, optimizer: Optimizer) -> None:
         """Changes an optimizer, once; an optimizer without the requested form stays as it is."""
@@ -154,9 +169,8 @@ class Changes:
         for reference in reversed(self.switched):
             if (optimizer := reference()) is not None:
                 kept_on(optimizer).pop(self)()
-        for model in reversed(self.models):
-            kept_on(model).pop(self)()
-        self.switched, self._models, self._known = [], [], weakref.WeakSet()
+        self._undo_models()
+        self.switched, self._known = [], weakref.WeakSet()
         self._found_models, self.refused_form = False, None
         self.leave_process()
 

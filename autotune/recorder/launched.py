@@ -9,6 +9,7 @@ import atexit
 import functools
 import os
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,7 @@ class Launched:
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._stand_ins: dict[str, StandIn] = {}
         self._aside: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # read where gradients are disabled
-        self._failures: set[str] = set()
+        self._failures: dict[tuple[Any, ...], str] = {}  # by the places where they came up
         self._unchanged: set[str] = set()  # parts whose changes have failed
         self._starts_anew = False
         self._is_changed = False
@@ -289,9 +290,10 @@ class Launched:
             _say(f"{elsewhere}: expect a different speed")
 
     def give_up(self, reason: str) -> None:
-        """Leaves out what has failed, with a warning: training continues."""
-        if reason not in self._failures:
-            self._failures.add(reason)
+        """Leaves out what has failed, with a warning: training continues. Called while the error is handled."""
+        place = _place_of(sys.exc_info()[1])
+        if place not in self._failures:
+            self._failures[place] = reason
             _say_once(f"a part of the result could not be applied ({reason}); training continues")
 
     def _report(self) -> None:
@@ -320,6 +322,12 @@ class Launched:
         if threads is not None and torch.get_num_threads() != threads:
             missing.append(f"the script keeps setting {torch.get_num_threads()} threads")
         return missing
+
+
+def _place_of(error: BaseException | None) -> tuple[Any, ...]:
+    """An error's class, and the line that has raised it: its text may differ each time."""
+    lines = list(traceback.walk_tb(error.__traceback__)) if error is not None else []
+    return type(error), *((frame.f_code, line) for frame, line in lines[-1:])
 
 
 def _say_once(sentence: str) -> None:

@@ -557,8 +557,16 @@ class Own(torch.optim.Optimizer):
 half = HalfBuilt()
 model = nn.Sequential(nn.Linear(4, 1))
 optimizer = Own(model.parameters(), {})
+class Weights(list):
+    def __iter__(self):
+        times.append(1)
+        raise RuntimeError(f"read {len(times)} times")
+
+times = []
 if sys.argv[1] == "groups":
     optimizer.param_groups = [{}]
+elif sys.argv[1] == "weights":
+    optimizer.param_groups = [{"params": Weights()}]
 steps = 0
 for batch in DataLoader(Stream(), batch_size=2):
     model(batch).mean().backward()
@@ -574,6 +582,7 @@ print(json.dumps(steps))
         ("length", {}, None),
         ("half-built model", {}, None),
         ("groups", {}, "KeyError: 'params'"),
+        ("weights", {}, "RuntimeError: read"),
         ("start method", {"loader": {"num_workers": 1, "multiprocessing_context": "other"}}, "ValueError: "),
     ],
 )
@@ -590,6 +599,7 @@ def test_strange_parts_of_a_script_never_end_its_training(
     steps, printed = launched(changes, loop, how, STRANGE)
     assert steps == 2
     assert told in printed if told else printed == ""
+    assert printed.count("; training continues") == bool(told)
 
 
 COUNTED = """
@@ -706,3 +716,44 @@ def test_a_loader_has_as_many_batches_as_it_yields_where_a_change_has_failed(
     found, told = launched(changes, loop, "keep", COUNTED)
     assert found == [batches, batches, 8, 0]
     assert why in told
+
+
+FAILING = """
+import json, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+process_settings = sys.modules["_autotune.torch_settings.process_settings"]
+
+calls = []
+def fails(*_):
+    calls.append(1)
+    raise RuntimeError(f"call {len(calls)}")
+process_settings.checkpoint_blocks = fails
+
+model = nn.Linear(4, 1)
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4)
+own = model.forward
+for fold in range(3):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for batch, in loader:
+        model(batch).mean().backward()
+        optimizer.step()
+print(json.dumps([len(calls), model.forward == own]))
+"""
+HALF = {"autocast_forward": "precision", "checkpoint_blocks": "precision"}
+FAILING_ORDERS = {
+    "changes": {"knobs": {"precision": "bf16"}, "model": HALF, "loader": {"num_workers": 0}},
+    "loop": {
+        "loaders": ["torch.utils.data.dataset.TensorDataset 8 4 SequentialSampler False"],
+        "models": [f"{nn.Linear.__module__}.Linear {shapes_hash(nn.Linear(4, 1))}"],
+        "device": "cpu",
+    },
+}
+
+
+def test_a_failed_change_to_a_model_is_undone_and_never_tried_again(launched: Launch) -> None:
+    """Each pass and optimizer would else put what has succeeded around the model once more."""
+    found, told = launched(FAILING_ORDERS["changes"], FAILING_ORDERS["loop"], text=FAILING)
+    assert found == [1, True]
+    assert told.count("; training continues") == 1
