@@ -294,6 +294,8 @@ class Launched:
         place = _place_of(sys.exc_info()[1])
         if place not in self._failures:
             self._failures[place] = reason
+            if self._notes is not None:
+                self._notes.give_up()  # they would count as a training with the whole result
             _say_once(f"a part of the result could not be applied ({reason}); training continues")
 
     def _report(self) -> None:
@@ -307,14 +309,14 @@ class Launched:
             _say("the tuned model and its data were not seen together: this process trained as it is")
 
     def _missing(self) -> list[str]:
-        missing = []
-        if self._changes.loader and not self._stand_ins:
+        missing = [f"a part of the result could not be applied ({reason})" for reason in self._failures.values()]
+        if self._changes.loader and not (self._stand_ins or missing):
             missing.append("no loader like the one that was tuned was seen")
         if self._starts_anew:
             missing.append("the loader was made again from other parts, so that its workers could not persist")
         if self._is_changed:
             missing.append("the data set was changed between epochs, so that workers could not persist")
-        if self._changes.wants_models:
+        if self._changes.wants_models and not self._failures:
             missing.append("the model that was tuned was not seen")
         if self._changes.refused_form is not None:
             missing.append(f"the optimizer kept its own form ({self._changes.refused_form})")

@@ -757,3 +757,20 @@ def test_a_failed_change_to_a_model_is_undone_and_never_tried_again(launched: La
     found, told = launched(FAILING_ORDERS["changes"], FAILING_ORDERS["loop"], text=FAILING)
     assert found == [1, True]
     assert told.count("; training continues") == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        FAILING_ORDERS["changes"],
+        {"loader": {"num_workers": 1, "multiprocessing_context": "other"}},
+    ],
+    ids=["model", "loader"],
+)
+def test_the_end_names_what_has_failed_and_nothing_else(changes: dict[str, Any], launched: Launch) -> None:
+    """The loader and the model were seen."""
+    _, told = launched(changes, FAILING_ORDERS["loop"], text=FAILING)
+    last = told.splitlines()[-1]
+    assert "could not be applied" in last
+    assert "this training is not the one that was measured" in last
+    assert "seen" not in last
