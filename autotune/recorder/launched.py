@@ -37,7 +37,7 @@ from .changes import Changes
 from .drawing import Drawing, Own
 from .hooks import harmless
 from .matching import Match, note
-from .ranks import this_rank
+from .ranks import count_ranks, this_rank
 from .realised import Notes
 from .stream import ITERATE
 from .surroundings import differences
@@ -200,14 +200,21 @@ class Launched:
         return batches
 
     def _change(self, part: str, change: Callable[[], Any]) -> Any:
-        """Changes a part of the training; once that has failed, the part stays as the script has made it."""
+        """Changes a part of the training; once that has failed, the part stays as the script has made it.
+
+        Raises:
+            SystemExit: It has failed on one of several ranks. The others would wait for it forever; torchrun ends them.
+        """
         if part in self._unchanged:
             return None
         try:
             return change()
         except Exception as error:  # noqa: BLE001 - a device that has failed, a script's own strange parts
+            reason = f"{type(error).__name__}: {error}"
+            if count_ranks() > 1:
+                raise SystemExit(f"autotune: {part} could not be changed on rank {this_rank()} ({reason})") from error
             self._unchanged.add(part)
-            self.give_up(f"{type(error).__name__}: {error}")
+            self.give_up(reason)
             return None
 
     @harmless
@@ -296,7 +303,7 @@ class Launched:
             self._failures[place] = reason
             if self._notes is not None:
                 self._notes.give_up()  # they would count as a training with the whole result
-            _say_once(f"a part of the result could not be applied ({reason}); training continues")
+            _say(f"a part of the result could not be applied ({reason}); training continues")  # on each rank
 
     def _report(self) -> None:
         """Reports at exit which settings never took effect in a process that has trained."""

@@ -774,3 +774,19 @@ def test_the_end_names_what_has_failed_and_nothing_else(changes: dict[str, Any],
     assert "could not be applied" in last
     assert "this training is not the one that was measured" in last
     assert "seen" not in last
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        FAILING_ORDERS["changes"],
+        {"loader": {"num_workers": 1, "multiprocessing_context": "other"}},
+    ],
+    ids=["model", "loader"],
+)
+def test_a_rank_whose_change_has_failed_ends(changes: dict[str, Any], forked: Forked, tmp_path: Path) -> None:
+    """The others have made it, and would wait for this one; torchrun then ends them too."""
+    text = f"import os; os.environ |= {{'WORLD_SIZE': '2', 'RANK': '1'}}\n{FAILING}"
+    done = run(forked, tmp_path, text, "", {**FAILING_ORDERS, "changes": changes})
+    assert done.returncode == 1
+    assert "could not be changed on rank 1" in done.stderr
