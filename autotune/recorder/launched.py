@@ -26,7 +26,6 @@ from ..torch_settings.naming import (
     length_of,
     loader_key,
     loader_kind,
-    models_of,
     steps_any,
 )
 from ..torch_settings.undo import Undo, in_reverse, kept_on, put
@@ -266,8 +265,8 @@ class Launched:
             self._change(_MODELS, lambda: self._change_models_of(optimizer))
 
     def _change_models_of(self, optimizer: Optimizer) -> None:
-        if not steps_any(optimizer, self._changes.models) and self._match.may_search():
-            self._changes.on_models(models_of(optimizer, self._loop["models"]))
+        if not steps_any(optimizer, self._changes.models):
+            self._changes.on_models(self._match.models_of(optimizer))
 
     def _begin_training(self) -> None:
         """Sets up the process at its first step, and reports that it trains what was measured."""
