@@ -40,10 +40,13 @@ class Match:
     """
 
     def __init__(self, loop: dict[str, Any]) -> None:
+        from torch.utils.weak import WeakTensorKeyDictionary  # here: the parent process, too, imports this module
+
         self._data = {key.partition(" ")[0] for key in loop["loaders"]}
         self._shapes = {key.rpartition(" ")[2] for key in loop["models"]}
         self._models: list[weakref.ref[nn.Module]] = []
         self._keys: list[str] = loop["models"]
+        self._weights = WeakTensorKeyDictionary()  # of optimizers that step all weights of a measured model
         self._has_matched = False
         self._fruitless = 0  # searches since then
         self.draws = not self._data
@@ -93,7 +96,12 @@ class Match:
 
     def _is_of_model(self, optimizer: Optimizer) -> bool:
         weights = _weights_of(optimizer)
-        if not self._shapes or hash_of_shapes(weights) in self._shapes:
+        if not self._shapes:
+            return True
+        if hash_of_shapes(weights) in self._shapes:
+            self._weights.update(dict.fromkeys(weights))
+            return True
+        if any(weight in self._weights for weight in weights):  # a later phase trains a part of the model
             return True
         stepped = set(map(id, weights))
         alive = [model for reference in self._models if (model := reference()) is not None]

@@ -790,3 +790,30 @@ def test_a_rank_whose_change_has_failed_ends(changes: dict[str, Any], forked: Fo
     done = run(forked, tmp_path, text, "", {**FAILING_ORDERS, "changes": changes})
     assert done.returncode == 1
     assert "could not be changed on rank 1" in done.stderr
+
+
+PHASES = """
+import json
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in range(30):
+    noise = nn.Parameter(torch.zeros(2, 4))
+    attack = torch.optim.SGD([noise], 0.1)
+    model(torch.ones(2, 4) + noise).mean().backward()
+    attack.step()
+    optimizer.step()
+optimizer = torch.optim.AdamW(model[1].parameters())
+model(torch.ones(2, 4)).mean().backward()
+optimizer.step()
+print(json.dumps(optimizer.param_groups[0]["fused"]))
+"""
+
+
+def test_a_second_phase_is_known_by_its_weights_however_many_other_optimizers_came_before(launched: Launch) -> None:
+    """Its optimizer steps a part of the model alone, and no search for it is left."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    loop = {"loaders": [], "models": [f"{nn.Sequential.__module__}.Sequential {shapes_hash(model)}"], "device": "cpu"}
+    assert launched({"optimizer": {"switch_optimizer": "fused"}}, loop, text=PHASES)[0] is True
