@@ -36,6 +36,8 @@ WITHOUT_WORKERS = (
     "pin_memory_device",
 )
 """The other arguments that a loader without workers takes."""
+_LASTING = ("restrict_attention", "try_nvgemm")
+"""Changes to the process that a script's own set-up does not overwrite; made twice, they would compile all again."""
 
 
 class Changes:
@@ -109,6 +111,8 @@ class Changes:
     def on_process(self, device: torch.device) -> None:
         """Sets what holds for the whole process; called again where the script may have changed it meanwhile."""
         for function, value in self._process.items():
+            if function in _LASTING and function in self._undos:
+                continue
             undo = getattr(process_settings, function)(value, device)
             if undo is not never:  # all players of a process share it
                 self._undos.setdefault(function, undo)

@@ -258,6 +258,7 @@ class Launched:
             return
         if self._trains != os.getpid():
             self._begin_training()
+        self._enter_process()  # overrides what the script has set meanwhile, as bursts do; again in each fold
         if self._notes is not None:
             self._notes.stepped()
         self._change(_OPTIMIZER, lambda: self._changes.on_optimizer(optimizer))
@@ -269,14 +270,13 @@ class Launched:
             self._changes.on_models(self._match.models_of(optimizer))
 
     def _begin_training(self) -> None:
-        """Sets up the process at its first step, and reports that it trains what was measured."""
+        """Reports, at the first step in a process, that it trains what was measured."""
         if not self._trains:
             self._compare()
         self._is_measured, self._trains = True, os.getpid()
         if self._notes is not None:
             self._notes.restart()
         note(self._shared, matches=True)
-        self._enter_process()  # overrides what the script has set meanwhile, as bursts do
 
     def _leave_as_it_is(self) -> None:
         """Leaves a process that trains something else unchanged."""

@@ -14,11 +14,14 @@ import pytest
 import torch
 from torch import nn
 
+from autotune.recorder.changes import Changes
 from autotune.recorder.drawing import READS_DRAW
 from autotune.recorder.matching import MOST_SEARCHES
 from autotune.results.files import write_document
 from autotune.scripts import Script
+from autotune.torch_settings import process_settings
 from autotune.torch_settings.naming import loader_kind, shapes_hash
+from autotune.torch_settings.undo import nothing
 from tests.forked import Forked
 from tests.scripts.patching import written
 
@@ -524,14 +527,27 @@ print(json.dumps([len(searches), threads[1]]))
 """
 
 
-@pytest.mark.parametrize(("weights", "most"), [("all", 0), ("others", MOST_SEARCHES)])
+@pytest.mark.parametrize(("weights", "most", "threads"), [("all", 0, 1), ("others", MOST_SEARCHES, 3)])
 def test_an_optimizer_for_each_iteration_costs_no_search_of_all_objects(
-    weights: str, most: int, launched: Launch
+    weights: str, most: int, threads: int, launched: Launch
 ) -> None:
-    """Each steps a clone of the model, as in meta-learning, or weights of no model; the process is set up once."""
+    """Each steps a clone of the model, as in meta-learning, or weights of no model.
+
+    The process is set up for each that matches: a script may seed everything, and set its threads, in each fold.
+    """
     loop = {"loaders": [], "models": [f"__main__.Net {shapes_hash(nn.Linear(4, 1))}"], "device": "cpu"}
-    (searches, threads), _ = launched({"process": {"set_threads": 1}}, loop, weights, CLONES)
-    assert (searches, threads) == (most, 3)
+    assert launched({"process": {"set_threads": 1}}, loop, weights, CLONES)[0] == [most, threads]
+
+
+def test_a_process_that_is_set_up_again_adds_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that are tried twice, or attention that is restricted anew, would make torch compile again."""
+    calls = []
+    for name in ("try_nvgemm", "restrict_attention", "set_threads"):
+        monkeypatch.setattr(process_settings, name, lambda value, *_: calls.append(value) or nothing)
+    changes = Changes({"process": {"try_nvgemm": True, "restrict_attention": "math", "set_threads": 1}})
+    for _ in range(3):
+        changes.on_process(torch.device("cpu"))
+    assert calls == [True, "math", 1, 1, 1]
 
 
 STRANGE = """
