@@ -112,7 +112,9 @@ class Launched:
         atexit.register(self._report)
 
     def end(self) -> None:
-        """Undoes the changes, except those of a `DistributedDataParallel`, and stops watching."""
+        """Reports, undoes the changes, except those of a `DistributedDataParallel`, and stops watching."""
+        if self._trains:
+            self._report()
         in_reverse(self._undos)()
         atexit.unregister(self._report)
         if self._notes is not None:

@@ -833,3 +833,46 @@ def test_a_second_phase_is_known_by_its_weights_however_many_other_optimizers_ca
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
     loop = {"loaders": [], "models": [f"{nn.Sequential.__module__}.Sequential {shapes_hash(model)}"], "device": "cpu"}
     assert launched({"optimizer": {"switch_optimizer": "fused"}}, loop, text=PHASES)[0] is True
+
+
+APPLIES_TWICE = """
+import gc, json, multiprocessing, sys, weakref
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from autotune.recorder import launched
+
+own = nn.Module.train, DistributedDataParallel.__init__
+loop = {"loaders": ["torch.utils.data.dataset.TensorDataset 8 4 SequentialSampler False"], "models": [], "device": "cpu"}
+changes = {
+    "loader": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True},
+    "ddp": {"bucket": ("bucket_cap_mb", 50)},
+}
+order = {"path": "notes.jsonl", "result": "r", "cpu": "c", "cpus": 2, "step_samples": None}
+launched.begin({"loop": loop, "changes": changes, "left_out": ["left out"], "realised": order})
+former = weakref.ref(launched._applied[0])
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4)
+for batch, in loader:
+    model(batch).mean().backward()
+    optimizer.step()
+workers = len(multiprocessing.active_children())
+launched.begin({"loop": loop, "changes": {}})
+gc.collect()
+is_own = (nn.Module.train, DistributedDataParallel.__init__) == own
+print(json.dumps([workers, len(multiprocessing.active_children()), is_own, former() is None]))
+"""
+
+
+@pytest.fixture
+def applied_twice(forked: Forked, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """A script that trains with one result, and goes on with another."""
+    (tmp_path / "train.py").write_text(APPLIES_TWICE)
+    return forked.run(["train.py"], tmp_path)
+
+
+def test_a_result_that_is_replaced_reports_what_it_left_out(applied_twice: subprocess.CompletedProcess[str]) -> None:
+    """Once, of the training that it was for."""
+    assert applied_twice.stderr == "autotune: left out\n"
