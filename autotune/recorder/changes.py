@@ -16,7 +16,7 @@ from ..torch_settings import process_settings
 from ..torch_settings.copies import Copies
 from ..torch_settings.layout import follow_weights
 from ..torch_settings.naming import batches_of, is_own_batch_sampler
-from ..torch_settings.undo import Undo, in_reverse, kept_on, never, unless_changed
+from ..torch_settings.undo import Undo, in_reverse, kept_on, never, nothing, unless_changed
 from .ranks import exchange_by
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Changes:
     Attributes:
         on_model: The functions that change models, each with its knob.
         wrapped: The ``DistributedDataParallel`` models made with these arguments.
+        leave_exchange: Leaves later ``DistributedDataParallel`` models as the script makes them.
         copies: Makes copies of batches that do not wait; None where they are left as they are.
         switched: Optimizers that were changed, in the order of their first steps; a script may train many models.
         refused_form: Why an optimizer could not be changed; None where all could.
@@ -76,6 +77,7 @@ class Changes:
         self.ddp: dict[str, tuple[str, Any]] = description.get("ddp", {})
         self.variables: dict[str, str] = description.get("variables", {})
         self.wrapped: list[Any] = []
+        self.leave_exchange: Undo = nothing
         self.copies = Copies() if description.get("copies") else None
         self._models: list[weakref.ref[nn.Module]] = []
         self.switched: list[weakref.ref[Optimizer]] = []
@@ -95,7 +97,7 @@ class Changes:
             suits: Whether the changes are meant for a model.
         """
         self._undos["variables"] = in_reverse([_put_variable(*one) for one in self.variables.items()])
-        self.wrapped = exchange_by(dict(self.ddp.values()), suits)
+        self.wrapped, self.leave_exchange = exchange_by(dict(self.ddp.values()), suits)
         return self
 
     @property

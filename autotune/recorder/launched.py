@@ -92,6 +92,7 @@ class Launched:
         self._early_steps = 0
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._stand_ins: dict[str, StandIn] = {}
+        self._read: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # through stand-ins
         self._aside: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # read where gradients are disabled
         self._failures: dict[tuple[Any, ...], str] = {}  # by the places where they came up
         self._unchanged: set[str] = set()  # parts whose changes have failed
@@ -104,7 +105,12 @@ class Launched:
         self._changes = Changes(orders["changes"])
         self._changes.exchange(self._match.is_model)  # before it is clear what a process trains
         self._enter_process()
-        self._undos = [self._changes.undo, hooks.on_step(self._on_step), hooks.on_iterate(self._on_iterate)]
+        self._undos = [
+            self._changes.leave_exchange,
+            self._changes.undo,
+            hooks.on_step(self._on_step),
+            hooks.on_iterate(self._on_iterate),
+        ]
         if self._changes.wants_models:
             self._undos.append(hooks.when_called(self._loop["models"], self._on_called))
         if "batch_size" in self._changes.loader:
@@ -112,13 +118,16 @@ class Launched:
         atexit.register(self._report)
 
     def end(self) -> None:
-        """Reports, undoes the changes, except those of a `DistributedDataParallel`, and stops watching."""
+        """Reports, undoes the changes, except of a `DistributedDataParallel` that was made so, and stops watching."""
         if self._trains:
             self._report()
         in_reverse(self._undos)()
         atexit.unregister(self._report)
         if self._notes is not None:
-            self._notes.end()
+            self._notes.leave()
+        self._stand_ins.clear()  # with the loaders', these are all: their workers end
+        for loader in self._read:
+            kept_on(loader).pop(StandIn, None)
 
     def _enter_process(self) -> None:
         self._changes.on_process(self._device)
@@ -210,7 +219,7 @@ class Launched:
             return None
         try:
             return change()
-        except Exception as error:  # noqa: BLE001 - a device that has failed, a script's own strange parts
+        except Exception as error:  # a device that has failed, a script's own strange parts
             reason = f"{type(error).__name__}: {error}"
             if count_ranks() > 1:
                 raise SystemExit(f"autotune: {part} could not be changed on rank {this_rank()} ({reason})") from error
@@ -233,6 +242,7 @@ class Launched:
             self._starts_anew |= stand_in is not None and not stand_in.is_read and persists
             stand_in = StandIn(arguments, _say_once)
         kept_on(loader)[StandIn] = stand_in
+        self._read.add(loader)
         self._stand_ins.pop(key, None)
         self._stand_ins[key] = stand_in
         while len(self._stand_ins) > len(self._loop["loaders"]):  # drops those of data no longer trained on

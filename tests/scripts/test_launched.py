@@ -777,10 +777,7 @@ def test_a_failed_change_to_a_model_is_undone_and_never_tried_again(launched: La
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        FAILING_ORDERS["changes"],
-        {"loader": {"num_workers": 1, "multiprocessing_context": "other"}},
-    ],
+    [FAILING_ORDERS["changes"], {"loader": {"num_workers": 1, "multiprocessing_context": "other"}}],
     ids=["model", "loader"],
 )
 def test_the_end_names_what_has_failed_and_nothing_else(changes: dict[str, Any], launched: Launch) -> None:
@@ -794,10 +791,7 @@ def test_the_end_names_what_has_failed_and_nothing_else(changes: dict[str, Any],
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        FAILING_ORDERS["changes"],
-        {"loader": {"num_workers": 1, "multiprocessing_context": "other"}},
-    ],
+    [FAILING_ORDERS["changes"], {"loader": {"num_workers": 1, "multiprocessing_context": "other"}}],
     ids=["model", "loader"],
 )
 def test_a_rank_whose_change_has_failed_ends(changes: dict[str, Any], forked: Forked, tmp_path: Path) -> None:
@@ -844,7 +838,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from autotune.recorder import launched
 
 own = nn.Module.train, DistributedDataParallel.__init__
-loop = {"loaders": ["torch.utils.data.dataset.TensorDataset 8 4 SequentialSampler False"], "models": [], "device": "cpu"}
+key = "torch.utils.data.dataset.TensorDataset 8 4 SequentialSampler False"
+loop = {"loaders": [key], "models": [], "device": "cpu"}
 changes = {
     "loader": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True},
     "ddp": {"bucket": ("bucket_cap_mb", 50)},
@@ -876,3 +871,8 @@ def applied_twice(forked: Forked, tmp_path: Path) -> subprocess.CompletedProcess
 def test_a_result_that_is_replaced_reports_what_it_left_out(applied_twice: subprocess.CompletedProcess[str]) -> None:
     """Once, of the training that it was for."""
     assert applied_twice.stderr == "autotune: left out\n"
+
+
+def test_a_result_that_is_replaced_leaves_nothing_behind(applied_twice: subprocess.CompletedProcess[str]) -> None:
+    """No workers of its loader, no hooks of its notes, no other exchange of gradients."""
+    assert json.loads(applied_twice.stdout) == [1, 0, True, True], applied_twice.stderr
