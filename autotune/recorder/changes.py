@@ -16,7 +16,7 @@ from ..torch_settings import process_settings
 from ..torch_settings.copies import Copies
 from ..torch_settings.layout import follow_weights
 from ..torch_settings.naming import batches_of, is_own_batch_sampler
-from ..torch_settings.undo import Undo, in_reverse, kept_on, never, unless_changed
+from ..torch_settings.undo import Undo, in_reverse, kept_on, never, nothing, unless_changed
 from .ranks import exchange_by
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ WITHOUT_WORKERS = (
     "pin_memory_device",
 )
 """The other arguments that a loader without workers takes."""
+_LASTING = ("restrict_attention", "try_nvgemm")
+"""Changes to the process that a script's own set-up does not overwrite; made twice, they would compile all again."""
 
 
 class Changes:
@@ -58,6 +60,7 @@ class Changes:
     Attributes:
         on_model: The functions that change models, each with its knob.
         wrapped: The ``DistributedDataParallel`` models made with these arguments.
+        leave_exchange: Leaves later ``DistributedDataParallel`` models as the script makes them.
         copies: Makes copies of batches that do not wait; None where they are left as they are.
         switched: Optimizers that were changed, in the order of their first steps; a script may train many models.
         refused_form: Why an optimizer could not be changed; None where all could.
@@ -74,6 +77,7 @@ class Changes:
         self.ddp: dict[str, tuple[str, Any]] = description.get("ddp", {})
         self.variables: dict[str, str] = description.get("variables", {})
         self.wrapped: list[Any] = []
+        self.leave_exchange: Undo = nothing
         self.copies = Copies() if description.get("copies") else None
         self._models: list[weakref.ref[nn.Module]] = []
         self.switched: list[weakref.ref[Optimizer]] = []
@@ -93,7 +97,7 @@ class Changes:
             suits: Whether the changes are meant for a model.
         """
         self._undos["variables"] = in_reverse([_put_variable(*one) for one in self.variables.items()])
-        self.wrapped = exchange_by(dict(self.ddp.values()), suits)
+        self.wrapped, self.leave_exchange = exchange_by(dict(self.ddp.values()), suits)
         return self
 
     @property
@@ -109,6 +113,8 @@ class Changes:
     def on_process(self, device: torch.device) -> None:
         """Sets what holds for the whole process; called again where the script may have changed it meanwhile."""
         for function, value in self._process.items():
+            if function in _LASTING and function in self._undos:
+                continue
             undo = getattr(process_settings, function)(value, device)
             if undo is not never:  # all players of a process share it
                 self._undos.setdefault(function, undo)
@@ -119,17 +125,32 @@ class Changes:
             self._undos["copies"] = self.copies.install()
 
     def on_models(self, models: list[nn.Module]) -> None:
-        """Changes the models, each once."""
+        """Changes the models, each once; if a change fails, all of them are as they were."""
         if not self.on_model:
             return
-        changed_models = self.models
-        for model in models:
-            if not any(model is one for one in changed_models):
-                changed_models.append(model)
-                undos = [getattr(process_settings, function)(model, self.knobs) for function in self.on_model]
-                kept_on(model)[self] = in_reverse([undo for undo in undos if undo is not never])
-        self._models = [weakref.ref(model) for model in changed_models]
         self._found_models |= bool(models)
+        self._models = [weakref.ref(model) for model in self.models]  # without those that are gone
+        try:
+            for model in models:
+                if not any(model is one for one in self.models):
+                    self._on_model(model)
+        except BaseException:
+            self._undo_models()
+            raise
+
+    def _on_model(self, model: nn.Module) -> None:
+        undos: list[Undo] = []
+        kept_on(model)[self] = in_reverse(undos)  # from the start: a later change may fail
+        self._models.append(weakref.ref(model))
+        for function in self.on_model:
+            undo = getattr(process_settings, function)(model, self.knobs)
+            if undo is not never:
+                undos.append(undo)
+
+    def _undo_models(self) -> None:
+        for model in reversed(self.models):
+            kept_on(model).pop(self)()
+        self._models = []
 
     def on_optimizer(self, optimizer: Optimizer) -> None:
         """Changes an optimizer, once; an optimizer without the requested form stays as it is."""
@@ -154,9 +175,8 @@ class Changes:
         for reference in reversed(self.switched):
             if (optimizer := reference()) is not None:
                 kept_on(optimizer).pop(self)()
-        for model in reversed(self.models):
-            kept_on(model).pop(self)()
-        self.switched, self._models, self._known = [], [], weakref.WeakSet()
+        self._undo_models()
+        self.switched, self._known = [], weakref.WeakSet()
         self._found_models, self.refused_form = False, None
         self.leave_process()
 

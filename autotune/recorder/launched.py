@@ -9,6 +9,7 @@ import atexit
 import functools
 import os
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,6 @@ from ..torch_settings.naming import (
     length_of,
     loader_key,
     loader_kind,
-    models_of,
     steps_any,
 )
 from ..torch_settings.undo import Undo, in_reverse, kept_on, put
@@ -36,7 +36,7 @@ from .changes import Changes
 from .drawing import Drawing, Own
 from .hooks import harmless
 from .matching import Match, note
-from .ranks import this_rank
+from .ranks import count_ranks, this_rank
 from .realised import Notes
 from .stream import ITERATE
 from .surroundings import differences
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 MAX_EARLY_STEPS = 10
 """Steps before training reads any data that decide nothing: more are a training whose data come from no loader."""
+_LOADER, _MODELS, _OPTIMIZER = "the loader", "the models", "the optimizer"
+"""Parts of a training, each of which stays as it is if a change to it fails."""
 
 
 def begin(orders: dict[str, Any]) -> None:
@@ -90,8 +92,10 @@ class Launched:
         self._early_steps = 0
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._stand_ins: dict[str, StandIn] = {}
+        self._read: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # through stand-ins
         self._aside: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # read where gradients are disabled
-        self._failures: set[str] = set()
+        self._failures: dict[tuple[Any, ...], str] = {}  # by the places where they came up
+        self._unchanged: set[str] = set()  # parts whose changes have failed
         self._starts_anew = False
         self._is_changed = False
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
@@ -101,7 +105,12 @@ class Launched:
         self._changes = Changes(orders["changes"])
         self._changes.exchange(self._match.is_model)  # before it is clear what a process trains
         self._enter_process()
-        self._undos = [self._changes.undo, hooks.on_step(self._on_step), hooks.on_iterate(self._on_iterate)]
+        self._undos = [
+            self._changes.leave_exchange,
+            self._changes.undo,
+            hooks.on_step(self._on_step),
+            hooks.on_iterate(self._on_iterate),
+        ]
         if self._changes.wants_models:
             self._undos.append(hooks.when_called(self._loop["models"], self._on_called))
         if "batch_size" in self._changes.loader:
@@ -109,11 +118,16 @@ class Launched:
         atexit.register(self._report)
 
     def end(self) -> None:
-        """Undoes the changes, except those of a `DistributedDataParallel`, and stops watching."""
+        """Reports, undoes the changes, except of a `DistributedDataParallel` that was made so, and stops watching."""
+        if self._trains:
+            self._report()
         in_reverse(self._undos)()
         atexit.unregister(self._report)
         if self._notes is not None:
-            self._notes.end()
+            self._notes.leave()
+        self._stand_ins.clear()  # with the loaders', these are all: their workers end
+        for loader in self._read:
+            kept_on(loader).pop(StandIn, None)
 
     def _enter_process(self) -> None:
         self._changes.on_process(self._device)
@@ -137,6 +151,8 @@ class Launched:
         lengths = {key.split()[1] for key in self._loop["loaders"]}
         is_tuned = StandIn in kept_on(loader) or loader not in self._aside or str(length_of(loader.dataset)) in lengths
         if not (is_tuned and self._feeds(loader)) or has_own_iterator(loader) or is_own_batch_sampler(loader):
+            return None
+        if _LOADER in self._unchanged:
             return None
         sampler, _, drops = batches_of(loader)
         drawn: Any = loader.dataset if isinstance(loader.dataset, IterableDataset) else sampler
@@ -182,20 +198,40 @@ class Launched:
         if has_own_iterator(loader):
             return iterate(loader)
         if self._changes.wants_models:
-            self._changes.on_models(find_models(self._loop["models"]))
-        if not self._changes.loader:
-            return self._handed_on(iterate(loader))
+            self._change(_MODELS, lambda: self._changes.on_models(find_models(self._loop["models"])))
+        changed = self._change(_LOADER, lambda: self._changed_batches(loader)) if self._changes.loader else None
+        return self._handed_on(iterate(loader) if changed is None else changed)
+
+    def _changed_batches(self, loader: DataLoader[Any]) -> Iterator[Any]:
         is_known = StandIn in kept_on(loader)
         stand_in = self._stand_in(loader)
         batches = stand_in.read(loader, goes_on=is_known)
         self._is_changed |= stand_in.was_changed
-        return self._handed_on(batches)
+        return batches
+
+    def _change(self, part: str, change: Callable[[], Any]) -> Any:
+        """Changes a part of the training; once that has failed, the part stays as the script has made it.
+
+        Raises:
+            SystemExit: It has failed on one of several ranks. The others would wait for it forever; torchrun ends them.
+        """
+        if part in self._unchanged:
+            return None
+        try:
+            return change()
+        except Exception as error:  # a device that has failed, a script's own strange parts
+            reason = f"{type(error).__name__}: {error}"
+            if count_ranks() > 1:
+                raise SystemExit(f"autotune: {part} could not be changed on rank {this_rank()} ({reason})") from error
+            self._unchanged.add(part)
+            self.give_up(reason)
+            return None
 
     @harmless
     def _on_called(self, models: list[nn.Module]) -> None:
         self._match.knows(models)
         if self._match.draws:
-            self._changes.on_models(models)
+            self._change(_MODELS, lambda: self._changes.on_models(models))
 
     def _stand_in(self, loader: DataLoader[Any]) -> StandIn:
         """The stand-in that is read in place of a loader: its former one, or a free one of a similar loader."""
@@ -206,6 +242,7 @@ class Launched:
             self._starts_anew |= stand_in is not None and not stand_in.is_read and persists
             stand_in = StandIn(arguments, _say_once)
         kept_on(loader)[StandIn] = stand_in
+        self._read.add(loader)
         self._stand_ins.pop(key, None)
         self._stand_ins[key] = stand_in
         while len(self._stand_ins) > len(self._loop["loaders"]):  # drops those of data no longer trained on
@@ -233,21 +270,25 @@ class Launched:
             return
         if self._trains != os.getpid():
             self._begin_training()
+        self._enter_process()  # overrides what the script has set meanwhile, as bursts do; again in each fold
         if self._notes is not None:
             self._notes.stepped()
-        self._changes.on_optimizer(optimizer)
-        if self._changes.on_model and not (self._changes.wants_models or steps_any(optimizer, self._changes.models)):
-            self._changes.on_models(models_of(optimizer, self._loop["models"]) if self._match.may_search() else [])
+        self._change(_OPTIMIZER, lambda: self._changes.on_optimizer(optimizer))
+        if self._changes.on_model and not self._changes.wants_models:
+            self._change(_MODELS, lambda: self._change_models_of(optimizer))
+
+    def _change_models_of(self, optimizer: Optimizer) -> None:
+        if not steps_any(optimizer, self._changes.models):
+            self._changes.on_models(self._match.models_of(optimizer))
 
     def _begin_training(self) -> None:
-        """Sets up the process at its first step, and reports that it trains what was measured."""
+        """Reports, at the first step in a process, that it trains what was measured."""
         if not self._trains:
             self._compare()
         self._is_measured, self._trains = True, os.getpid()
         if self._notes is not None:
             self._notes.restart()
         note(self._shared, matches=True)
-        self._enter_process()  # overrides what the script has set meanwhile, as bursts do
 
     def _leave_as_it_is(self) -> None:
         """Leaves a process that trains something else unchanged."""
@@ -267,10 +308,13 @@ class Launched:
             _say(f"{elsewhere}: expect a different speed")
 
     def give_up(self, reason: str) -> None:
-        """Leaves out what has failed, with a warning: training continues."""
-        if reason not in self._failures:
-            self._failures.add(reason)
-            _say_once(f"a part of the result could not be applied ({reason}); training continues")
+        """Leaves out what has failed, with a warning: training continues. Called while the error is handled."""
+        place = _place_of(sys.exc_info()[1])
+        if place not in self._failures:
+            self._failures[place] = reason
+            if self._notes is not None:
+                self._notes.give_up()  # they would count as a training with the whole result
+            _say(f"a part of the result could not be applied ({reason}); training continues")  # on each rank
 
     def _report(self) -> None:
         """Reports at exit which settings never took effect in a process that has trained."""
@@ -283,14 +327,14 @@ class Launched:
             _say("the tuned model and its data were not seen together: this process trained as it is")
 
     def _missing(self) -> list[str]:
-        missing = []
-        if self._changes.loader and not self._stand_ins:
+        missing = [f"a part of the result could not be applied ({reason})" for reason in self._failures.values()]
+        if self._changes.loader and not (self._stand_ins or missing):
             missing.append("no loader like the one that was tuned was seen")
         if self._starts_anew:
             missing.append("the loader was made again from other parts, so that its workers could not persist")
         if self._is_changed:
             missing.append("the data set was changed between epochs, so that workers could not persist")
-        if self._changes.wants_models:
+        if self._changes.wants_models and not self._failures:
             missing.append("the model that was tuned was not seen")
         if self._changes.refused_form is not None:
             missing.append(f"the optimizer kept its own form ({self._changes.refused_form})")
@@ -298,6 +342,12 @@ class Launched:
         if threads is not None and torch.get_num_threads() != threads:
             missing.append(f"the script keeps setting {torch.get_num_threads()} threads")
         return missing
+
+
+def _place_of(error: BaseException | None) -> tuple[Any, ...]:
+    """An error's class, and the line that has raised it: its text may differ each time."""
+    lines = list(traceback.walk_tb(error.__traceback__)) if error is not None else []
+    return type(error), *((frame.f_code, line) for frame, line in lines[-1:])
 
 
 def _say_once(sentence: str) -> None:

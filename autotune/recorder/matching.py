@@ -8,10 +8,10 @@ import json
 import os
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..torch_settings.naming import class_of, hash_of_shapes, holds_any, shapes_hash
+from ..torch_settings.naming import class_of, hash_of_shapes, holds_any, models_of, shapes_hash
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,7 +22,10 @@ TRAINED = "trained-{}"
 """File in a launch's shared folder, by the id of a process that trains: its name, and whether it matches."""
 
 MOST_SEARCHES = 20
-"""Searches of all objects for the model of a later optimizer: a script may make one for each iteration. Not tuned."""
+"""Searches of all objects that find no model of a later optimizer: a script may make one for each iteration.
+
+Not tuned.
+"""
 
 
 class Match:
@@ -37,11 +40,15 @@ class Match:
     """
 
     def __init__(self, loop: dict[str, Any]) -> None:
+        from torch.utils.weak import WeakTensorKeyDictionary  # here: the parent process, too, imports this module
+
         self._data = {key.partition(" ")[0] for key in loop["loaders"]}
         self._shapes = {key.rpartition(" ")[2] for key in loop["models"]}
         self._models: list[weakref.ref[nn.Module]] = []
+        self._keys: list[str] = loop["models"]
+        self._weights = WeakTensorKeyDictionary()  # of optimizers that step all weights of a measured model
         self._has_matched = False
-        self._searches = 0  # since then
+        self._fruitless = 0  # searches since then
         self.draws = not self._data
         self.reads = False
 
@@ -61,10 +68,17 @@ class Match:
         self._has_matched |= steps
         return steps
 
-    def may_search(self) -> bool:
-        """Counts a search of all objects, which takes long; False after too many since an optimizer has matched."""
-        self._searches += self._has_matched
-        return self._searches <= MOST_SEARCHES
+    def models_of(self, optimizer: Optimizer) -> list[nn.Module]:
+        """The measured models that an optimizer steps."""
+        return self._found(lambda: models_of(optimizer, self._keys))
+
+    def _found(self, search: Callable[[], list[nn.Module]]) -> list[nn.Module]:
+        """Searches all objects, which takes long; finds none after too many searches that found none."""
+        if self._fruitless >= MOST_SEARCHES:
+            return []
+        found = search()
+        self._fruitless += self._has_matched and not found
+        return found
 
     def is_early(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer steps a measured model before training reads any data.
@@ -82,22 +96,28 @@ class Match:
 
     def _is_of_model(self, optimizer: Optimizer) -> bool:
         weights = _weights_of(optimizer)
-        if not self._shapes or hash_of_shapes(weights) in self._shapes:
+        if not self._shapes:
+            return True
+        if hash_of_shapes(weights) in self._shapes:
+            self._weights.update(dict.fromkeys(weights))
+            return True
+        if any(weight in self._weights for weight in weights):  # a later phase trains a part of the model
             return True
         stepped = set(map(id, weights))
         alive = [model for reference in self._models if (model := reference()) is not None]
         if any(holds_any(model, stepped) for model in alive):
             return True
-        if not self.may_search():
-            return False
-        from torch import nn
-
-        # Compares only shapes: on several ranks a model is wrapped in another class.
-        modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
-        holders = [one for one in modules if holds_any(one, stepped)]
-        measured = [one for one in holders if shapes_hash(one) in self._shapes]
+        measured = self._found(lambda: self._holders_of(stepped))
         self.knows(measured)
         return bool(measured)
+
+    def _holders_of(self, weights: set[int]) -> list[nn.Module]:
+        """The models of measured shapes with any of these weights: on several ranks one is wrapped in another class."""
+        from torch import nn
+
+        modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+        holders = [one for one in modules if holds_any(one, weights)]
+        return [one for one in holders if shapes_hash(one) in self._shapes]
 
     def is_model(self, model: nn.Module) -> bool:
         """Whether a model of any class has the shapes of a measured one."""

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..sandbox.system import stat_of
 from ..torch_settings.naming import arguments_of
+from ..torch_settings.undo import Undo, nothing, put
 
 _OF_LAUNCHER = "TORCHELASTIC_USE_AGENT_STORE"
 
@@ -80,7 +81,7 @@ class Meeting:
         return method and re.sub(r"(tcp://.*:)\d+", rf"\g<1>{self._port}", method)
 
 
-def exchange_by(arguments: dict[str, Any], suits: Callable[[Any], bool]) -> list[Any]:
+def exchange_by(arguments: dict[str, Any], suits: Callable[[Any], bool]) -> tuple[list[Any], Undo]:
     """Overrides arguments of each ``DistributedDataParallel`` that the script makes.
 
     Args:
@@ -88,7 +89,7 @@ def exchange_by(arguments: dict[str, Any], suits: Callable[[Any], bool]) -> list
         suits: Whether they apply to a model.
 
     Returns:
-        The list of models made so, which grows.
+        The list of models made so, which grows, and what ends it.
     """
     made: list[Any] = []
     original: Any = DistributedDataParallel.__init__
@@ -100,9 +101,7 @@ def exchange_by(arguments: dict[str, Any], suits: Callable[[Any], bool]) -> list
             made.append(self)
         original(self, *args, **kwargs)
 
-    if arguments:
-        DistributedDataParallel.__init__ = construct  # type: ignore[method-assign]
-    return made
+    return made, put(DistributedDataParallel, "__init__", construct) if arguments else nothing
 
 
 def exchange_of(models: Iterable[Any]) -> dict[str, Any] | None:

@@ -176,7 +176,7 @@ class Notes:
         self._cost = 0.0
         self._is_over = False
         self._start()
-        hooks.on_mode(self.on_mode)
+        self._stop_watching = hooks.on_mode(self.on_mode)
         atexit.register(self.end)
 
     def _start(self) -> None:
@@ -324,6 +324,13 @@ class Notes:
         self._close(perf_counter())
         if self._seconds >= LAST_SECONDS and self._samples:
             self._note()
+
+    def leave(self) -> None:
+        """Writes the last note before the process ends, and stops watching."""
+        self.end()
+        self.give_up()
+        self._stop_watching()
+        atexit.unregister(self.end)
 
     def give_up(self, _: str = "") -> None:
         """Stops taking notes."""

@@ -14,11 +14,14 @@ import pytest
 import torch
 from torch import nn
 
+from autotune.recorder.changes import Changes
 from autotune.recorder.drawing import READS_DRAW
 from autotune.recorder.matching import MOST_SEARCHES
 from autotune.results.files import write_document
 from autotune.scripts import Script
+from autotune.torch_settings import process_settings
 from autotune.torch_settings.naming import loader_kind, shapes_hash
+from autotune.torch_settings.undo import nothing
 from tests.forked import Forked
 from tests.scripts.patching import written
 
@@ -380,7 +383,7 @@ class Net(nn.Sequential):
     pass
 
 found, gone = [], []
-for fold in range(3):
+for fold in range(25):
     model = Net(nn.Conv2d(3, 4, 3))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(3):
@@ -395,11 +398,11 @@ print(json.dumps([found, gone]))
 
 
 def test_each_model_that_a_script_trains_is_changed_and_none_is_kept(launched: Launch) -> None:
-    """As in cross validation, and in an ensemble."""
+    """As in cross validation, and in an ensemble, however many they are."""
     key = f"__main__.Net {shapes_hash(nn.Conv2d(3, 4, 3))}"
     loop = {"loaders": [], "models": [key], "device": "cpu"}
     (found, gone), told = launched(LAID_OUT, loop, text=FOLDS)
-    assert (found, gone, told) == ([True] * 3, [0] * 3, "")
+    assert (found, gone, told) == ([True] * 25, [0] * 25, "")
 
 
 RESUMED = """
@@ -514,8 +517,8 @@ model = Net(nn.Linear(4, 1))
 threads = []
 for task in range(60):
     clone = copy.deepcopy(model)
-    weights = list(clone.parameters())
-    optimizer = torch.optim.SGD(weights[:1] if sys.argv[1] == "part" else weights, 0.1)
+    is_others = sys.argv[1] == "others" and task > 0
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(3))] if is_others else clone.parameters(), 0.1)
     clone(torch.ones(2, 4)).mean().backward()
     optimizer.step()
     threads.append(torch.get_num_threads())
@@ -524,14 +527,27 @@ print(json.dumps([len(searches), threads[1]]))
 """
 
 
-@pytest.mark.parametrize(("weights", "most"), [("all", 0), ("part", MOST_SEARCHES + 1)])
+@pytest.mark.parametrize(("weights", "most", "threads"), [("all", 0, 1), ("others", MOST_SEARCHES, 3)])
 def test_an_optimizer_for_each_iteration_costs_no_search_of_all_objects(
-    weights: str, most: int, launched: Launch
+    weights: str, most: int, threads: int, launched: Launch
 ) -> None:
-    """Each steps a clone of the model, as in meta-learning; the process is set up once."""
+    """Each steps a clone of the model, as in meta-learning, or weights of no model.
+
+    The process is set up for each that matches: a script may seed everything, and set its threads, in each fold.
+    """
     loop = {"loaders": [], "models": [f"__main__.Net {shapes_hash(nn.Linear(4, 1))}"], "device": "cpu"}
-    (searches, threads), _ = launched({"process": {"set_threads": 1}}, loop, weights, CLONES)
-    assert (searches, threads) == (most, 3)
+    assert launched({"process": {"set_threads": 1}}, loop, weights, CLONES)[0] == [most, threads]
+
+
+def test_a_process_that_is_set_up_again_adds_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that are tried twice, or attention that is restricted anew, would make torch compile again."""
+    calls = []
+    for name in ("try_nvgemm", "restrict_attention", "set_threads"):
+        monkeypatch.setattr(process_settings, name, lambda value, *_: calls.append(value) or nothing)
+    changes = Changes({"process": {"try_nvgemm": True, "restrict_attention": "math", "set_threads": 1}})
+    for _ in range(3):
+        changes.on_process(torch.device("cpu"))
+    assert calls == [True, "math", 1, 1, 1]
 
 
 STRANGE = """
@@ -557,8 +573,16 @@ class Own(torch.optim.Optimizer):
 half = HalfBuilt()
 model = nn.Sequential(nn.Linear(4, 1))
 optimizer = Own(model.parameters(), {})
+class Weights(list):
+    def __iter__(self):
+        times.append(1)
+        raise RuntimeError(f"read {len(times)} times")
+
+times = []
 if sys.argv[1] == "groups":
     optimizer.param_groups = [{}]
+elif sys.argv[1] == "weights":
+    optimizer.param_groups = [{"params": Weights()}]
 steps = 0
 for batch in DataLoader(Stream(), batch_size=2):
     model(batch).mean().backward()
@@ -574,6 +598,7 @@ print(json.dumps(steps))
         ("length", {}, None),
         ("half-built model", {}, None),
         ("groups", {}, "KeyError: 'params'"),
+        ("weights", {}, "RuntimeError: read"),
         ("start method", {"loader": {"num_workers": 1, "multiprocessing_context": "other"}}, "ValueError: "),
     ],
 )
@@ -590,6 +615,7 @@ def test_strange_parts_of_a_script_never_end_its_training(
     steps, printed = launched(changes, loop, how, STRANGE)
     assert steps == 2
     assert told in printed if told else printed == ""
+    assert printed.count("; training continues") == bool(told)
 
 
 COUNTED = """
@@ -687,3 +713,166 @@ def test_the_one_line_waits_for_torch_which_reads_the_environment_that_the_scrip
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     done = subprocess.run([sys.executable, "train.py"], env=environment, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "1", "True"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "batches", "why"),
+    [
+        ({"loader": {"batch_size": 32}, "model": {"no_such_setting": "precision"}}, 2, "AttributeError"),
+        ({"loader": {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "other"}}, 8, "ValueError"),
+    ],
+    ids=["model", "loader"],
+)
+def test_a_loader_has_as_many_batches_as_it_yields_where_a_change_has_failed(
+    changes: dict[str, Any], batches: int, why: str, launched: Launch
+) -> None:
+    """A failed change to the model takes nothing from the loader; one to the loader leaves its length alone, too."""
+    key = f"{nn.Linear.__module__}.Linear {shapes_hash(nn.Linear(4, 1))}"
+    loop = {"loaders": ["__main__.Rows 60 8 RandomSampler False"], "models": [key], "device": "cpu"}
+    found, told = launched(changes, loop, "keep", COUNTED)
+    assert found == [batches, batches, 8, 0]
+    assert why in told
+
+
+FAILING = """
+import json, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+process_settings = sys.modules["_autotune.torch_settings.process_settings"]
+
+calls = []
+def fails(*_):
+    calls.append(1)
+    raise RuntimeError(f"call {len(calls)}")
+process_settings.checkpoint_blocks = fails
+
+model = nn.Linear(4, 1)
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4)
+own = model.forward
+for fold in range(3):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for batch, in loader:
+        model(batch).mean().backward()
+        optimizer.step()
+print(json.dumps([len(calls), model.forward == own]))
+"""
+HALF = {"autocast_forward": "precision", "checkpoint_blocks": "precision"}
+FAILING_ORDERS = {
+    "changes": {"knobs": {"precision": "bf16"}, "model": HALF, "loader": {"num_workers": 0}},
+    "loop": {
+        "loaders": ["torch.utils.data.dataset.TensorDataset 8 4 SequentialSampler False"],
+        "models": [f"{nn.Linear.__module__}.Linear {shapes_hash(nn.Linear(4, 1))}"],
+        "device": "cpu",
+    },
+}
+
+
+def test_a_failed_change_to_a_model_is_undone_and_never_tried_again(launched: Launch) -> None:
+    """Each pass and optimizer would else put what has succeeded around the model once more."""
+    found, told = launched(FAILING_ORDERS["changes"], FAILING_ORDERS["loop"], text=FAILING)
+    assert found == [1, True]
+    assert told.count("; training continues") == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [FAILING_ORDERS["changes"], {"loader": {"num_workers": 1, "multiprocessing_context": "other"}}],
+    ids=["model", "loader"],
+)
+def test_the_end_names_what_has_failed_and_nothing_else(changes: dict[str, Any], launched: Launch) -> None:
+    """The loader and the model were seen."""
+    _, told = launched(changes, FAILING_ORDERS["loop"], text=FAILING)
+    last = told.splitlines()[-1]
+    assert "could not be applied" in last
+    assert "this training is not the one that was measured" in last
+    assert "seen" not in last
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [FAILING_ORDERS["changes"], {"loader": {"num_workers": 1, "multiprocessing_context": "other"}}],
+    ids=["model", "loader"],
+)
+def test_a_rank_whose_change_has_failed_ends(changes: dict[str, Any], forked: Forked, tmp_path: Path) -> None:
+    """The others have made it, and would wait for this one; torchrun then ends them too."""
+    text = f"import os; os.environ |= {{'WORLD_SIZE': '2', 'RANK': '1'}}\n{FAILING}"
+    done = run(forked, tmp_path, text, "", {**FAILING_ORDERS, "changes": changes})
+    assert done.returncode == 1
+    assert "could not be changed on rank 1" in done.stderr
+
+
+PHASES = """
+import json
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in range(30):
+    noise = nn.Parameter(torch.zeros(2, 4))
+    attack = torch.optim.SGD([noise], 0.1)
+    model(torch.ones(2, 4) + noise).mean().backward()
+    attack.step()
+    optimizer.step()
+optimizer = torch.optim.AdamW(model[1].parameters())
+model(torch.ones(2, 4)).mean().backward()
+optimizer.step()
+print(json.dumps(optimizer.param_groups[0]["fused"]))
+"""
+
+
+def test_a_second_phase_is_known_by_its_weights_however_many_other_optimizers_came_before(launched: Launch) -> None:
+    """Its optimizer steps a part of the model alone, and no search for it is left."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    loop = {"loaders": [], "models": [f"{nn.Sequential.__module__}.Sequential {shapes_hash(model)}"], "device": "cpu"}
+    assert launched({"optimizer": {"switch_optimizer": "fused"}}, loop, text=PHASES)[0] is True
+
+
+APPLIES_TWICE = """
+import gc, json, multiprocessing, sys, weakref
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from autotune.recorder import launched
+
+own = nn.Module.train, DistributedDataParallel.__init__
+key = "torch.utils.data.dataset.TensorDataset 8 4 SequentialSampler False"
+loop = {"loaders": [key], "models": [], "device": "cpu"}
+changes = {
+    "loader": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True},
+    "ddp": {"bucket": ("bucket_cap_mb", 50)},
+}
+order = {"path": "notes.jsonl", "result": "r", "cpu": "c", "cpus": 2, "step_samples": None}
+launched.begin({"loop": loop, "changes": changes, "left_out": ["left out"], "realised": order})
+former = weakref.ref(launched._applied[0])
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4)
+for batch, in loader:
+    model(batch).mean().backward()
+    optimizer.step()
+workers = len(multiprocessing.active_children())
+launched.begin({"loop": loop, "changes": {}})
+gc.collect()
+is_own = (nn.Module.train, DistributedDataParallel.__init__) == own
+print(json.dumps([workers, len(multiprocessing.active_children()), is_own, former() is None]))
+"""
+
+
+@pytest.fixture
+def applied_twice(forked: Forked, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """A script that trains with one result, and goes on with another."""
+    (tmp_path / "train.py").write_text(APPLIES_TWICE)
+    return forked.run(["train.py"], tmp_path)
+
+
+def test_a_result_that_is_replaced_reports_what_it_left_out(applied_twice: subprocess.CompletedProcess[str]) -> None:
+    """Once, of the training that it was for."""
+    assert applied_twice.stderr == "autotune: left out\n"
+
+
+def test_a_result_that_is_replaced_leaves_nothing_behind(applied_twice: subprocess.CompletedProcess[str]) -> None:
+    """No workers of its loader, no hooks of its notes, no other exchange of gradients."""
+    assert json.loads(applied_twice.stdout) == [1, 0, True, True], applied_twice.stderr

@@ -345,17 +345,28 @@ for epoch in range(3):
 LOOP = {"loaders": ["__main__.Rows 80 2 RandomSampler False"], "models": [], "device": "cpu"}
 
 
-def test_a_launched_script_notes_what_it_reaches(tmp_path: Path, forked: Forked) -> None:
-    """With the batches of the result; its folder may change."""
-    (tmp_path / "train.py").write_text(SCRIPT)
-    file = tmp_path / "notes.jsonl"
-    changes = {"knobs": {"batch_size": 8}, "changed": ["batch_size"], "loader": {"batch_size": 8}}
+def launch(folder: Path, forked: Forked, arguments: dict[str, Any]) -> Path:
+    """Trains with other arguments of the loader; returns the file of notes."""
+    (folder / "train.py").write_text(SCRIPT)
+    file = folder / "notes.jsonl"
+    changes = {"knobs": {"batch_size": 8}, "changed": ["batch_size"], "loader": arguments}
     order = {"path": str(file), "result": "r", "cpu": "c", "cpus": 2, "step_samples": None}
     orders = {"role": "launch", "loop": LOOP, "changes": changes, "realised": order}
     script = Script((sys.executable, "train.py"))
-    done = forked.run(script.command[1:], tmp_path, script.environment(orders, os.environ))
+    done = forked.run(script.command[1:], folder, script.environment(orders, os.environ))
     assert done.returncode == 0, done.stderr
-    assert file.exists(), done.stderr
+    return file
+
+
+def test_a_launched_script_notes_nothing_where_a_change_has_failed(tmp_path: Path, forked: Forked) -> None:
+    """It trains in another way than the result that the notes would count for."""
+    assert not launch(tmp_path, forked, {"num_workers": 1, "multiprocessing_context": "other"}).exists()
+
+
+def test_a_launched_script_notes_what_it_reaches(tmp_path: Path, forked: Forked) -> None:
+    """With the batches of the result; its folder may change."""
+    file = launch(tmp_path, forked, {"batch_size": 8})
+    assert file.exists()
     (note,) = [Note.model_validate_json(line) for line in file.read_text().splitlines()]
     assert note.samples == 3 * 80 - WARM_STEPS * 8
     assert note.seconds >= 0.08 * note.samples / 8
