@@ -386,7 +386,7 @@ def test_compiling_is_paid_again_for_what_affects_the_code(knob: Knob) -> None:
     measured = make_measurement(1000).model_copy(update={"compile_seconds": 100.0})
     first = Burst(point=Point(config=config), outcome=Outcome.OK, seconds=110.0, measurement=measured)
     costs = Costs([Trial(first, "", "")], BurstPlan())
-    assert (costs(other).compile_seconds < 100) == ("compiled code" not in knob.affects)
+    assert (costs(Point(config=other)).compile_seconds < 100) == ("compiled code" not in knob.affects)
 
 
 @each_knob
