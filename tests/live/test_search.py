@@ -98,7 +98,7 @@ def holds_a_pass(arguments: dict[str, Any], goes_on: str) -> Ids:
     loader, trained = loader_of(**arguments), Trained()
     held = iter(loader)
     trained.ids.append(next(held)[2].tolist())
-    for _ in range(4):
+    for _ in range(8):  # on a busy machine workers take many steps to start
         for number, batch in enumerate(loader):
             trained.step(batch)
             if goes_on == "within the search" and number % 8 == 7:

@@ -67,7 +67,7 @@ def test_a_script_is_tuned_launched_and_checked(tmp_path: Path) -> None:
     """From `run` over `launch`, whose settings are in force in the script, to `check`; its start is as ever."""
     (tmp_path / "train.py").write_text(REPORTING)
     words = ["--", sys.executable, "train.py"]
-    done = run(["run", "--budget", budget(25), "--only", "num_threads,optimizer_impl", *words, "5000"], tmp_path)
+    done = run(["run", "--budget", budget(40), "--only", "num_threads,optimizer_impl", *words, "5000"], tmp_path)
     assert done.status == 0, done.err
     (file,) = (tmp_path / "results").rglob("train-cpu.json")
     result = json.loads(file.read_text())
