@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from .open_files import SHARED, OpenFiles
+
 MOST_ITEMS, MOST_BYTES = 1_000_000, 2**26
 """Largest list and array that are checked at each epoch: either takes less than a tenth of a second."""
 MOST_PARTS = 100_000
@@ -159,6 +161,27 @@ class OwnDraws:
     def are_seen(self) -> bool:
         """Whether any of them has been drawn from."""
         return any(_state_of(part) != state for part, state in self._states)
+
+
+class CopiedReading:
+    """Detects, while this process reads a data set, whether copies of it in workers would read the same.
+
+    Args:
+        dataset: The data set.
+        collate: What collates.
+        begin_worker: The loader's ``worker_init_fn``, which might open files again.
+    """
+
+    def __init__(self, dataset: Any, collate: Any, begin_worker: Any) -> None:
+        self._draws = OwnDraws(dataset, collate)
+        self._files = OpenFiles() if begin_worker is None else None
+
+    @property
+    def why_no_copies(self) -> str | None:
+        """Why copies would not; None if nothing is seen."""
+        if self._files is not None and self._files.are_read:
+            return SHARED
+        return REPEATING if self._draws.are_seen else None
 
 
 def _is_own_generator(part: Any) -> bool:

@@ -99,6 +99,7 @@ class Launched:
         self._starts_anew = False
         self._is_changed = False
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
+        self._lengths = {key.split()[1] for key in self._loop["loaders"]}
         self._device = torch.device(self._loop["device"])
         noted = orders.get("realised")
         self._notes = Notes(noted, self._device) if noted is not None else None
@@ -148,8 +149,9 @@ class Launched:
     def _changed_length(self, loader: DataLoader[Any], size: int) -> int | None:
         """The batches of this size in a loader that feeds training; None for other loaders."""
         # An evaluation's loader may be alike, and its length be asked for where gradients are enabled.
-        lengths = {key.split()[1] for key in self._loop["loaders"]}
-        is_tuned = StandIn in kept_on(loader) or loader not in self._aside or str(length_of(loader.dataset)) in lengths
+        is_tuned = (
+            StandIn in kept_on(loader) or loader not in self._aside or str(length_of(loader.dataset)) in self._lengths
+        )
         if not (is_tuned and self._feeds(loader)) or has_own_iterator(loader) or is_own_batch_sampler(loader):
             return None
         if _LOADER in self._unchanged:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..timing.loop import UNKNOWN_READING
 from ..torch_settings.naming import length_of, loader_key
-from .attributes import REPEATING, OwnDraws
+from .attributes import CopiedReading
 from .batches import Watched
-from .open_files import SHARED, OpenFiles
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -115,15 +114,13 @@ class Passes:
         self._all: list[Pass] = []
         self._going_on: list[Pass] = []
         self._begun: Counter[str] = Counter()
-        self._reading: dict[
-            int, tuple[OwnDraws, OpenFiles]
-        ] = {}  # by the id of a data set that is read in this process
+        self._reading: dict[int, CopiedReading] = {}  # by the id of a data set that is read in this process
 
     def begin(self, loader: DataLoader[Any], *, trains: bool) -> Pass:
         """Begins a pass; `trains` is whether gradients are enabled."""
         key = loader_key(loader)
         if not loader.num_workers and id(loader.dataset) not in self._reading:
-            self._reading[id(loader.dataset)] = OwnDraws(loader.dataset, loader.collate_fn), OpenFiles()
+            self._reading[id(loader.dataset)] = CopiedReading(loader.dataset, loader.collate_fn, loader.worker_init_fn)
         self._all.append(Pass(loader, self._begun[key]))
         self._begun[key] += trains
         self._going_on.append(self._all[-1])
@@ -199,20 +196,15 @@ class Passes:
         own = [one for one in fed if merged_ids.get(id(one.loader)) == loader]
         before = [one for one in own if one.places[0] < first_step]
         goes_on = [one for one in before if one.places[-1] >= first_step]
+        reading = self._reading.get(id(own[-1].loader.dataset))
         return {
             "passed": (goes_on or before[-1:] or own)[0].alike_before,
             "begun_anew": sum(
                 later.places[0] >= first_step and not former.is_whole for former, later in itertools.pairwise(own)
             ),
             "is_cycled": any(one.is_cycled for one in own),
-            "copied": self._why_no_copies(own[-1].loader),
+            "copied": reading and reading.why_no_copies,
         }
-
-    def _why_no_copies(self, loader: DataLoader[Any]) -> str | None:
-        draws, files = self._reading.get(id(loader.dataset), (None, None))
-        if files is not None and files.are_read and loader.worker_init_fn is None:  # which might open the files again
-            return SHARED
-        return REPEATING if draws is not None and draws.are_seen else None
 
 
 def _drawn_last(passes: Sequence[Pass]) -> Pass | None:

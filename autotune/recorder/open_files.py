@@ -21,6 +21,11 @@ class OpenFiles:
     def __init__(self) -> None:
         self._before = _places()
 
+    def look_again(self) -> None:
+        """Leaves out what has been read since, from those of the files that are still open."""
+        now = _places()
+        self._before = {file: now[file] for file in self._before if file in now}
+
     @property
     def are_read(self) -> bool:
         """Whether this process has read on in one of them since. Forked workers would have it open too."""

@@ -139,3 +139,15 @@ def test_a_file_that_reading_opens_allows_workers(tmp_path: Path) -> None:
             _ = file.read(10)
             reading.after()
     assert reading.why_no_workers is None
+
+
+def test_a_file_that_the_script_reads_between_batches_allows_workers(tmp_path: Path) -> None:
+    """The data set does not read it."""
+    (tmp_path / "log").write_bytes(bytes(100))
+    reading = OwnReading()
+    with (tmp_path / "log").open("rb", buffering=0) as file:
+        for _ in range(2):
+            reading.before()
+            reading.after()
+            file.read(10)
+    assert reading.why_no_workers is None

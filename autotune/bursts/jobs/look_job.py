@@ -26,9 +26,8 @@ from autotune.bursts.jobs.trainer import evaluated
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs import WorkloadFacts, with_what_is_in_force
 from autotune.knobs.loader import REPEATED
-from autotune.recorder.attributes import REPEATING, OwnDraws
+from autotune.recorder.attributes import CopiedReading
 from autotune.recorder.functions import Functions
-from autotune.recorder.open_files import SHARED, OpenFiles
 from autotune.timing.clock import Clock, clock_of
 from autotune.timing.loop import is_compiled, small_fraction, training_facts
 from autotune.timing.padding import Padding, padding_of
@@ -74,7 +73,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     tuned = Tuned(config.eager.replace(num_workers=0, data_placement="loader"), device=device)
     with _blaming(f"{target}: torch's DataLoader refuses the dataset or the sampler"):
         Feed(workload, tuned)  # for example, a sampler for an iterable dataset
-    own_draws, files = OwnDraws(workload.dataset, workload.collate_fn), OpenFiles()
+    reading = CopiedReading(workload.dataset, workload.collate_fn, workload.worker_init_fn)
     read_before = _bytes_read()
     looked_at = max(1, config.batch_size >> halvings)
     drawn = draw_samples(workload)
@@ -82,7 +81,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     sample_file_bytes = (_bytes_read() - read_before) // len(samples)
     batch_samples = samples[:looked_at]
     batch = _collate(workload, batch_samples, target)
-    copied_reason = _copied_reason(workload, own_draws, files)
+    copied_reason = REPEATED if isinstance(workload.dataset, IterableDataset) else reading.why_no_copies
     optimizer = _make_optimizer(workload, target)
     held = _held(workload, optimizer)
     tuned.prepare(workload.model, optimizer)
@@ -150,15 +149,6 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         notes=(*(f"bursts leave out {note}" for note in workload.notes), *_lost(held, workload, optimizer)),
         fork_safe=True,
     )
-
-
-def _copied_reason(workload: Workload, own_draws: OwnDraws, files: OpenFiles) -> str | None:
-    """Why workers, which are copies of this process, would read other samples than it has read."""
-    if isinstance(workload.dataset, IterableDataset):
-        return REPEATED
-    if files.are_read and workload.worker_init_fn is None:  # which might open the files again
-        return SHARED
-    return REPEATING if own_draws.are_seen else None
 
 
 @contextlib.contextmanager

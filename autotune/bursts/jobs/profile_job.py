@@ -76,7 +76,7 @@ def batch_gain(trainer: Trainer) -> float | None:
     while len(seconds[half]) < MOST_STEPS and perf_counter() - began < STEPS_SECONDS:
         for side, taken in seconds.items():
             _timed(side, 1)  # the other one's batch is in the caches
-            taken.append(_seconds_per_sample(side))
+            taken.append(_timed(side, 1, by_sample=True))
     return min(seconds[half]) / min(seconds[trainer])
 
 
@@ -114,21 +114,15 @@ def _on_device(event: Any) -> bool:
     return event.device_type != DeviceType.CPU and not getattr(event, "is_user_annotation", False)
 
 
-def _timed(trainer: Trainer, steps: int) -> float:
-    """Seconds of some steps, the device's work included."""
-    began = perf_counter()
-    for _ in range(steps):
-        trainer.step()
-    trainer.feed.clock.synchronize()
-    return max(perf_counter() - began, 1e-9)
+def _timed(trainer: Trainer, steps: int, *, by_sample: bool = False) -> float:
+    """Seconds of some steps, or of one of their samples, the device's work included.
 
-
-def _seconds_per_sample(trainer: Trainer) -> float:
-    """Seconds per sample of one step; where an epoch is shorter than a batch, batches are incomplete."""
+    Samples are counted: where an epoch is shorter than a batch, batches are incomplete.
+    """
     began = perf_counter()
-    samples = trainer.step()
+    samples = sum(trainer.step() for _ in range(steps))
     trainer.feed.clock.synchronize()
-    return max(perf_counter() - began, 1e-9) / samples
+    return max(perf_counter() - began, 1e-9) / (samples if by_sample else 1)
 
 
 def _empty_cache_seconds(trainer: Trainer, step_seconds: float) -> float:

@@ -374,7 +374,10 @@ class OwnReading:
     def before(self) -> None:
         """Before a batch is read."""
         self._generators, self._looks = random_states(), True
-        self._files = self._files or OpenFiles()
+        if self._files is None:
+            self._files = OpenFiles()
+        else:
+            self._files.look_again()  # between two batches the script itself may read
 
     def after(self) -> None:
         """After it was read."""
