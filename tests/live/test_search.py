@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler
 
 from autotune.recorder.live import training
+from autotune.torch_settings.compiled import compiled_graphs
 from tests.live.loops import OF_LOADER, OTHERS, Advice, Alternating, Numbers, candidate
 
 _, FOREACH, ONE_THREAD = OTHERS
@@ -45,6 +46,8 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tuned]:
     monkeypatch.setattr(training.Ledger, "allows", lambda *_, **__: True)
     monkeypatch.setattr(training.Ledger, "may_lose", lambda *_: 1e9)
     monkeypatch.setattr(FirstWins, "first", None)
+    before = compiled_graphs()  # by other tests in this process
+    monkeypatch.setattr(training, "compiled_graphs", lambda: compiled_graphs() - before)
     begun: list[training.LiveTraining] = []
 
     def begin(*candidates: dict[str, Any], evidence: type[training.Evidence] = Alternating) -> Any:
@@ -98,7 +101,7 @@ def holds_a_pass(arguments: dict[str, Any], goes_on: str) -> Ids:
     loader, trained = loader_of(**arguments), Trained()
     held = iter(loader)
     trained.ids.append(next(held)[2].tolist())
-    for _ in range(8):  # on a busy machine workers take many steps to start
+    for _ in range(4):
         for number, batch in enumerate(loader):
             trained.step(batch)
             if goes_on == "within the search" and number % 8 == 7:
