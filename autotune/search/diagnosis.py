@@ -261,10 +261,10 @@ def _clocks(evidence: Evidence) -> Iterator[str]:
 _TREES = (_loader, _cpus, _epochs, _memory, _scores, _padding, _compiling, _device, _effective_batch, _clocks)
 
 
-def copy_ceiling(hardware: Hardware, device: str, facts: WorkloadFacts) -> float | None:
-    """Samples per second that the copy to the device could reach alone; None without a measured bandwidth."""
+def copy_ceiling(hardware: Hardware, device: str, facts: WorkloadFacts, ranks: int = 1) -> float | None:
+    """Samples per second that the copies to the ranks' devices could reach alone; None without a measured bandwidth."""
     peaks = hardware.peaks if device != "cpu" else None
     bandwidth = peaks.host_to_device_bytes_per_second if peaks is not None else None
     if bandwidth is None or facts.batch_bytes <= 0:
         return None
-    return bandwidth * facts.baseline.batch_size / facts.batch_bytes
+    return ranks * bandwidth * facts.baseline.batch_size / facts.batch_bytes

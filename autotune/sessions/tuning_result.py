@@ -209,7 +209,7 @@ def _diagnosis(
     evidence = Evidence(
         config=best.config,
         measured=best.measurement,
-        ceilings=ceilings | {"copy": copy_ceiling(*machine, facts)},
+        ceilings=ceilings | {"copy": copy_ceiling(*machine, facts, best.config.ranks)},
         device=setting.device,
         cpus=setting.hardware.cpu.budget,
         memory_limit_bytes=setting.memory_limit_bytes,

@@ -8,17 +8,22 @@ from typing import Any
 
 import pytest
 
+from autotune.hardware.model import Peaks
+from autotune.knobs import TrainConfig
 from autotune.measuring.objective import SAMPLES_PER_SECOND
 from autotune.measuring.pairs import UNKNOWN, Pair
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
+from autotune.results.result import Side
 from autotune.search.proposal import CONFIRM
 from autotune.search.ranking import Standing
 from autotune.search.rounds import Confirmed
 from autotune.search.trials import Trial
-from autotune.sessions.tuning_result import judge, trial_record
-from tests.factories import make_burst
+from autotune.sessions.options import Options
+from autotune.sessions.tuning_result import Setting, _diagnosis, judge, trial_record
+from tests.factories import make_burst, make_gpu, make_hardware, make_measurement
+from tests.spaces import make_facts
 
 BASELINE, INCUMBENT = make_burst(1000), make_burst(1300, pin_memory=True)
 CANDIDATE = make_burst(1400, pin_memory=True, precision="bf16")
@@ -165,3 +170,18 @@ def test_a_trial_alone_has_neither_partner_nor_a_score_of_its_own() -> None:
     for burst in (BASELINE, failed):
         record = trial_record(Trial(burst, "baseline", ""), BASELINE.point)
         assert (record.partner, record.ratio, record.ci95, record.score) == (None, None, None, None)
+
+
+def test_the_copies_of_all_ranks_bound_the_rate_of_all() -> None:
+    """Each has a GPU and its bus; the rate is that of all together."""
+    search: Any = SimpleNamespace(
+        headroom=None,
+        baseline=BASELINE.point,
+        ceilings=SimpleNamespace(of=lambda _: {}),
+        memory_line=lambda _: None,
+        confirmation=SimpleNamespace(throttled=lambda _: None),
+    )
+    hardware = make_hardware(make_gpu(), peaks=Peaks(host_to_device_bytes_per_second=1e9))
+    setting = Setting(Options(target="train:build"), hardware, "cuda", make_facts(batch_bytes=10**6))  # of 32 samples
+    best = Side(config=TrainConfig(batch_size=64, ranks=2), measurement=make_measurement())
+    assert _diagnosis(search, {"best": best}, setting, {}).ceilings["copy"] == pytest.approx(64_000)

@@ -26,11 +26,12 @@ def measured(rate: float, wait: float = 0.0, **changes: Any) -> Measurement:
 
 
 def test_the_copy_is_bounded_by_the_measured_bandwidth() -> None:
-    """Batches of 64 samples and a megabyte, at a gigabyte a second."""
+    """Batches of 64 samples and a megabyte, at a gigabyte a second to each rank's device."""
     peaks = Peaks(host_to_device_bytes_per_second=1e9)
     hardware = make_hardware(make_gpu(), peaks=peaks)
     facts = make_facts(batch_bytes=10**6)
     assert copy_ceiling(hardware, "cuda", facts) == pytest.approx(64_000)
+    assert copy_ceiling(hardware, "cuda", facts, ranks=4) == pytest.approx(256_000)
     assert copy_ceiling(hardware, "cpu", facts) is None
 
 
