@@ -122,8 +122,8 @@ class Hardware(Stored):
 
     @property
     def devices(self) -> tuple[DeviceKind, ...]:
-        """The kinds of device to train on: the CPU, and that of each GPU."""
-        return "cpu", *(gpu.kind for gpu in self.gpus)
+        """The kinds of device to train on: the CPU, and those of the GPUs."""
+        return tuple(dict.fromkeys(("cpu", *(gpu.kind for gpu in self.gpus))))
 
     def machine(self, device: DeviceKind) -> str:
         """Names what trains on a device: ``NVIDIA GeForce RTX 4070, 16 CPUs`` or ``Intel Xeon, 2 CPUs``."""

@@ -92,7 +92,7 @@ def _merge_gpus(host: Hardware, reported: Sequence[Gpu], version: str) -> tuple[
         prefix = f"gpus.{number}."
         reasons |= {f"gpus.{place}.{k[len(prefix) :]}": why for k, why in host.unread.items() if k.startswith(prefix)}
         merged.append(gpu)
-    if unmatched:
+    if unmatched and not (merged and nvidia.ANY_OF_THESE in host.unread):
         names = ", ".join(gpu.name for gpu in unmatched.values())
         reasons[UNUSABLE] = f"the driver reports {names}, but torch {version} cannot use it"
     if not merged and UNUSABLE in reasons:
@@ -110,10 +110,11 @@ def pin_gpu(environ: MutableMapping[str, str] = os.environ, nvml: Any | None = N
         nvml: See `probe_host`.
 
     Returns:
-        A sentence about the choice; None if there is no choice.
+        A sentence about the choice; None if there is no choice, or it is not certain which GPUs the environment allows.
     """
-    gpus = [gpu for gpu in nvidia.read_gpus(nvml, {}, environ) if gpu.kind == "cuda" and gpu.uuid is not None]
-    if len(gpus) < 2:
+    unread: dict[str, str] = {}
+    gpus = [gpu for gpu in nvidia.read_gpus(nvml, unread, environ) if gpu.kind == "cuda" and gpu.uuid is not None]
+    if len(gpus) < 2 or nvidia.ANY_OF_THESE in unread:
         return None
     freest = max(gpus, key=lambda gpu: (gpu.free_bytes or 0, -gpu.index))
     environ["CUDA_VISIBLE_DEVICES"] = freest.uuid or ""

@@ -288,13 +288,19 @@ def pretend(monkeypatch: pytest.MonkeyPatch, spec: HostSpec) -> None:
     monkeypatch.setattr(host.shutil, "disk_usage", lambda _: SimpleNamespace(free=spec.shm_bytes))
 
 
-def machine(monkeypatch: pytest.MonkeyPatch, root: Path, spec: HostSpec, *cards: CardSpec) -> Hardware:
+def machine(
+    monkeypatch: pytest.MonkeyPatch,
+    root: Path,
+    spec: HostSpec,
+    *cards: CardSpec,
+    environ: Mapping[str, str] = NO_ENVIRONMENT,
+) -> Hardware:
     """What probing finds on a host with these cards."""
     pretend(monkeypatch, spec)
     return probe_host(
         root=write_host(root, spec),
         nvml=FakeNvml(*cards),
-        environ=NO_ENVIRONMENT,
+        environ=environ,
         usable_cpus=spec.cores * spec.threads_per_core,
     )
 

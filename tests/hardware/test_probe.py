@@ -109,6 +109,11 @@ def test_merge_keeps_what_the_driver_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert merged.gpus == (hardware.gpus[0].model_copy(update={"sm_count": 46}),)
 
 
+def test_devices_are_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cards are one kind of device."""
+    assert machine(monkeypatch, tmp_path, I5_9400F, rtx_3060(), rtx_4070()).devices == ("cpu", "cuda")
+
+
 def test_merge_follows_the_order_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA numbers the fastest card first; its index is what training uses."""
     slow, fast = rtx_3060(), rtx_4070()
@@ -136,6 +141,16 @@ def test_one_of_two_cards_that_torch_cannot_use(tmp_path: Path, monkeypatch: pyt
     merged = merge(hardware, report(gpus=[seen_by_torch("NVIDIA GeForce RTX 4070", "40700000-0000")]))
     assert [gpu.name for gpu in merged.gpus] == ["NVIDIA GeForce RTX 4070"]
     assert "RTX 3060" in merged.unread["gpus.unusable"]
+
+
+def test_a_number_that_means_another_card_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's 0 is the fastest, the driver's the first: the one that trains has its values, and no other is missed."""
+    cards = rtx_3060(), rtx_4070()
+    hardware = machine(monkeypatch, tmp_path, I5_9400F, *cards, environ={"CUDA_VISIBLE_DEVICES": "0"})
+    merged = merge(hardware, report(gpus=[seen_by_torch("NVIDIA GeForce RTX 4070", "40700000-0000")]))
+    assert [(gpu.name, gpu.power_limit_watts is not None) for gpu in merged.gpus] == [("NVIDIA GeForce RTX 4070", True)]
+    assert "gpus.unusable" not in merged.unread
+    assert "cannot use it" in merge(hardware, report()).unread["gpus.unusable"]
 
 
 def test_gpu_that_only_torch_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

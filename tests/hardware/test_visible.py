@@ -38,7 +38,9 @@ def names(*cards: CardSpec, **environ: str) -> tuple[list[str], dict[str, str]]:
 )
 def test_entries_are_followed_in_order(wanted: str, visible: list[str]) -> None:
     """CUDA stops at what it does not understand, and sees nothing when an entry is repeated."""
-    found, unread = names(rtx_3060(), rtx_4070(), rtx_a6000(), CUDA_VISIBLE_DEVICES=wanted)
+    found, unread = names(
+        rtx_3060(), rtx_4070(), rtx_a6000(), CUDA_VISIBLE_DEVICES=wanted, CUDA_DEVICE_ORDER="PCI_BUS_ID"
+    )
     assert found == visible
     assert ("gpus" in unread) == (visible == [])
 
@@ -54,6 +56,14 @@ def test_order_of_unlike_cards_is_not_certain() -> None:
     assert "gpus.order" not in names(rtx_3060(), rtx_4070(), CUDA_DEVICE_ORDER="PCI_BUS_ID")[1]
     assert "gpus.order" not in names(rtx_3060(), rtx_4070(), CUDA_VISIBLE_DEVICES="GPU-407")[1]
     assert "gpus.order" not in names(rtx_3060(), dataclasses.replace(rtx_3060(), uuid="GPU-2"))[1]
+
+
+def test_numbers_of_unlike_cards_may_mean_any_of_them() -> None:
+    """All are read, so that torch's UUIDs can decide; a number that no card has still names none."""
+    found, unread = names(rtx_3060(), rtx_4070(), rtx_a6000(), CUDA_VISIBLE_DEVICES="0")
+    assert found == ["3060", "4070", "A6000"]
+    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in unread["gpus.visible"]
+    assert names(rtx_3060(), rtx_4070(), CUDA_VISIBLE_DEVICES="7")[0] == []
 
 
 @pytest.mark.parametrize(
@@ -107,3 +117,12 @@ def test_a_choice_that_was_made_stays() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "0"}
     assert pin_gpu(environ, FakeNvml(rtx_4070(), rtx_3060())) is None
     assert environ == {"CUDA_VISIBLE_DEVICES": "0"}
+
+
+@pytest.mark.parametrize(("order", "chosen"), [({}, "0,1"), ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "GPU-40700000-0000")])
+def test_no_card_is_chosen_that_cuda_may_hide(order: dict[str, str], chosen: str) -> None:
+    """Of three unlike cards, two are named by numbers that may mean others."""
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1", **order}
+    cards = (dataclasses.replace(rtx_3060(), used_bytes=11 * 2**30), rtx_4070(), rtx_a6000())
+    assert (pin_gpu(environ, FakeNvml(*cards)) is None) is (chosen == "0,1")
+    assert environ["CUDA_VISIBLE_DEVICES"] == chosen
