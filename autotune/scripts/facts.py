@@ -171,8 +171,15 @@ def as_trained(hardware: Hardware, seen: SeenScript, requested: DeviceKind | Non
     device = "rocm" if seen.device == "cuda" and "rocm" in hardware.devices else seen.device
     if requested not in {None, device}:
         raise UsageError(f"--device: the script trains on {seen.device}, got {requested}; leave it out")
-    software = hardware.software.model_copy(update={"torch": seen.source["here"]["torch"]})  # with its build
-    return hardware.led_by(seen.used_gpus).model_copy(update={"software": software}), cast("DeviceKind", device)
+    kind, led = cast("DeviceKind", device), hardware.led_by(seen.used_gpus)
+    changes: dict[str, Any] = {
+        "software": hardware.software.model_copy(update={"torch": seen.source["here"]["torch"]})  # with its build
+    }
+    measured, trains = hardware.processor(requested or hardware.default_device), led.processor(kind)
+    if led.peaks is not None and measured != trains:
+        why = f"they were measured on {measured}, and the script trains on {trains}"
+        changes |= {"peaks": None, "unread": {**led.unread, "peaks": why}}
+    return led.model_copy(update=changes), kind
 
 
 def require_trainable(seen: SeenScript, script: Script) -> None:

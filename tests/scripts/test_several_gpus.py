@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 
 from autotune.errors import UsageError
+from autotune.hardware.model import Peaks
 from autotune.measuring.progress import Progress
 from autotune.scripts import ScriptIsolation
 from autotune.scripts.facts import as_trained, facts_of, record_of
@@ -20,6 +21,7 @@ from autotune.search.stopping import Budget
 from autotune.sessions.options import Options
 from autotune.sessions.tuning import Tuning
 from autotune.sessions.tuning_result import Setting
+from autotune.stored import DeviceKind
 from tests.bursts.test_telemetry import FakeNvml as FakeDriver
 from tests.example_scripts import EXAMPLES, START_SECONDS, alone, script
 from tests.hardware.readings import FakeNvml, HostSpec, hardware_of, rtx_2070, rtx_4070
@@ -79,10 +81,15 @@ def test_a_machine_is_taken_as_the_script_uses_it(
     """By its GPUs, its torch and its device; another device is refused."""
     machine = hardware_of(HostSpec(), rtx_4070(), rtx_2070())
     monkeypatch.setattr(type(machine), "devices", devices)
+    machine = machine.model_copy(update={"peaks": Peaks(memory_bytes_per_second=1e11)})
     own = SimpleNamespace(device="cuda", used_gpus=[rtx_2070().uuid], source={"here": {"torch": "2.9.0+cu126"}})
     seen = cast("SeenScript", own)
     found, kind = as_trained(machine, seen, None)
     assert (kind, found.gpus[0].name, found.software.torch) == (device, rtx_2070().name, "2.9.0+cu126")
+    assert found.peaks is None
+    assert "measured on NVIDIA GeForce RTX 4070" in found.unread["peaks"]
+    own.used_gpus = [rtx_4070().uuid]
+    assert as_trained(machine, seen, cast("DeviceKind", device))[0].peaks == machine.peaks
     with pytest.raises(UsageError, match="--device: the script trains on cuda, got cpu; leave it out"):
         as_trained(machine, seen, "cpu")
 
