@@ -171,7 +171,7 @@ def _print_diff(files: Sequence[EditedFile]) -> None:
     from autotune.patching.diff import unified
 
     diffs = [unified(edited.name, edited.before, edited.after) for edited in files]
-    say(b"".join(diffs).decode("utf-8", "surrogateescape").rstrip())
+    say(b"".join(diffs).decode("utf-8", "surrogateescape").removesuffix("\n"))
 
 
 def _diff_beside(file: Path) -> bytes:

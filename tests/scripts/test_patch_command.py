@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from autotune.commands.patch import after_run, write_files
+from autotune.commands.patch import _print_diff, after_run, write_files
 from autotune.errors import UsageError
 from autotune.patching.diff import reverted, unified
 from autotune.patching.in_place import EditedFile
@@ -192,6 +192,13 @@ def test_a_framework_is_told_in_its_own_words(name: str, changed: list[str], see
         best.pop("precision")
     found = baseline_of(seen_in(Script(command))).model_dump()
     assert {knob: found[knob] for knob in best} == best
+
+
+def test_a_dry_run_prints_the_whole_diff(capfd: pytest.CaptureFixture[str]) -> None:
+    """Blank lines at its end are context, without which it would not apply."""
+    edited = EditedFile("train.py", b"a\n\n\n\n", b"b\n\n\n\n")
+    _print_diff([edited])
+    assert capfd.readouterr().out == unified(edited.name, edited.before, edited.after).decode()
 
 
 def test_a_call_that_makes_other_loaders_too_is_left_alone(seen_in: SeenIn) -> None:
