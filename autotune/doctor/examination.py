@@ -65,6 +65,6 @@ def _examine(
             for finding in check(clinic):
                 add(finding)
         except (AutotuneError, OSError, subprocess.SubprocessError, psutil.Error) as error:
-            remedy = "the check itself failed: see its message"
+            remedy = "run doctor again; if it fails again, do not trust what is tuned here"
             add(Finding.of(name, holds=False, found=str(error) or type(error).__name__, remedy=remedy, decisive=True))
     return examination_of(clinic.hardware, clinic.device, findings, time.monotonic() - began)

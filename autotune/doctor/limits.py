@@ -17,7 +17,7 @@ import psutil
 from autotune.doctor.context import DEADLINE_SECONDS, SHORT, Clinic, point
 from autotune.doctor.findings import Finding
 from autotune.hardware.cgroups import process_limit, read_text
-from autotune.measuring import TelemetrySummary
+from autotune.measuring import Burst, TelemetrySummary
 from autotune.sandbox.protection import find_offer
 from autotune.sandbox.system import KILL, LINUX, WINDOWS, open_files_limit, resource
 from autotune.units import format_bytes
@@ -164,7 +164,12 @@ def telemetry(clinic: Clinic) -> Iterator[Finding]:
     if clinic.device != "cuda":
         yield Finding.none("telemetry", "only NVIDIA's driver is queried")
         return
-    summary = _watched(clinic)
+    burst = _watched(clinic)
+    if burst.measurement is None:
+        remedy = "mend what it names, and run doctor again"
+        yield Finding.of("telemetry", holds=False, found=f"the burst to watch {burst.ending}", remedy=remedy)
+        return
+    summary = _told(burst)
     if summary is None:
         why = clinic.hardware.unread.get("gpus", "it returned no figures")
         remedy = "install the driver's libnvidia-ml.so.1 (in a container: the capability `utility`)"
@@ -190,9 +195,13 @@ def telemetry(clinic: Clinic) -> Iterator[Finding]:
     yield _foreign(clinic)
 
 
-def _watched(clinic: Clinic) -> TelemetrySummary | None:
-    """The telemetry of a burst that keeps the GPU busy; None if the driver does not answer."""
-    burst = clinic.runner().run(point("saturating"), SHORT, DEADLINE_SECONDS)
+def _watched(clinic: Clinic) -> Burst:
+    """A burst that keeps the GPU busy."""
+    return clinic.runner().run(point("saturating"), SHORT, DEADLINE_SECONDS)
+
+
+def _told(burst: Burst) -> TelemetrySummary | None:
+    """The telemetry of a burst; None if the driver does not answer."""
     summary = burst.measurement.telemetry if burst.measurement is not None else None
     answers = summary is not None and (summary.gpu_utilization_fraction, summary.power_watts) != (None, None)
     return summary if answers else None
@@ -208,10 +217,13 @@ def _foreign(clinic: Clinic) -> Finding:
             _next_line(starter, "a second program could not use the GPU")  # it holds the GPU from here on
             late.cancel()
             starter.wait()
-            summary = _watched(clinic)
+            burst = _watched(clinic)
         finally:
             late.cancel()
             _end(other)
+    if burst.measurement is None:  # as in the driver's exclusive-process mode
+        return Finding.none("other programs on the GPU", f"beside a second one, training {burst.ending}")
+    summary = _told(burst)
     seen = bool(summary is not None and summary.foreign_gpu_processes)
     text = "a second one is seen" if seen else "a second one is not seen: the driver does not report its process"
     remedy = "make sure that no other program uses this GPU while you tune"

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from autotune.doctor.findings import TEN, Examination, Finding
+from autotune.doctor.findings import TEN, Examination, Finding, examination_path
 from autotune.units import format_seconds
 from autotune.wording import as_text
 
@@ -47,5 +47,7 @@ def examination_lines(examination: Examination, machine: str, path: Path) -> Ren
     )
     parts = [as_text("\nthe ten points that verify a device:"), ten, verdict, as_text(f"{checks}; kept in {path}")]
     if left_out:
-        parts.insert(-1, as_text(f"left out of the search here: {left_out}"))
+        read = path == examination_path(Path("results") / path.parent.name, examination.device)
+        unless = "" if read else "; this file is not read by tunings: run doctor without --out"
+        parts.insert(-1, as_text(f"left out of the search here: {left_out}{unless}"))
     return Group(*parts)

@@ -55,6 +55,7 @@ def test_a_machine_that_cannot_be_trusted_ends_with_a_status_of_its_own(doctor: 
     assert done.exit_code == 4
     first, *others = json.loads(done.stdout)["findings"]
     assert (first["name"], first["found"]) == ("Something that fails", "no space left on device")
+    assert first["remedy"].startswith("run doctor again")
     assert others
     (file,) = tmp_path.glob("results/*/doctor-cpu.json")
     assert json.loads(file.read_text()) == json.loads(done.stdout)

@@ -28,7 +28,7 @@ from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from tests.factories import make_measurement
+from tests.factories import make_burst, make_measurement
 from tests.hardware.readings import I5_9400F, MIB, hardware_of
 from tests.processes import ROOT
 from tests.spaces import cpu_machine, docker_machine, gpu_machine, make_facts
@@ -176,10 +176,22 @@ def test_a_driver_that_is_silent_or_lies_is_named(
 ) -> None:
     """Beside matrix products, on a GPU that is recorded."""
     summary = TelemetrySummary(seconds=0.5, foreign_gpu_processes=1, **told) if told is not None else None
-    monkeypatch.setattr(limits, "_watched", lambda *_: summary)
+    watched = make_burst().model_copy(update={"measurement": make_measurement(telemetry=summary)})
+    monkeypatch.setattr(limits, "_watched", lambda *_: watched)
     monkeypatch.setattr(limits, "FOREIGN", "print('here', flush=True)")
     first, *_ = failures(limits.telemetry, gpu_machine(), "cuda")
     assert words in first.found
+
+
+def test_a_burst_that_fails_is_no_fault_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own reason is told; where none can run beside another program, there is nothing to see."""
+    failed = make_burst(None, outcome=Outcome.CRASHED, reason="all CUDA-capable devices are busy")
+    monkeypatch.setattr(limits, "_watched", lambda *_: failed)
+    monkeypatch.setattr(limits, "FOREIGN", "print('here', flush=True)")
+    (finding,) = failures(limits.telemetry, gpu_machine(), "cuda")
+    assert finding.found == "the burst to watch ended as crashed: all CUDA-capable devices are busy"
+    beside = limits._foreign(Clinic(gpu_machine(), "cuda"))
+    assert (beside.status, beside.found.partition(": ")[2]) == ("not here", failed.reason)
 
 
 class FakeRunner:
