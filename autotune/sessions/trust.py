@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -17,7 +17,7 @@ from autotune.errors import UsageError
 from autotune.results.result import WorkloadRecord
 from autotune.scripts.script import Script
 from autotune.secrets import is_masked
-from autotune.sessions.options import Existing, read
+from autotune.sessions.options import OFFERED, Existing, Only, read
 from autotune.workload.target import split_target
 
 _HARMLESS = {"-u", "-B", "-O", "-OO"}
@@ -63,13 +63,16 @@ def trained_by(
     return script
 
 
-def allowing(target: str | Script, writable: Iterable[Path], *, any_network: bool) -> str | Script:
-    """Adds writable paths and network access to a script; a model stays unchanged, since it needs neither.
+def allowing(target: str | Script, writable: Sequence[Path], *, any_network: bool) -> str | Script:
+    """Adds writable paths and network access to a script.
 
     Raises:
-        UsageError: A path does not exist.
+        UsageError: A path does not exist; or a model, which nothing restricts, is given either.
     """
     if isinstance(target, str):
+        for name in (name for name, given in (("writable", writable), ("network", any_network)) if given):
+            only = next(entry for entry in OFFERED[name].metadata if isinstance(entry, Only))
+            raise UsageError(f"--{name} is for {only.kind}: {only.reason}; leave it out")
         return target
     return replace(target, writable=read(Existing, "writable", [*writable]) or (), any_network=any_network)
 

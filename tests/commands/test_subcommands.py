@@ -130,6 +130,9 @@ def test_the_format_follows_the_file(name: str, start: str, two_machines: Path) 
         (["--format", "xml"], "--format: expected one of table, md, csv, json, html, got 'xml'"),
         (["--out", "all.txt"], "--out: expected a file that ends in .md, .csv, .json or .html"),
         (["--out", "all.md", "--format", "table"], "--out: expected a file"),
+        (["--out", "all.csv", "--samples", "1000"], "--samples: CSV holds results, and no advice"),
+        (["--format", "csv", "--mine", "broken.json"], "--mine: CSV holds results, and no advice"),
+        (["--format", "csv", "--at-least", "0.9"], "--at-least: CSV holds results, and no advice"),
     ],
 )
 def test_another_format_is_a_mistake(arguments: list[str], words: str, two_machines: Path) -> None:

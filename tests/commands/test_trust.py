@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from autotune.errors import UsageError
 from autotune.results.files import write_document
 from autotune.results.result import ScriptRecord, SourceRecord, WorkloadRecord
 from autotune.scripts import Script
-from autotune.sessions.trust import target_of, trained_by
+from autotune.sessions.trust import allowing, target_of, trained_by
 from tests.factories import make_result
 from tests.processes import run
 
@@ -181,3 +182,14 @@ def test_the_commands_ask_before_anything_is_imported(command: str, tmp_path: Pa
     assert done.status == 2
     assert "pass --trust" in " ".join(done.err.split())
     assert not list(tmp_path.rglob("was-run"))
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [({"writable": [Path()]}, "--writable"), ({"any_network": True}, "--network")]
+)
+def test_a_build_takes_no_permission_of_scripts(given: dict[str, Any], name: str) -> None:
+    """It needs none, and a user who passes one believes in a protection that is not there."""
+    allowed = {"writable": [], "any_network": False}
+    assert allowing("train:build", **allowed) == "train:build"
+    with pytest.raises(UsageError, match=f"{name} is for scripts: nothing keeps a build"):
+        allowing("train:build", **{**allowed, **given})
