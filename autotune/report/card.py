@@ -79,7 +79,7 @@ def card(result: Result, kind: Literal["svg", "png"]) -> bytes:
             axes.plot(ends, [y] * len(ends), "-|", color=INK, ms=7, mew=1.4)
             end = max([COLUMNS[1] + bar.rate * scale, *ends])
             axes.text(end + 12, y, format_rate(bar.rate), va="center_baseline", weight="bold")
-            y = write(y, bar.label if len(bars) > 1 else "as it is", color=MUTED)
+            y = write(y, bar.label if result.changed_knobs else "as it is", color=MUTED)
         for figures_row in figures:
             y = write(y, *figures_row, color=MUTED)
         y += 10

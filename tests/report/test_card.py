@@ -72,6 +72,15 @@ def test_a_side_that_was_not_measured_leaves_its_place_empty() -> None:
     assert "998 samples/s" in texts(result)
 
 
+def test_a_tuned_rate_that_stands_alone_is_none_as_it_is() -> None:
+    """As where the baseline runs out of memory."""
+    result = make_result()
+    written = texts(result.model_copy(update={"baseline": result.baseline.model_copy(update={"measurement": None})}))
+    assert "after" in written
+    assert "as it is" not in written
+    assert "as it is" in texts(result.model_copy(update={"best": result.baseline}))
+
+
 def test_the_command_writes_both_kinds_or_the_one_that_is_named(tmp_path: Path) -> None:
     """The PNG has two pixels for one of the SVG's."""
     write_document(make_result(), tmp_path / "result.json")
