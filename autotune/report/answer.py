@@ -92,7 +92,7 @@ def rates(result: Result) -> list[Block]:
     if svg is None:
         blocks += [Text("Neither side was measured, so there is no rate to show.", "note"), table]
     else:
-        finding = f"{rows[0][0].capitalize()} before: {rows[0][1]}; after: {rows[0][2]}."
+        finding = next(f"Rate before: {before}; after: {after}." for label, before, after in rows if label == "rate")
         blocks.append(Pair(Picture(svg, finding, f"bar: samples/s; line across its end: {summary.INTERVAL}"), table))
     if changed := summary.changes(result):
         blocks.append(Table("Changed knobs", KNOBS, tuple(change[:3] for change in changed)))
@@ -112,16 +112,17 @@ def ablation(result: Result) -> list[Block]:
     rows = tuple(
         (row.knob, summary.gain_text(row.ratio, row.ci95), summary.ratios(row.ci95)) for row in result.ablation
     )
+    noun = "speed" if result.objective.is_rate else result.objective.name.replace("_", " ")
     worths = ", ".join(f"{knob} {ratio} ({sure})" for knob, ratio, sure in rows)
     picture = Picture(
         svg,
         f"What each change was worth: {worths}.",
-        f"bar: from the speed without the change to that with it; line across its end: {summary.INTERVAL}; 1×: before; "
-        "grey: may be no change",
+        f"bar: from the {noun} without the change to that with it; line across its end: {summary.INTERVAL}; "
+        "1×: before; grey: may be no change",
     )
     blocks: list[Block] = [
         Text(
-            "The search's estimates, from all measured pairs: the answer's speed over its speed with one knob as "
+            f"The search's estimates, from all measured pairs: the answer's {noun} over its {noun} with one knob as "
             "before. If the interval includes 1, the change may have no effect. The factors multiply, so equal lengths "
             "in the picture are equal factors."
         ),

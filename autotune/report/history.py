@@ -41,9 +41,9 @@ def history(result: Result) -> list[Block]:
 
 def _finding(result: Result) -> str:
     scores = [score for trial in result.trials if (score := result.score_of(trial)) is not None]
-    fastest = f"; the fastest ran at {result.objective.format(max(scores))}" if scores else ""
+    best = f"; the best reached {result.objective.format(max(scores))}" if scores else ""
     failed = sum(not trial.ok for trial in result.trials)
-    return f"{len(result.trials)} bursts, {failed} of them failed{fastest}."
+    return f"{len(result.trials)} bursts, {failed} of them failed{best}."
 
 
 def _stages_table(result: Result) -> Table:
@@ -55,7 +55,7 @@ def _stages_table(result: Result) -> Table:
         failed = Counter(trial.outcome.value for trial in trials if not trial.ok)
         failures = ", ".join(f"{count} {outcome}" for outcome, count in failed.items()) or "0"
         rows.append((stage, str(len(trials)), failures, result.objective.bare(max(scores)) if scores else "–"))
-    headings = ("stage", "bursts", "failed", "fastest")
+    headings = ("stage", "bursts", "failed", "best")
     return Table(f"The search's stages, {result.objective.unit}", headings, tuple(rows), numeric=frozenset({1, 2, 3}))
 
 

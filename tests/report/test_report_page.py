@@ -89,7 +89,7 @@ def test_without_a_confirmed_gain_there_is_no_large_figure() -> None:
         "512 1 not measured 1",
         "The tuned side was ahead in 8 of 8 pairs of blocks; over all 2.50× (95 % interval 2.40 – 2.60, 5",
         "1.12× (1.080 – 1.16) over the best so far",
-        "5 bursts, 1 of them failed; the fastest ran at 2,500 samples/s.",
+        "5 bursts, 1 of them failed; the best reached 2,500 samples/s.",
         "failed: 12 GiB were wanted",
         "disturbed: other load",
         "GPU: time with a kernel running 97 % 97 %",
