@@ -19,7 +19,7 @@ from autotune.report.page import Page, RawData, render
 from autotune.report.pairs import confirmation
 from autotune.results.files import to_json
 from autotune.results.result import Result
-from autotune.results.summary import unfinished
+from autotune.results.summary import is_live, unfinished
 from autotune.units import format_seconds
 
 __all__ = ["render_first_screen", "render_report", "write_report"]
@@ -84,11 +84,11 @@ def _before_and_after(result: Result) -> Section:
 
 
 def _setting(result: Result) -> Text:
-    """Date, device, torch version and budget of the tuning."""
+    """Date, device, torch version, and the budget of the tuning; a training has none."""
     torch = f", torch {result.software.torch}" if result.software.torch else ""
-    budget = format_seconds(result.constraints.budget_seconds)
+    budget = "" if is_live(result) else f", budget {format_seconds(result.constraints.budget_seconds)}"
     when = f"{result.created:%Y-%m-%d %H:%M %Z}".strip()
-    return Text(f"{when}, device {result.constraints.device}{torch}, budget {budget}, stopped by: {result.stopped_by}")
+    return Text(f"{when}, device {result.constraints.device}{torch}{budget}, stopped by: {result.stopped_by}")
 
 
 def _sections(result: Result, source: Path | None) -> list[Section]:

@@ -176,6 +176,8 @@ def _no_ablation(result: Result) -> str:
         return "No knob was changed, so there is nothing to revert."
     if result.ablation:
         return "The worths in this file are outside of the range that can be drawn."
+    if summary.is_live(result):
+        return sentence(summary.LIVE)
     return "The search tried too little to estimate what each change is worth."
 
 

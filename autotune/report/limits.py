@@ -21,6 +21,7 @@ from autotune.results.summary import (
     operators,
     peak_texts,
     sample_parts,
+    why_not_measured,
 )
 from autotune.units import format_bytes, format_rate, format_seconds
 from autotune.wording import or_dash, percent
@@ -34,7 +35,7 @@ def ceilings(result: Result) -> list[Block]:
     if headroom is not None:
         blocks.append(Text(sentence(headroom_text(headroom))))
     if svg is None or words is None or result.best.measurement is None:
-        why = "No part of the training was measured alone: there was no time, or it failed."
+        why = f"No part of the training was measured alone: {why_not_measured(result)}."
         return [*blocks, Text(f"{words}." if words else why, "note")]
     reached = result.best.measurement.samples_per_second
     rows = [("reached, end to end", format_rate(reached), "")]
@@ -107,7 +108,7 @@ def diagnosis(result: Result) -> list[Block]:
     else:
         blocks.append(Text("No advice: nothing that was measured calls for a change in your own code.", "note"))
     if diagnosis.before is None and diagnosis.after is None:
-        blocks.append(Text("No profile was taken: no time was left after the confirmation.", "note"))
+        blocks.append(Text(f"No profile was taken: {why_not_measured(result)}.", "note"))
     if rows := operators(result):
         table = Table("Time per sample by operator", ("operator", "before", "after"), tuple(rows), numeric=RIGHT)
         blocks.append(Folded("The slowest operators", (table,)))

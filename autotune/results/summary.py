@@ -17,6 +17,7 @@ from autotune.units import format_bytes, format_flops, format_rate, format_secon
 from autotune.wording import percent, ratio_text
 
 UNKNOWN = "not measured"
+LIVE = "a training that is tuned while it runs does not measure this"
 INTERVAL = "95 % interval"
 VAGUE = 4.0
 """An interval whose ends are this many times apart shows nothing. Not tuned."""
@@ -129,16 +130,22 @@ def what_next(result: Result, path: Path) -> tuple[str, list[str]]:
 
 def how_to_search_longer(result: Result) -> str:
     """How to continue with twice the budget; no whole command, since a result does not hold all options of its own."""
-    if _is_live(result):
+    if is_live(result):
         return "to try more, repeat your command: its search begins anew, and goes further in a longer training"
     budget = math.ceil(2 * result.constraints.budget_seconds)
-    options = f"--budget {budget}s (before --), and --resume unless it has --join"
+    place = " (before --)" if result.workload.script is not None else ""
+    options = f"--budget {budget}s{place}, and --resume unless it has --join"
     return f"to try more, repeat your command with all its options, and add {options}"
 
 
-def _is_live(result: Result) -> bool:
+def is_live(result: Result) -> bool:
     """Whether the result is from `autotune train`."""
     return result.constraints.sampler == "none"
+
+
+def why_not_measured(result: Result) -> str:
+    """Why a result lacks what a tuning measures after its search."""
+    return LIVE if is_live(result) else "no time was left, or it failed"
 
 
 # Figures.
@@ -200,7 +207,7 @@ def figures(result: Result) -> Iterator[Figure]:
     # On a CPU, the device's memory is the host's.
     if result.constraints.device != "cpu":
         yield figure("device memory", lambda side: _measured(side, "device_memory_bytes", format_bytes))
-    if not _is_live(result):  # whose sides train in one process
+    if not is_live(result):  # whose sides train in one process
         yield figure("host memory", lambda side: _measured(side, "host_memory_bytes", format_bytes))
     yield figure("waiting for data", _waiting)
 
@@ -527,7 +534,7 @@ def remarks(result: Result) -> list[str]:
 def search_text(result: Result) -> str:
     """How the search went, in one line."""
     search = result.search
-    if _is_live(result):
+    if is_live(result):
         settings = "1 setting" if search.bursts == 1 else f"{search.bursts} settings"
         return f"{settings} tried in {format_seconds(search.seconds)} of training; stopped by: {result.stopped_by}"
     failed = [f"{count} {outcome}" for outcome, count in search.outcomes.items() if outcome != "ok" and count]

@@ -23,7 +23,7 @@ from autotune.measuring.statistics import Interval
 from autotune.report import render_report, write_report
 from autotune.results.files import parse_document, write_document
 from autotune.results.gather import gather
-from autotune.results.result import Result, Side, read_result
+from autotune.results.result import Diagnosis, Result, Side, read_result
 from tests.broken import json_values, leaves, with_value
 from tests.factories import make_gpu, make_hardware, make_measurement, make_result
 from tests.report.pages import Page
@@ -156,6 +156,34 @@ def test_partial_result_says_so_before_the_headline() -> None:
     assert text.index("PARTIAL: tuning was interrupted") < text.index("Headline")
 
 
+LIVE = "training that is tuned while it runs does not measure this."
+
+
+def test_the_page_of_a_training_says_that_it_does_not_measure_what_a_tuning_does() -> None:
+    """It lacks no time, and has no budget."""
+    constraints = full_result().constraints.model_copy(update={"sampler": "none"})
+    text = shown(full_result(constraints=constraints, ablation=(), diagnosis=Diagnosis(data_wait_fraction=None)))
+    assert f"A {LIVE}" in text
+    assert f"No part of the training was measured alone: a {LIVE}" in text
+    assert f"No profile was taken: a {LIVE}" in text
+    assert "torch 2.13.0, stopped by: budget" in text
+
+
+def test_the_page_of_a_gain_in_energy_calls_no_joules_speed() -> None:
+    """What was maximised has its own name, and the picture of rates its own figures."""
+    constraints = full_result().constraints.model_copy(update={"objective": "samples_per_joule"})
+    sides = {
+        name: side.model_copy(
+            update={"measurement": make_measurement(rate).model_copy(update={"block_joules": (10.0,) * 8})}
+        )
+        for name, side, rate in (("baseline", full_result().baseline, 1000), ("best", full_result().best, 2500))
+    }
+    text = shown(full_result(constraints=constraints, **sides))
+    assert "the answer's samples per joule over its samples per joule with one knob as before" in text
+    assert re.search(r"Rate before: [\d,.]+ samples/s; after: [\d,.]+ samples/s\.", text)
+    assert not re.search("fastest|speed without", text)
+
+
 @pytest.mark.parametrize(
     ("changes", "reasons"),
     [
@@ -170,8 +198,8 @@ def test_partial_result_says_so_before_the_headline() -> None:
                 "The search tried too little to estimate what each change is worth.",
                 "No burst in this file tells how much memory it took.",
                 "This file does not say which bursts were run.",
-                "No part of the training was",
-                "No profile was taken",
+                "No part of the training was measured alone: no time was left, or it failed.",
+                "No profile was taken: no time was left, or it failed.",
                 "This file does not say.",
             ),
         ),

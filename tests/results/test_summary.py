@@ -20,6 +20,7 @@ from autotune.results.summary import (
     duet_text,
     figures,
     growth_texts,
+    how_to_search_longer,
     knob_text,
     peak_texts,
     proof_texts,
@@ -256,6 +257,15 @@ def test_a_command_without_its_secret_says_so() -> None:
     workload = make_result().workload.model_copy(update={"script": script})
     code, sentences = what_next(make_result(workload=workload), Path("a.json"))
     assert ("***" in code, sentences) == (True, ["replace *** with your secret"])
+
+
+def test_only_a_command_has_a_place_before_its_dashes() -> None:
+    """A model's options have none."""
+    source = SourceRecord(main="train.py", folder=".")
+    script = ScriptRecord(command=("python", "train.py"), loop={}, source=source)
+    workload = make_result().workload.model_copy(update={"script": script})
+    assert "add --budget 1200s, and" in how_to_search_longer(make_result())
+    assert "add --budget 1200s (before --), and" in how_to_search_longer(make_result(workload=workload))
 
 
 def test_only_a_partial_result_is_unfinished() -> None:
