@@ -244,6 +244,23 @@ def test_a_sampler_of_ones_own_is_shared_out_in_one_order() -> None:
     assert sorted(drawn) == list(range(10))
 
 
+class Rotated(list[int]):
+    """A sampler whose order depends on the epoch that it is told."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Each epoch begins one sample later."""
+        self[:] = [*range(epoch, 4), *range(epoch)]
+
+
+@pytest.mark.parametrize(("sampler", "second"), [(Rotated(range(4)), [1, 3]), (range(4), [0, 2])], ids=["told", "not"])
+def test_a_sampler_of_ones_own_is_told_the_epoch(sampler: Any, second: list[int]) -> None:
+    """One that knows of no epochs stays as it is."""
+    shared = shared_out(TensorDataset(torch.arange(4)), {"sampler": sampler}, Rank(0, 2))["sampler"]
+    assert list(shared) == [0, 2]
+    shared.set_epoch(1)
+    assert list(shared) == second
+
+
 def test_batches_that_cannot_be_shared_out_are_refused() -> None:
     """Each rank would train all of them; what is shared out already is left alone."""
     data = TensorDataset(torch.arange(10))
