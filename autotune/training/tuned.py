@@ -137,12 +137,13 @@ class Tuned:
     def eval_dataloader(self, dataset: Dataset[Any], **kwargs: Any) -> DataLoader[Any]:
         """A ``DataLoader`` to evaluate with: every sample, in order, in batches of `eval_batch_size`.
 
-        It loads as in training, except that an iterable data set gets no workers, each of which might read all of it.
-        Keyword arguments go to ``DataLoader`` and win; those that only workers heed leave it the workers.
+        On several ranks, each reads every sample, unless you pass a ``DistributedSampler`` as `sampler`. It loads as in
+        training, except that an iterable data set gets no workers, each of which might read all of it. Keyword
+        arguments go to ``DataLoader`` and win; those that only workers heed leave it the workers.
         """
         heeded = any(map(kwargs.get, _HEEDED))
         workers = {"num_workers": 0} if isinstance(dataset, IterableDataset) and not heeded else {}
-        return self.dataloader(dataset, **{"batch_size": self.eval_batch_size, **workers, **kwargs})
+        return self.loader(dataset, **{"batch_size": self.eval_batch_size, **workers, **kwargs})
 
     def _places(self, dataset: Any, settings: dict[str, Any]) -> bool:
         """Whether a loader's batches are selected from a data set that is collated once."""
