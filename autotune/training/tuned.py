@@ -185,8 +185,9 @@ class Tuned:
                 was measured, for which there is otherwise a warning.
         """
         self.compare_workload(model, optimizer)
-        self.note_training(self.device)
         rank = this_rank()
+        self.device = device_of_rank(self.device)  # the process group may have started since `load`
+        self.note_training(self.device)
         if not rank.alone:
             self.apply_process_settings()  # some are read when ranks meet
             join(self.device)

@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 
 from autotune import TrainConfig, Tuned
 from autotune.errors import ConfigError
+from autotune.torch_settings.undo import nothing
 from autotune.training import load_result
 from autotune.training.ranks import Rank, SharedSampler, place_in_data, shared_out, this_rank
 from tests.processes import ROOT
@@ -269,6 +270,22 @@ def test_batches_that_cannot_be_shared_out_are_refused() -> None:
     own: DistributedSampler[Any] = DistributedSampler(data, 2, 0)
     for settings in ({"sampler": own}, {"batch_sampler": BatchSampler(own, 2, drop_last=False)}):
         assert shared_out(data, settings, Rank(0, 2)) == settings
+
+
+def test_ranks_that_meet_after_loading_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without torchrun, `load` cannot know of them; the ranks and their GPUs are pretended."""
+    tuned = Tuned(TrainConfig())
+    tuned.device = torch.device("cuda")
+    joined: list[torch.device] = []
+    for module in ("ranks", "tuned"):
+        monkeypatch.setattr(f"autotune.training.{module}.this_rank", lambda: Rank(1, 2, 1, 2))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr(Tuned, "apply_process_settings", nothing)
+    monkeypatch.setattr(Tuned, "apply", nothing)
+    monkeypatch.setattr("autotune.training.tuned.join", joined.append)
+    monkeypatch.setattr("autotune.training.tuned.on_all_ranks", lambda model, *_: model)
+    tuned.prepare(torch.nn.Linear(1, 1))
+    assert joined == [tuned.device] == [torch.device("cuda", 1)]
 
 
 def test_a_single_process_is_left_as_it_is() -> None:
