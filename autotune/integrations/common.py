@@ -195,12 +195,13 @@ def tuned_loader(
 def evaluation_loader(tuned: Tuned, loader: Any) -> Any:
     """An evaluation loader with the same samples in the same order, in batches of the tuned evaluation size.
 
-    A loader that makes its own batches stays unchanged, as does every loader if no such size was searched.
+    A loader that makes its own batches stays unchanged, as does one that drops the last (of larger batches, it would
+    drop more samples), and every loader if no such size was searched.
     """
     if tuned.result is None or tuned.result.evaluation is None or not isinstance(loader, DataLoader):
         return loader
     parts = read_loader(loader)
-    if parts.batch_size is None:
+    if parts.batch_size is None or parts.drop_last:
         return loader
     settings: dict[str, Any] = {"batch_size": tuned.eval_batch_size}
     if isinstance(parts.loader.dataset, IterableDataset):  # each of training's workers might read all of it

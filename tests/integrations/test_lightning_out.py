@@ -246,13 +246,13 @@ def test_evaluation_has_its_own_batch_size() -> None:
             return [DataLoader(images(), batch_size=2), DataLoader(images(), batch_size=None)]
 
         def test_dataloader(self) -> Any:
-            return DataLoader(images(), batch_size=2, drop_last=True)
+            return DataLoader(images(), batch_size=2)
 
     evaluation = Evaluation(batch_size=16, samples_per_second=None, ratio=1.5)
     result = make_result().model_copy(update={"evaluation": evaluation})
     data = tuned_datamodule(Tuned(TrainConfig(batch_size=4), result=result), Evaluating())
     sizes = [[len(batch[0]) for batch in loader] for loader in (data.val_dataloader()[0], data.test_dataloader())]
-    assert sizes == [[16, 10], [16]]
+    assert sizes == [[16, 10], [16, 10]]
     assert data.val_dataloader()[1].batch_size is None
     plain = tuned_datamodule(tuned(batch_size=4), Evaluating())
     assert plain.test_dataloader().batch_size == 2

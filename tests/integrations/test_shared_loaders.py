@@ -92,6 +92,12 @@ def test_what_evaluates_is_shared_out_by_a_sampler_of_ones_own(monkeypatch: pyte
     assert [int(row) for (batch,) in made for row in batch] == list(range(0, 32, 2))
 
 
+def test_what_evaluates_drops_no_more_samples_than_before() -> None:
+    """Of larger batches, the last one would be more of them."""
+    own: DataLoader[Any] = DataLoader(ROWS, batch_size=5, drop_last=True)
+    assert common.evaluation_loader(evaluating(), own) is own
+
+
 def test_what_evaluates_reads_a_stream_once() -> None:
     """The training's workers would each read all of it."""
     tuned = evaluating(num_workers=2, persistent_workers=True)
