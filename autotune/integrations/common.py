@@ -119,6 +119,7 @@ def apply(
     device: torch.device,
     compiles: bool = False,
     leave: Sequence[str] = (),
+    micro_steps: int | None = None,
 ) -> Missing:
     """Does what `Tuned.prepare` does, for a model that a framework has placed and optimizers that it has made.
 
@@ -129,6 +130,7 @@ def apply(
         device: Where the framework trains.
         compiles: Whether the framework compiles the model, or the step.
         leave: Other knobs that the framework applies itself.
+        micro_steps: Of an optimizer step; None: as tuned.
 
     Returns:
         The knobs that could not be applied.
@@ -137,11 +139,12 @@ def apply(
     tuned.note_training(device)
     missing: Missing = {"device_prefetch": "it copies batches itself"} if tuned.config.device_prefetch else {}
     config = tuned.config.replace(**{knob: KNOBS[knob].default for knob in leave})
-    config = config.eager if compiles else config
+    config = config.replace(accumulation_steps=micro_steps or tuned.accumulation_steps)
+    if compiles:
+        keep_gradients(model, config)
+        config = config.eager
     if config.compiles_loss:
         missing["compile_mode"] = "it compiles the model alone: wrap your loss in tuned.compiled_loss"
-    if compiles:
-        keep_gradients(model, tuned.config)
     if device.type != tuned.device.type:
         missing["device"] = f"it trains on {device}"
     for optimizer in optimizers or (None,):

@@ -202,10 +202,11 @@ class _Hooks:
         for part in (*itertools.chain.from_iterable(repeated_blocks(pl_module)), *without_cache(pl_module)):
             for name in ("forward", "_compiled_call_impl"):
                 self._undo.callback(remember(part, name))
-        self._missing = (
-            common.apply(self.tuned, pl_module, trainer.optimizers, device=device, compiles=whole, leave=leave)
-            | refused
+        steps = _accumulation(pl_module)
+        missing = common.apply(
+            self.tuned, pl_module, trainer.optimizers, device=device, compiles=whole, leave=leave, micro_steps=steps
         )
+        self._missing = missing | refused
         if config.memory_format == "channels_last":
             self._lay_out_batches(trainer.datamodule, pl_module, device)
         if whole:

@@ -134,7 +134,10 @@ def _callback_class() -> Any:
                 return
             self._model = model
             inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
-            missing = common.apply(self._tuned, model, [inner], device=args.device, compiles=args.torch_compile)
+            steps = args.gradient_accumulation_steps
+            missing = common.apply(
+                self._tuned, model, [inner], device=args.device, compiles=args.torch_compile, micro_steps=steps
+            )
             common.tell("transformers", self._tuned, missing)
             common.lay_out_inputs(self._tuned, model)
 
