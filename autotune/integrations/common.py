@@ -168,7 +168,7 @@ def _lay_out_arguments(_model: nn.Module, args: tuple[Any, ...], kwargs: dict[st
 
 
 def tuned_loader(
-    tuned: Tuned, loader: DataLoader[Any], accumulation: int | None = None, ranks: int = 1
+    tuned: Tuned, loader: DataLoader[Any], accumulation: int | None = None, ranks: int = 1, *, keeps: bool = False
 ) -> tuple[DataLoader[Any], Missing]:
     """A loader of the same samples, drawn and collated as before, with the tuned settings; and the missing knobs.
 
@@ -180,6 +180,7 @@ def tuned_loader(
         accumulation: Micro-steps of an optimizer step. If they are not the tuned ones, the loader keeps its batch size,
             so that a step keeps its samples. None where the framework does not decide it.
         ranks: How many ranks split a batch of the loader.
+        keeps: Whether the loader keeps its batch size in any case.
     """
     parts = read_loader(loader)
     missing: Missing = {}
@@ -187,7 +188,7 @@ def tuned_loader(
     if parts.batch_size is None:
         settings = {"batch_size": None} if parts.batches is None else {"batch_sampler": parts.batches}
         missing["batch_size"] = "the loader's own batches are kept"
-    elif accumulation not in {None, tuned.accumulation_steps}:
+    elif keeps or accumulation not in {None, tuned.accumulation_steps}:
         settings["batch_size"] = parts.batch_size
         missing = differences({"batch_size": (tuned.batch_size, parts.batch_size // ranks)})
     else:
