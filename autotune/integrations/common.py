@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
+import sys
 import warnings
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +27,18 @@ if TYPE_CHECKING:
 UNCLIPPED = "it does not clip gradients that a fused optimizer unscales"
 Missing = dict[str, str]
 """Knobs that are not in effect, and why."""
+
+
+def package_of(*names: str) -> str:
+    """The name of a framework's package: one that is already imported, else the first that is installed.
+
+    Raises:
+        ModuleNotFoundError: None is installed; the error names the first.
+    """
+    for name in sorted(names, key=lambda name: not sys.modules.get(name)):
+        with contextlib.suppress(ModuleNotFoundError):
+            return importlib.import_module(name).__name__
+    return importlib.import_module(names[0]).__name__
 
 
 def tell(framework: str, tuned: Tuned, missing: Mapping[str, str]) -> tuple[str, ...]:

@@ -40,7 +40,8 @@ def trainer_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     settings, missing_exchange = common.ddp_settings(tuned)
     missing |= missing_exchange
     if settings:
-        words["strategy"] = importlib.import_module(f"{_package_name()}.strategies").DDPStrategy(**settings)
+        package = common.package_of(*_PACKAGES)
+        words["strategy"] = importlib.import_module(f"{package}.strategies").DDPStrategy(**settings)
     callbacks = yours.pop("callbacks", None) or []
     callbacks = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
     common.tell("Lightning", tuned, missing | common.other_copies(tuned))
@@ -125,23 +126,7 @@ def live_callback(out: str | Path | None = None, allow: str = "") -> Any:
 
 def _bases() -> tuple[type, ...]:
     imported = [sys.modules[name] for name in _PACKAGES if name in sys.modules]
-    return tuple(package.Callback for package in imported or [_import_package()])
-
-
-def _package_name() -> str:
-    """The name of the Lightning package that is already imported, else of the one that is installed."""
-    return next((name for name in _PACKAGES if name in sys.modules), None) or str(_import_package().__name__)
-
-
-def _import_package() -> Any:
-    """Lightning under either name; the error names the first."""
-    try:
-        return importlib.import_module(_PACKAGES[0])
-    except ModuleNotFoundError as error:
-        try:
-            return importlib.import_module(_PACKAGES[1])
-        except ModuleNotFoundError:
-            raise error from None
+    return tuple(package.Callback for package in imported or [sys.modules[common.package_of(*_PACKAGES)]])
 
 
 @functools.cache
