@@ -231,7 +231,8 @@ class Tuned:
         """Yields groups of micro-batches, one group per optimizer step; each batch is moved when it is drawn.
 
         With a sized loader the last group may be shorter, and its ``len()`` is right for ``loss / len(micro_batches)``.
-        Several ranks exchange gradients in the last backward pass of a group.
+        Several ranks exchange gradients in the last backward pass of a group. A loop that leaves a group early must not
+        step with its gradients, which no rank has exchanged.
         """
         around = self._exchange.only_last if self._exchange else None
         batches = iter(loader)
