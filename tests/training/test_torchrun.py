@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -270,6 +271,12 @@ def test_batches_that_cannot_be_shared_out_are_refused() -> None:
     own: DistributedSampler[Any] = DistributedSampler(data, 2, 0)
     for settings in ({"sampler": own}, {"batch_sampler": BatchSampler(own, 2, drop_last=False)}):
         assert shared_out(data, settings, Rank(0, 2)) == settings
+
+
+def test_a_sampler_without_a_length_is_refused() -> None:
+    """Nobody knows how many draws each rank gets."""
+    with pytest.raises(ConfigError, match=r"with a length.*, got count; give it a __len__\(\), or pass .*Distributed"):
+        shared_out(TensorDataset(torch.arange(4)), {"sampler": itertools.count()}, Rank(0, 2))
 
 
 def test_ranks_that_meet_after_loading_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
