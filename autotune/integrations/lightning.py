@@ -26,6 +26,7 @@ from autotune.torch_settings.repeated_blocks import repeated_blocks, without_cac
 from autotune.torch_settings.undo import put, remember
 from autotune.training import live
 from autotune.training.tuned import Tuned
+from autotune.workload.adapters.loaders import read_loader
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -209,6 +210,7 @@ class _Hooks:
             }
         )
         missing |= common.loader_differences(self.tuned, trainer.train_dataloader)
+        missing = _miscounted(self.tuned, trainer, accumulation) | missing
         self.not_in_effect = common.tell("Lightning", self.tuned, missing)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
@@ -247,6 +249,25 @@ class _Hooks:
         for name in ("log", "log_dict"):  # the trainer's bookkeeping, no computation
             quiet = torch.compiler.disable(getattr(pl_module, name))  # type: ignore[no-untyped-call]
             self._undo.callback(put(pl_module, name, quiet))
+
+
+def _miscounted(tuned: Tuned, trainer: Any, accumulation: int | None) -> Missing:
+    """Says that some of the user's settings count micro-batches, where those of a step are not the baseline's."""
+    loader = trainer.train_dataloader
+    if tuned.result is None or not isinstance(loader, DataLoader):
+        return {}
+    limits = {name: getattr(trainer, name) for name in ("limit_train_batches", "val_check_interval")}
+    counts = [f"{name}={limit}" for name, limit in limits.items() if type(limit) is int]
+    if accumulation is not None:  # else the module also steps its schedulers by itself
+        often = (one.frequency for one in trainer.lr_scheduler_configs if one.interval == "step" and one.frequency > 1)
+        counts += [f"a scheduler's frequency={frequency}" for frequency in often]
+    baseline = tuned.result.baseline.config
+    before = baseline.accumulation_steps, baseline.batch_size
+    now = accumulation or tuned.accumulation_steps, read_loader(loader).batch_size or baseline.batch_size
+    if not counts or now == before:
+        return {}
+    why = "it counts micro-batches in {}: a step had {} of {} samples, and has {} of {}; adapt what counts them"
+    return {"batch_size": why.format(" and ".join(counts), *before, *now)}
 
 
 def _has_own(owner: Any, hook: str) -> bool:
