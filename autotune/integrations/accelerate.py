@@ -70,9 +70,11 @@ def prepare(
     plugin = accelerator.state.dynamo_plugin
     if compiles := plugin.backend.value != "NO":
         values["compile_mode"] = (tuned.config.compile_mode, plugin.mode)
-    missing = common.apply(tuned, model, [optimizer], device=accelerator.device, compiles=compiles)
-    common.lay_out_inputs(tuned, model)
     accumulation = accelerator.gradient_accumulation_steps
+    missing = common.apply(
+        tuned, model, [optimizer], device=accelerator.device, compiles=compiles, micro_steps=accumulation
+    )
+    common.lay_out_inputs(tuned, model)
     loader, kept = common.tuned_loader(tuned, loader, accumulation, common.splitting(accelerator))
     prepared = accelerator.prepare(model, optimizer, loader, *others)
     ends = accelerator.gradient_state.sync_with_dataloader  # otherwise the next epoch completes the step

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
+import sys
 import warnings
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +27,18 @@ if TYPE_CHECKING:
 UNCLIPPED = "it does not clip gradients that a fused optimizer unscales"
 Missing = dict[str, str]
 """Knobs that are not in effect, and why."""
+
+
+def package_of(*names: str) -> str:
+    """The name of a framework's package: one that is already imported, else the first that is installed.
+
+    Raises:
+        ModuleNotFoundError: None is installed; the error names the first.
+    """
+    for name in sorted(names, key=lambda name: not sys.modules.get(name)):
+        with contextlib.suppress(ModuleNotFoundError):
+            return importlib.import_module(name).__name__
+    return importlib.import_module(names[0]).__name__
 
 
 def tell(framework: str, tuned: Tuned, missing: Mapping[str, str]) -> tuple[str, ...]:
@@ -119,6 +134,7 @@ def apply(
     device: torch.device,
     compiles: bool = False,
     leave: Sequence[str] = (),
+    micro_steps: int | None = None,
 ) -> Missing:
     """Does what `Tuned.prepare` does, for a model that a framework has placed and optimizers that it has made.
 
@@ -129,6 +145,7 @@ def apply(
         device: Where the framework trains.
         compiles: Whether the framework compiles the model, or the step.
         leave: Other knobs that the framework applies itself.
+        micro_steps: Of an optimizer step; None: as tuned.
 
     Returns:
         The knobs that could not be applied.
@@ -137,11 +154,12 @@ def apply(
     tuned.note_training(device)
     missing: Missing = {"device_prefetch": "it copies batches itself"} if tuned.config.device_prefetch else {}
     config = tuned.config.replace(**{knob: KNOBS[knob].default for knob in leave})
-    config = config.eager if compiles else config
+    config = config.replace(accumulation_steps=micro_steps or tuned.accumulation_steps)
+    if compiles:
+        keep_gradients(model, config)
+        config = config.eager
     if config.compiles_loss:
         missing["compile_mode"] = "it compiles the model alone: wrap your loss in tuned.compiled_loss"
-    if compiles:
-        keep_gradients(model, tuned.config)
     if device.type != tuned.device.type:
         missing["device"] = f"it trains on {device}"
     for optimizer in optimizers or (None,):
@@ -165,7 +183,7 @@ def _lay_out_arguments(_model: nn.Module, args: tuple[Any, ...], kwargs: dict[st
 
 
 def tuned_loader(
-    tuned: Tuned, loader: DataLoader[Any], accumulation: int | None = None, ranks: int = 1
+    tuned: Tuned, loader: DataLoader[Any], accumulation: int | None = None, ranks: int = 1, *, keeps: bool = False
 ) -> tuple[DataLoader[Any], Missing]:
     """A loader of the same samples, drawn and collated as before, with the tuned settings; and the missing knobs.
 
@@ -177,6 +195,7 @@ def tuned_loader(
         accumulation: Micro-steps of an optimizer step. If they are not the tuned ones, the loader keeps its batch size,
             so that a step keeps its samples. None where the framework does not decide it.
         ranks: How many ranks split a batch of the loader.
+        keeps: Whether the loader keeps its batch size in any case.
     """
     parts = read_loader(loader)
     missing: Missing = {}
@@ -184,7 +203,7 @@ def tuned_loader(
     if parts.batch_size is None:
         settings = {"batch_size": None} if parts.batches is None else {"batch_sampler": parts.batches}
         missing["batch_size"] = "the loader's own batches are kept"
-    elif accumulation not in {None, tuned.accumulation_steps}:
+    elif keeps or accumulation not in {None, tuned.accumulation_steps}:
         settings["batch_size"] = parts.batch_size
         missing = differences({"batch_size": (tuned.batch_size, parts.batch_size // ranks)})
     else:
@@ -195,12 +214,13 @@ def tuned_loader(
 def evaluation_loader(tuned: Tuned, loader: Any) -> Any:
     """An evaluation loader with the same samples in the same order, in batches of the tuned evaluation size.
 
-    A loader that makes its own batches stays unchanged, as does every loader if no such size was searched.
+    A loader that makes its own batches stays unchanged, as does one that drops the last (of larger batches, it would
+    drop more samples), and every loader if no such size was searched.
     """
     if tuned.result is None or tuned.result.evaluation is None or not isinstance(loader, DataLoader):
         return loader
     parts = read_loader(loader)
-    if parts.batch_size is None:
+    if parts.batch_size is None or parts.drop_last:
         return loader
     settings: dict[str, Any] = {"batch_size": tuned.eval_batch_size}
     if isinstance(parts.loader.dataset, IterableDataset):  # each of training's workers might read all of it

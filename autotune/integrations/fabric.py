@@ -1,7 +1,11 @@
-"""Lightning Fabric: keyword arguments of ``Fabric``, and a `setup` that applies the rest."""
+"""Lightning Fabric: keyword arguments of ``Fabric``, and a `setup` that applies the rest.
+
+Works with the packages ``lightning`` and ``lightning_fabric``.
+"""
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from autotune.integrations import common
@@ -27,9 +31,8 @@ def fabric_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     settings, missing_exchange = common.ddp_settings(tuned)
     missing |= missing_exchange
     if settings:
-        from lightning.fabric.strategies import DDPStrategy  # type: ignore[attr-defined]
-
-        words["strategy"] = DDPStrategy(**settings)
+        package = common.package_of("lightning.fabric", "lightning_fabric")
+        words["strategy"] = importlib.import_module(f"{package}.strategies").DDPStrategy(**settings)
     if tuned.accumulation_steps > 1:
         missing["accumulation_steps"] = "it leaves that to your loop: for micro_batches in tuned.accumulate(loader)"
     common.tell("Fabric", tuned, missing)

@@ -26,6 +26,7 @@ from autotune.torch_settings.repeated_blocks import repeated_blocks, without_cac
 from autotune.torch_settings.undo import put, remember
 from autotune.training import live
 from autotune.training.tuned import Tuned
+from autotune.workload.adapters.loaders import read_loader
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -40,7 +41,8 @@ def trainer_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     settings, missing_exchange = common.ddp_settings(tuned)
     missing |= missing_exchange
     if settings:
-        words["strategy"] = importlib.import_module(f"{_package_name()}.strategies").DDPStrategy(**settings)
+        package = common.package_of(*_PACKAGES)
+        words["strategy"] = importlib.import_module(f"{package}.strategies").DDPStrategy(**settings)
     callbacks = yours.pop("callbacks", None) or []
     callbacks = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
     common.tell("Lightning", tuned, missing | common.other_copies(tuned))
@@ -125,23 +127,7 @@ def live_callback(out: str | Path | None = None, allow: str = "") -> Any:
 
 def _bases() -> tuple[type, ...]:
     imported = [sys.modules[name] for name in _PACKAGES if name in sys.modules]
-    return tuple(package.Callback for package in imported or [_import_package()])
-
-
-def _package_name() -> str:
-    """The name of the Lightning package that is already imported, else of the one that is installed."""
-    return next((name for name in _PACKAGES if name in sys.modules), None) or str(_import_package().__name__)
-
-
-def _import_package() -> Any:
-    """Lightning under either name; the error names the first."""
-    try:
-        return importlib.import_module(_PACKAGES[0])
-    except ModuleNotFoundError as error:
-        try:
-            return importlib.import_module(_PACKAGES[1])
-        except ModuleNotFoundError:
-            raise error from None
+    return tuple(package.Callback for package in imported or [sys.modules[common.package_of(*_PACKAGES)]])
 
 
 @functools.cache
@@ -202,10 +188,11 @@ class _Hooks:
         for part in (*itertools.chain.from_iterable(repeated_blocks(pl_module)), *without_cache(pl_module)):
             for name in ("forward", "_compiled_call_impl"):
                 self._undo.callback(remember(part, name))
-        self._missing = (
-            common.apply(self.tuned, pl_module, trainer.optimizers, device=device, compiles=whole, leave=leave)
-            | refused
+        steps = _accumulation(pl_module)
+        missing = common.apply(
+            self.tuned, pl_module, trainer.optimizers, device=device, compiles=whole, leave=leave, micro_steps=steps
         )
+        self._missing = missing | refused
         if config.memory_format == "channels_last":
             self._lay_out_batches(trainer.datamodule, pl_module, device)
         if whole:
@@ -223,6 +210,7 @@ class _Hooks:
             }
         )
         missing |= common.loader_differences(self.tuned, trainer.train_dataloader)
+        missing = _miscounted(self.tuned, trainer, accumulation) | missing
         self.not_in_effect = common.tell("Lightning", self.tuned, missing)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
@@ -261,6 +249,25 @@ class _Hooks:
         for name in ("log", "log_dict"):  # the trainer's bookkeeping, no computation
             quiet = torch.compiler.disable(getattr(pl_module, name))  # type: ignore[no-untyped-call]
             self._undo.callback(put(pl_module, name, quiet))
+
+
+def _miscounted(tuned: Tuned, trainer: Any, accumulation: int | None) -> Missing:
+    """Says that some of the user's settings count micro-batches, where those of a step are not the baseline's."""
+    loader = trainer.train_dataloader
+    if tuned.result is None or not isinstance(loader, DataLoader):
+        return {}
+    limits = {name: getattr(trainer, name) for name in ("limit_train_batches", "val_check_interval")}
+    counts = [f"{name}={limit}" for name, limit in limits.items() if type(limit) is int]
+    if accumulation is not None:  # else the module also steps its schedulers by itself
+        often = (one.frequency for one in trainer.lr_scheduler_configs if one.interval == "step" and one.frequency > 1)
+        counts += [f"a scheduler's frequency={frequency}" for frequency in often]
+    baseline = tuned.result.baseline.config
+    before = baseline.accumulation_steps, baseline.batch_size
+    now = accumulation or tuned.accumulation_steps, read_loader(loader).batch_size or baseline.batch_size
+    if not counts or now == before:
+        return {}
+    why = "it counts micro-batches in {}: a step had {} of {} samples, and has {} of {}; adapt what counts them"
+    return {"batch_size": why.format(" and ".join(counts), *before, *now)}
 
 
 def _has_own(owner: Any, hook: str) -> bool:

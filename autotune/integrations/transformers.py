@@ -43,9 +43,9 @@ def tune_trainer(tuned: Tuned, trainer: Any) -> Any:
     original = trainer.get_train_dataloader
 
     def made_again(loader: Any) -> Any:
-        loader, missing = common.tuned_loader(
-            tuned, loader, trainer.args.gradient_accumulation_steps, common.splitting(trainer.accelerator)
-        )
+        steps, ranks = trainer.args.gradient_accumulation_steps, common.splitting(trainer.accelerator)
+        keeps = trainer._train_batch_size != tuned.batch_size  # auto_find_batch_size may be looking for one that fits
+        loader, missing = common.tuned_loader(tuned, loader, steps, ranks, keeps=keeps)
         common.tell("transformers", tuned, missing)
         return loader
 
@@ -134,7 +134,10 @@ def _callback_class() -> Any:
                 return
             self._model = model
             inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
-            missing = common.apply(self._tuned, model, [inner], device=args.device, compiles=args.torch_compile)
+            steps = args.gradient_accumulation_steps
+            missing = common.apply(
+                self._tuned, model, [inner], device=args.device, compiles=args.torch_compile, micro_steps=steps
+            )
             common.tell("transformers", self._tuned, missing)
             common.lay_out_inputs(self._tuned, model)
 

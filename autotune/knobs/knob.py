@@ -7,7 +7,7 @@ add its field to `TrainConfig` and its declaration to a family.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -114,6 +114,7 @@ class Knob:
     # values that `autotune doctor` compares with eager fp32, by device
     trials: Mapping[Scalar, Set[DeviceKind]] = field(default_factory=dict)
     since: tuple[int, int] | None = None  # first release of torch that has it; None: all that are supported
+    needs: Mapping[Scalar, str] = field(default_factory=dict)  # the package without which a value fails
     most: int | None = None  # the largest number that a pin may give
     on_copies: bool = False  # it changes how a script's batches are copied to the device, which is patched from outside
 
@@ -133,6 +134,15 @@ class Knob:
         """Whether a release of torch has it; True where the release is unknown."""
         release = tuple(int(part) for part in re.findall(r"\d+", torch or "")[:2])
         return self.since is None or not release or release >= self.since
+
+    def lack(self, value: Scalar, torch: str, packages: Collection[str]) -> str | None:
+        """What a value needs and a release of torch, or the packages beside it, do not have; None if it can be used."""
+        if value == self.default:
+            return None
+        if self.since is not None and not self.is_in(torch):
+            return f"torch {'.'.join(map(str, self.since))} or later"
+        package = self.needs.get(value)
+        return None if package is None or package in packages else f"the package {package} and a torch that can use it"
 
     def preferred(self, context: SearchContext, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
         """Values for the first guess, best first."""

@@ -120,6 +120,7 @@ KNOBS = (
         reads=in_force.attention, shows=Effects.attends_with,
         trials={kernel: {"cuda", "rocm"} for kernel in ("flash_attention", "cudnn_attention", "efficient_attention")},
         devices_of={value: {"cuda"} for value in _LATER},
+        needs={value: package for value, (package, _) in _LATER.items()},
         without_word="set for the process when training starts",
     ),
     Knob(

@@ -106,6 +106,7 @@ KNOBS = (
         why="large products of FP8 are up to twice as fast as those of bf16 (untested: it needs torchao)",
         candidates=_fp8, priority={"gpu": 38}, guide=95, devices={"cuda"}, conflict=_fp8_conflict,
         affects={"memory", "arithmetic", "compiled code"}, on_model=multiply_in_fp8,
+        needs={True: "torchao"},
         without_word="the model's linear layers are replaced when training starts",
     ),
 )  # fmt: skip

@@ -36,7 +36,7 @@ WITHOUT_WORKERS = (
     "pin_memory_device",
 )
 """The other arguments that a loader without workers takes."""
-_LASTING = ("restrict_attention", "try_nvgemm")
+_LASTING = ("restrict_attention",)
 """Changes to the process that a script's own set-up does not overwrite; made twice, they would compile all again."""
 
 

@@ -58,6 +58,11 @@ class Seeded(Sampler[Any]):
                     return
                 position += self._samples_of(item)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Passes the epoch to a sampler that accepts it."""
+        if hasattr(self._sampler, "set_epoch"):
+            self._sampler.set_epoch(epoch)
+
     def _next_epoch(self) -> Iterator[Any]:
         self._epoch += 1
         return self._drawn(epoch_seed(self._seed, self._epoch))

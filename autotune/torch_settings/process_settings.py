@@ -107,6 +107,8 @@ def try_nvgemm(on: bool, _: torch.device) -> Undo:
     from torch._inductor import config
 
     before = config.max_autotune_gemm_backends
+    if "NVGEMM" in before.upper():  # twice would be another key in Inductor's caches
+        return nothing
     config.max_autotune_gemm_backends = f"{before},NVGEMM"
     return lambda: setattr(config, "max_autotune_gemm_backends", before)
 

@@ -10,7 +10,9 @@ import torch
 
 from autotune.errors import ConfigError, WorkloadError
 from autotune.hardware.host import read_cpu
+from autotune.knobs import KNOBS, TrainConfig
 from autotune.results.result import Result, read_result
+from autotune.torch_settings.packages import installed
 from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned, comparable, torch_device
 from autotune.workload.fingerprint import fingerprint
@@ -28,8 +30,9 @@ def load(
 ) -> Tuned:
     """Loads the tuned configuration of a result file, ready for training.
 
-    Warns when this machine, its torch or the workload differs from the measured one. Without `workload`,
-    `Tuned.prepare` compares the model and the optimizer.
+    Warns when this machine, its torch or the workload differs from the measured one; settings that this torch lacks, or
+    whose package is not installed, keep their defaults. Without `workload`, `Tuned.prepare` compares the model and the
+    optimizer.
 
     Args:
         path: A result file.
@@ -57,10 +60,9 @@ def load(
             f"{path} was measured on {measured}, which torch does not find here; "
             "tune on this machine, or pass device= to use its settings on another device all the same"
         ) from error
-    tuned = Tuned(
-        result.best.config, device=device or measured, result=result, source=str(path), strict=strict, realised=realised
-    )
-    differences = _machine_differences(result, tuned.device)
+    config, left_out = _without_what_is_lacking(result.best.config)
+    tuned = Tuned(config, device=device or measured, result=result, source=str(path), strict=strict, realised=realised)
+    differences = _machine_differences(result, tuned.device) + left_out
     differences += _ranks_differences(result)
     if workload is not None and _is_another(workload, result):
         differences.append(f"the workload is not {result.workload.name} ({result.workload.target}) as it was measured")
@@ -73,6 +75,18 @@ def load(
             raise ConfigError(f"{message}; tune on this machine, or load it without strict")
         warnings.warn(message, stacklevel=2)
     return tuned
+
+
+def _without_what_is_lacking(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
+    """The config with the defaults of the knobs that cannot be used here, and a sentence for each of them."""
+    values, here, packages = config.model_dump(), str(torch.__version__), installed()
+    lacks = {name: why for name, knob in KNOBS.items() if (why := knob.lack(values[name], here, packages)) is not None}
+    defaults = {name: KNOBS[name].default for name in lacks}
+    told = [
+        f"{name}={values[name]} needs {why}: {defaults[name]} is used until that is installed"
+        for name, why in lacks.items()
+    ]
+    return config.replace(**defaults), told
 
 
 def _machine_differences(result: Result, device: torch.device) -> list[str]:

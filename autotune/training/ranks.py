@@ -234,7 +234,8 @@ def shared_out(dataset: Dataset[Any], settings: dict[str, Any], rank: Rank) -> d
     if sampler is not None:
         if not isinstance(sampler, Sized):
             raise ConfigError(
-                "a sampler without a length cannot be shared out among ranks; pass torch.utils.data.DistributedSampler"
+                "expected a sampler with a length, which can be shared out among ranks, got "
+                f"{type(sampler).__name__}; give it a __len__(), or pass a torch.utils.data.DistributedSampler"
             )
         return {**others, "sampler": SharedSampler(Seeded(sampler, 0), rank)}
     own = EpochSampler(dataset, rank.count, rank.number, shuffle=bool(settings.get("shuffle")))

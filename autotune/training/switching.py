@@ -126,14 +126,20 @@ class InForce:
             return
         setting.undo()
         if (now := self._read(knob)) != setting.before and now == setting.by[0]:  # else the user has changed it since
-            raise ConfigError(f"{knob.name}={setting.by[0]} could not be undone: it is {now}, not {setting.before}")
+            raise ConfigError(
+                f"{knob.name}={setting.by[0]} could not be undone: it is {now}, not {setting.before}; {_remedy(knob)}"
+            )
 
     def _verify(self, knob: Knob, setting: _Setting) -> None:
         now, requested = self._read(knob), setting.by[0]
         # The default keeps the user's value; half precision is set by autocast around each step.
         is_users = now == setting.before and requested in {knob.default, *HALF}
         if now is not None and now != requested and not is_users:
-            raise ConfigError(f"{knob.name}={requested} did not come into effect: it is {now}")
+            raise ConfigError(f"{knob.name}={requested} did not come into effect: it is {now}; {_remedy(knob)}")
+
+
+def _remedy(knob: Knob) -> str:
+    return f"if your code sets it, remove that line, or tune again with --pin {knob.name}=VALUE"
 
 
 def _goes_by(knob: Knob, config: TrainConfig) -> tuple[Scalar, ...]:

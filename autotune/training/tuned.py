@@ -137,12 +137,13 @@ class Tuned:
     def eval_dataloader(self, dataset: Dataset[Any], **kwargs: Any) -> DataLoader[Any]:
         """A ``DataLoader`` to evaluate with: every sample, in order, in batches of `eval_batch_size`.
 
-        It loads as in training, except that an iterable data set gets no workers, each of which might read all of it.
-        Keyword arguments go to ``DataLoader`` and win; those that only workers heed leave it the workers.
+        On several ranks, each reads every sample, unless you pass a ``DistributedSampler`` as `sampler`. It loads as in
+        training, except that an iterable data set gets no workers, each of which might read all of it. Keyword
+        arguments go to ``DataLoader`` and win; those that only workers heed leave it the workers.
         """
         heeded = any(map(kwargs.get, _HEEDED))
         workers = {"num_workers": 0} if isinstance(dataset, IterableDataset) and not heeded else {}
-        return self.dataloader(dataset, **{"batch_size": self.eval_batch_size, **workers, **kwargs})
+        return self.loader(dataset, **{"batch_size": self.eval_batch_size, **workers, **kwargs})
 
     def _places(self, dataset: Any, settings: dict[str, Any]) -> bool:
         """Whether a loader's batches are selected from a data set that is collated once."""
@@ -184,8 +185,9 @@ class Tuned:
                 was measured, for which there is otherwise a warning.
         """
         self.compare_workload(model, optimizer)
-        self.note_training(self.device)
         rank = this_rank()
+        self.device = device_of_rank(self.device)  # the process group may have started since `load`
+        self.note_training(self.device)
         if not rank.alone:
             self.apply_process_settings()  # some are read when ranks meet
             join(self.device)
@@ -229,7 +231,8 @@ class Tuned:
         """Yields groups of micro-batches, one group per optimizer step; each batch is moved when it is drawn.
 
         With a sized loader the last group may be shorter, and its ``len()`` is right for ``loss / len(micro_batches)``.
-        Several ranks exchange gradients in the last backward pass of a group.
+        Several ranks exchange gradients in the last backward pass of a group. A loop that leaves a group early must not
+        step with its gradients, which no rank has exchanged.
         """
         around = self._exchange.only_last if self._exchange else None
         batches = iter(loader)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from unittest.mock import MagicMock
 
 import pytest
 import torch
 
-from autotune.integrations.fabric import setup
+from autotune.integrations.fabric import fabric_kwargs, setup
 from tests.integrations.models import compiling, operators, tuned
 from tests.integrations.trainings.by_fabric import Run
 
@@ -18,6 +19,13 @@ def test_the_model_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
         ran = Run(tuned(compile_mode="default", batch_size=13), hooked=False)
     assert "conv2d" in operators(graphs)
     assert (ran.steps, ran.told) == (2, [])
+
+
+def test_the_standalone_package_serves_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``lightning_fabric`` has classes of its own."""
+    other = pytest.importorskip("lightning_fabric")
+    monkeypatch.setitem(sys.modules, "lightning.fabric", None)  # as if it were not installed
+    assert isinstance(fabric_kwargs(tuned(ranks=2))["strategy"], other.strategies.DDPStrategy)
 
 
 def test_another_precision_is_told() -> None:

@@ -135,6 +135,39 @@ def test_a_step_keeps_its_samples_where_accumulation_is_not_the_tuned_one(loads:
     assert trainer.train_dataloader.batch_size == 1
 
 
+class Scheduled(Module):
+    """Its learning rate changes every four micro-batches."""
+
+    def configure_optimizers(self) -> Any:
+        scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer := super().configure_optimizers())
+        return [optimizer], [{"scheduler": scheduler, "interval": "step", "frequency": 4}]
+
+
+@pytest.mark.parametrize(
+    ("module", "yours", "counts"),
+    [
+        (Module, {"limit_train_batches": 2}, "limit_train_batches=2"),
+        (Module, {"val_check_interval": 1}, "val_check_interval=1"),
+        (Scheduled, {}, "a scheduler's frequency=4"),
+        (Module, {}, None),
+    ],
+)
+@pytest.mark.parametrize("batch_size", [13, 26])
+def test_what_counts_micro_batches_is_told(module: Any, yours: dict[str, Any], counts: Any, batch_size: int) -> None:
+    """Where there are more of them, or fewer, than in the baseline; else it counts as before."""
+    result = make_result()
+    baseline = result.baseline.model_copy(update={"config": TrainConfig(batch_size=26)})
+    setting = Tuned(
+        TrainConfig(batch_size=batch_size, accumulation_steps=26 // batch_size),
+        result=result.model_copy(update={"baseline": baseline}),
+    )
+    told = [
+        f"Lightning does not apply what was tuned: batch_size=13 (it counts micro-batches in {counts}: a step had 1 of "
+        "26 samples, and has 2 of 13; adapt what counts them)"
+    ]
+    assert Run(setting, module(), **yours).told == (told if counts and batch_size == 13 else [])
+
+
 class Manual(Module):
     """Steps by itself, every few batches."""
 
@@ -246,13 +279,13 @@ def test_evaluation_has_its_own_batch_size() -> None:
             return [DataLoader(images(), batch_size=2), DataLoader(images(), batch_size=None)]
 
         def test_dataloader(self) -> Any:
-            return DataLoader(images(), batch_size=2, drop_last=True)
+            return DataLoader(images(), batch_size=2)
 
     evaluation = Evaluation(batch_size=16, samples_per_second=None, ratio=1.5)
     result = make_result().model_copy(update={"evaluation": evaluation})
     data = tuned_datamodule(Tuned(TrainConfig(batch_size=4), result=result), Evaluating())
     sizes = [[len(batch[0]) for batch in loader] for loader in (data.val_dataloader()[0], data.test_dataloader())]
-    assert sizes == [[16, 10], [16]]
+    assert sizes == [[16, 10], [16, 10]]
     assert data.val_dataloader()[1].batch_size is None
     plain = tuned_datamodule(tuned(batch_size=4), Evaluating())
     assert plain.test_dataloader().batch_size == 2

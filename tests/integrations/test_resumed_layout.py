@@ -149,7 +149,7 @@ def transformers(model: nn.Module, optimizer: torch.optim.Optimizer) -> Resumed:
     pytest.importorskip("transformers")
     from autotune.integrations.transformers import _callback_class
 
-    args = types.SimpleNamespace(torch_compile=False, device=torch.device("cpu"))
+    args = types.SimpleNamespace(torch_compile=False, device=torch.device("cpu"), gradient_accumulation_steps=1)
     _callback_class()(SETTING).on_train_begin(args, None, None, model=model, optimizer=optimizer)
     return model, optimizer
 

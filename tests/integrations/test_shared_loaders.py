@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard, DataLoaderShard
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from autotune import TrainConfig, Tuned
 from autotune.integrations import common
@@ -62,12 +69,33 @@ def test_a_last_batch_is_dropped_where_the_users_loader_drops_it(drops: bool) ->
     assert [len(batch) for (batch,) in loader] == [12, 12, *([] if drops else [8])]
 
 
-def test_what_evaluates_is_left_for_the_framework_to_share_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lightning and Accelerate do so themselves: twice would leave half of the samples out."""
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda tuned: common.evaluation_loader(tuned, DataLoader(ROWS, batch_size=4)),
+        lambda tuned: tuned.eval_dataloader(ROWS),
+    ],
+    ids=["framework's loader", "loader of one's own"],
+)
+def test_what_evaluates_reads_every_sample_on_each_rank(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frameworks share out samples themselves, and twice would leave half of them out."""
     monkeypatch.setattr("autotune.training.tuned.this_rank", lambda: Rank(0, 2, 0, 2))
-    made = common.evaluation_loader(evaluating(batch_size=8), DataLoader(ROWS, batch_size=4))
+    made = make(evaluating(batch_size=8))
     assert made.batch_size == 16
-    assert len([row for (batch,) in made for row in batch]) == 32
+    assert [int(row) for (batch,) in made for row in batch] == list(range(32))
+
+
+def test_what_evaluates_is_shared_out_by_a_sampler_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then each rank reads its own part."""
+    monkeypatch.setattr("autotune.training.tuned.this_rank", lambda: Rank(0, 2, 0, 2))
+    made = evaluating(batch_size=8).eval_dataloader(ROWS, sampler=DistributedSampler(ROWS, 2, 0, shuffle=False))
+    assert [int(row) for (batch,) in made for row in batch] == list(range(0, 32, 2))
+
+
+def test_what_evaluates_drops_no_more_samples_than_before() -> None:
+    """Of larger batches, the last one would be more of them."""
+    own: DataLoader[Any] = DataLoader(ROWS, batch_size=5, drop_last=True)
+    assert common.evaluation_loader(evaluating(), own) is own
 
 
 def test_what_evaluates_reads_a_stream_once() -> None:

@@ -23,7 +23,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from accelerate.data_loader import prepare_data_loader
-from transformers import default_data_collator, trainer_pt_utils
+from transformers import TrainerCallback, default_data_collator, trainer_pt_utils
 
 from tests.integrations.trainings.by_transformers import (
     Run,
@@ -99,6 +99,21 @@ def test_a_step_keeps_its_samples_where_accumulation_is_not_the_tuned_one() -> N
         "transformers does not apply what was tuned: accumulation_steps=1 (it is 3)",
         "transformers does not apply what was tuned: batch_size=12 (it is 4)",
     ]
+
+
+def test_a_batch_size_that_the_trainer_finds_itself_stays() -> None:
+    """After running out of memory it tries a smaller one, which is told."""
+
+    class Hungry(TrainerCallback):  # type: ignore[misc]
+        """Runs out of memory with batches that are too large."""
+
+        def on_step_begin(self, *_: Any, train_dataloader: Any, **__: Any) -> None:
+            if train_dataloader.batch_sampler.batch_size > 11:
+                raise RuntimeError("CUDA out of memory.")
+
+    ran = Run(tuned(batch_size=13), callback=Hungry(), auto_find_batch_size=True)
+    assert ran.loader.batch_sampler.batch_size == 11
+    assert ran.told == ["transformers does not apply what was tuned: batch_size=13 (it is 11)"]
 
 
 def test_copies_may_be_asynchronous() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from autotune.integrations import common
 from tests.integrations.models import KNOBS, LOADER, STEPS, is_channels_last, process_settings, settings, tuned
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(many workers|logging interval|barebones|isinstance.treespec)")
@@ -65,6 +66,16 @@ def test_process_settings_and_attention_are_applied(framework: Any, monkeypatch:
         assert torch.get_num_threads() == 1
     assert set(allocators) == {torch.device("cpu")}
     assert ran.seen.flash == {False}
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("compiles", [False, True], ids=["here", "by the framework"])
+def test_gradients_survive_replays_where_the_framework_accumulates(compiles: bool, accumulation: int) -> None:
+    """Its own arguments may say so where a single micro-batch was tuned, and the other way round."""
+    model = torch.nn.Linear(1, 1)
+    setting = tuned(compile_mode="reduce-overhead", accumulation_steps=4 - accumulation)
+    common.apply(setting, model, [], device=setting.device, compiles=compiles, micro_steps=accumulation)
+    assert bool(model.weight._post_accumulate_grad_hooks) == (accumulation > 1)  # type: ignore[attr-defined]
 
 
 def test_fp16_on_a_cpu_is_told(framework: Any) -> None:

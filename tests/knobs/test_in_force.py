@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import nn
+from torch._inductor import config as inductor
 from torch.nn import attention
 
 from autotune.knobs import with_what_is_in_force
@@ -16,7 +17,7 @@ from autotune.knobs.knob import Knob
 from autotune.knobs.registry import KNOBS
 from autotune.torch_settings.in_force import attention as read_attention
 from autotune.torch_settings.precision import matmul_precision, products_in
-from autotune.torch_settings.process_settings import restrict_attention, tune_allocator
+from autotune.torch_settings.process_settings import restrict_attention, try_nvgemm, tune_allocator
 from tests.torch_versions import needs_newer_precision
 
 CUDA = torch.device("cuda")  # only named: nothing here asks a card
@@ -109,6 +110,18 @@ def test_what_a_live_process_switches_is_read_and_taken_back(knob: Knob) -> None
     assert knob.reads(model, optimizer, CUDA) == OTHER[knob.name] != before
     undo()
     assert knob.reads(model, optimizer, CUDA) == before
+
+
+def test_nvidias_kernels_are_added_once() -> None:
+    """A process is set up again for each model, and twice would be another key in Inductor's caches."""
+    before = inductor.max_autotune_gemm_backends
+    undo = try_nvgemm(True, CUDA)
+    again = try_nvgemm(True, CUDA)
+    assert inductor.max_autotune_gemm_backends == f"{before},NVGEMM"
+    again()
+    assert inductor.max_autotune_gemm_backends == f"{before},NVGEMM"
+    undo()
+    assert inductor.max_autotune_gemm_backends == before
 
 
 def test_cudnns_search_is_set_both_ways() -> None:

@@ -540,14 +540,14 @@ def test_an_optimizer_for_each_iteration_costs_no_search_of_all_objects(
 
 
 def test_a_process_that_is_set_up_again_adds_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels that are tried twice, or attention that is restricted anew, would make torch compile again."""
+    """Attention that is restricted anew would make torch compile again."""
     calls = []
-    for name in ("try_nvgemm", "restrict_attention", "set_threads"):
+    for name in ("restrict_attention", "set_threads"):
         monkeypatch.setattr(process_settings, name, lambda value, *_: calls.append(value) or nothing)
-    changes = Changes({"process": {"try_nvgemm": True, "restrict_attention": "math", "set_threads": 1}})
+    changes = Changes({"process": {"restrict_attention": "math", "set_threads": 1}})
     for _ in range(3):
         changes.on_process(torch.device("cpu"))
-    assert calls == [True, "math", 1, 1, 1]
+    assert calls == ["math", 1, 1, 1]
 
 
 STRANGE = """

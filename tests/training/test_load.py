@@ -16,6 +16,7 @@ from autotune.errors import ConfigError, ResultFileError, WorkloadError
 from autotune.hardware.host import read_cpu
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.facts import ModelFacts
+from autotune.knobs.registry import KNOBS
 from autotune.results.files import write_document
 from autotune.results.result import Result, Side
 from autotune.results.trainings import Note
@@ -73,6 +74,31 @@ def test_another_machine_is_refused_when_strict(tmp_path: Path) -> None:
     """The error names what differs, and the command that checks."""
     path, _ = write(tmp_path, software=make_software(torch="2.7.0"))
     with pytest.raises(ConfigError, match=r"torch 2\.7\.0 there.*autotune check"):
+        load(path, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "beside", "here", "needs"),
+    [
+        ("batched_grad_copy", True, {"ranks": 2}, "2.12.1", "torch 2.13 or later"),
+        ("fsdp_own_group", True, {"ranks": 2, "strategy": "fsdp"}, "2.12.1", "torch 2.13 or later"),
+        ("fsdp_keep_storage", True, {"ranks": 2, "strategy": "fsdp"}, "2.14.0", "torch 2.15 or later"),
+        ("sdpa_backend", "flash_attention_3", {"precision": "bf16"}, "2.14.0", "the package flash_attn_interface"),
+        ("fp8_linear", True, {"precision": "bf16", "compile_mode": "default"}, "2.14.0", "the package torchao"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_here_is_left_out(
+    knob: str, value: Any, beside: dict[str, Any], here: str, needs: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Else torch itself would fail, with an error that names neither the setting nor the file."""
+    config = TrainConfig(**{knob: value, **beside})
+    path, _ = write(tmp_path, best=Side(config=config, measurement=make_measurement(40.0)))
+    monkeypatch.setattr("torch.__version__", here)
+    monkeypatch.setattr("autotune.training.load_result.installed", list)
+    default = KNOBS[knob].default
+    with pytest.warns(UserWarning, match=f"{knob}={value} needs {needs}.*: {default} is used until that is installed"):
+        assert load(path).config == config.replace(**{knob: default})
+    with pytest.raises(ConfigError, match=f"{knob}={value} needs {needs}"):
         load(path, strict=True)
 
 

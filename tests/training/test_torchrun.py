@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 
 from autotune import TrainConfig, Tuned
 from autotune.errors import ConfigError
+from autotune.torch_settings.undo import nothing
 from autotune.training import load_result
 from autotune.training.ranks import Rank, SharedSampler, place_in_data, shared_out, this_rank
 from tests.processes import ROOT
@@ -244,6 +246,23 @@ def test_a_sampler_of_ones_own_is_shared_out_in_one_order() -> None:
     assert sorted(drawn) == list(range(10))
 
 
+class Rotated(list[int]):
+    """A sampler whose order depends on the epoch that it is told."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Each epoch begins one sample later."""
+        self[:] = [*range(epoch, 4), *range(epoch)]
+
+
+@pytest.mark.parametrize(("sampler", "second"), [(Rotated(range(4)), [1, 3]), (range(4), [0, 2])], ids=["told", "not"])
+def test_a_sampler_of_ones_own_is_told_the_epoch(sampler: Any, second: list[int]) -> None:
+    """One that knows of no epochs stays as it is."""
+    shared = shared_out(TensorDataset(torch.arange(4)), {"sampler": sampler}, Rank(0, 2))["sampler"]
+    assert list(shared) == [0, 2]
+    shared.set_epoch(1)
+    assert list(shared) == second
+
+
 def test_batches_that_cannot_be_shared_out_are_refused() -> None:
     """Each rank would train all of them; what is shared out already is left alone."""
     data = TensorDataset(torch.arange(10))
@@ -252,6 +271,28 @@ def test_batches_that_cannot_be_shared_out_are_refused() -> None:
     own: DistributedSampler[Any] = DistributedSampler(data, 2, 0)
     for settings in ({"sampler": own}, {"batch_sampler": BatchSampler(own, 2, drop_last=False)}):
         assert shared_out(data, settings, Rank(0, 2)) == settings
+
+
+def test_a_sampler_without_a_length_is_refused() -> None:
+    """Nobody knows how many draws each rank gets."""
+    with pytest.raises(ConfigError, match=r"with a length.*, got count; give it a __len__\(\), or pass .*Distributed"):
+        shared_out(TensorDataset(torch.arange(4)), {"sampler": itertools.count()}, Rank(0, 2))
+
+
+def test_ranks_that_meet_after_loading_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without torchrun, `load` cannot know of them; the ranks and their GPUs are pretended."""
+    tuned = Tuned(TrainConfig())
+    tuned.device = torch.device("cuda")
+    joined: list[torch.device] = []
+    for module in ("ranks", "tuned"):
+        monkeypatch.setattr(f"autotune.training.{module}.this_rank", lambda: Rank(1, 2, 1, 2))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr(Tuned, "apply_process_settings", nothing)
+    monkeypatch.setattr(Tuned, "apply", nothing)
+    monkeypatch.setattr("autotune.training.tuned.join", joined.append)
+    monkeypatch.setattr("autotune.training.tuned.on_all_ranks", lambda model, *_: model)
+    tuned.prepare(torch.nn.Linear(1, 1))
+    assert joined == [tuned.device] == [torch.device("cuda", 1)]
 
 
 def test_a_single_process_is_left_as_it_is() -> None:

@@ -36,7 +36,7 @@ def make_model() -> Any:
 class Run:
     """One epoch."""
 
-    def __init__(self, setting: Tuned, hooked: bool = True, **yours: Any) -> None:
+    def __init__(self, setting: Tuned, hooked: bool = True, callback: Any = None, **yours: Any) -> None:
         model = make_model()
         self.conv = next(part for part in model.modules() if isinstance(part, torch.nn.Conv2d))
         self.seen = Seen(self.conv) if hooked else None
@@ -45,7 +45,8 @@ class Run:
         samples = [{"pixel_values": pixels, "labels": int(label)} for pixels, label in images()]
         with remarks() as self.told:
             args = TrainingArguments(**{**training_kwargs(setting, **quiet), **yours})
-            self.trainer = tune_trainer(setting, Trainer(model, args, train_dataset=samples))
+            callbacks = [callback] if callback is not None else None
+            self.trainer = tune_trainer(setting, Trainer(model, args, train_dataset=samples, callbacks=callbacks))
             self.trainer.train()
         self.loader = self.trainer.callback_handler.train_dataloader
         self.optimizer = self.trainer.optimizer.optimizer
