@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.bursts.hosts.cleanup import RUN_VARIABLE
 from autotune.errors import AutotuneError, Interrupted, TargetError, UsageError
+from autotune.secrets import remember_secrets
 from autotune.sessions.options import FOR_SCRIPTS, OFFERED, Options, default_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
         TypeError: There is no such option.
         KeyboardInterrupt: Interrupted twice, or before anything was measured.
     """
+    remember_secrets(sys.argv, os.environ)
     for name in options:
         if name not in OFFERED:
             near = difflib.get_close_matches(name, OPTIONS, 1)

@@ -1,25 +1,30 @@
 """Hides secrets in everything that leaves autotune: people commit and share its files, messages and pages.
 
 A secret is the value of an option or variable with a name such as ``--hf-token`` or ``WANDB_API_KEY``, or a string in
-the form of a known service's keys. A value that was given under such a name is hidden wherever it is repeated. Commands
-run with their secrets: only text that is shown or stored passes through here.
+the form of a known service's keys. A value that was given under such a name is hidden wherever it is repeated; under a
+name such as ``--key`` only one that looks random, since other values may be words of the training. Commands run with
+their secrets: only text that is shown or stored passes through here.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 HIDDEN = "***"
 """Stands in a secret's place."""
+Named = tuple[str, str]
+"""A secret after the name under which it was given."""
 LEAST_REPEATED = 8
 """Characters of a value that is hidden wherever it is repeated: a shorter one may be an ordinary word."""
 
 _SIGNS = (
     "token", "key", "passw", "passphrase", "secret", "credential", "bearer", "authorization", "login", "://", "hf_",
     "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "akia", "asia", "aiza", "xox", "glpat-", "eyj",
-    "wandb_v1_",
+    "wandb_v1_", "sig=", "signature",
 )  # fmt: skip
 """In lower case. A text without any of them holds no named secret, and no secret of a known form."""
 _FORMS = re.compile(
@@ -44,10 +49,11 @@ _IN_CONTEXT = re.compile(
     (?P<url>://[^\s/@:'"]*:) [^\s/'"]+ (?=@)
     | (?P<header>(?i:\bauthorization["']?\s*[:=]\s*["']?(?:\w+\s+)?|\bbearer\s+)) (?=[\w.~+/=-]*\d)[\w.~+/=-]{8,}
     | (?P<login>\blogin\s+(?:--\S+\s+)*) [0-9a-f]{40,}
+    | (?P<signed>(?i:[?&](?:sig|signature)|\bx-(?:amz|goog)-signature)=) [^\s&'"]+
     """,
     re.VERBOSE,
 )
-"""A URL's password, a header's credentials, the key of ``wandb login``."""
+"""A URL's password, a header's credentials, the key of ``wandb login``, a URL's signature."""
 _NAMED = re.compile(
     r"""
     (?<![\w$-]) (?P<quote>["']?) (?=[\w.+-]{0,80}(?i:token|key|passw|passphrase|secret|credential))
@@ -65,7 +71,10 @@ _PASSWORD = re.compile(r"password|passwd|passphrase")
 _SECRET = re.compile(r"secret|credential")
 _KEY = re.compile(r"key|[a-z]*token|(?:api|access|account|auth|client|hf|license|private|service|wandb)key")
 _KEYS = {"tokens", "keys", "apikeys"}
-_OF_SERVICES = {"access", "api", "auth", "bearer", "hf", "hub", "private", "service", "wandb"}
+_OF_SERVICE = re.compile(
+    r"(?:access|anthropic|api|auth|aws|azure|bearer|comet|gh|github|gitlab|google|hf|hub|huggingface|neptune|openai"
+    r"|private|service|wandb)(?:key|token)?"
+)
 """In a name with one of these words ``key``, ``token``, ``keys`` and ``tokens`` always mean a secret."""
 _OF_DATA = {
     "add", "attention", "audio", "batch", "begin", "bias", "bos", "cache", "caption", "class", "cls", "column", "data",
@@ -96,8 +105,14 @@ _NO_NAME = re.compile(r"[\s;|&'\"]")
 _SHELL = re.compile(r"-[a-z]*c")
 """The option that precedes a shell's command."""
 _HEXADECIMAL = re.compile(r"[0-9a-f]{40,}")
+_RANDOM = re.compile(r"\d{4}|\d[A-Za-z]+\d|[A-Za-z0-9]{20}")
+"""In a key; in words with a number, such as ``attention_v2`` and ``resnet50``, at most by chance."""
+_TARGET = re.compile(r"[\w./\\-]+:[A-Za-z_][\w.]*")
+"""``module:attr`` or ``path.py:attr``, which is no name with its secret."""
+_STRUCTURE = {"file", "fingerprint", "folder", "loop", "main"}
+"""Fields of files by which a script is found again: they stay as they are."""
 
-_remembered: set[str] = set()
+_remembered: set[str] = set()  # in all spellings
 
 
 def masked_command(words: Iterable[str]) -> tuple[str, ...]:
@@ -115,11 +130,11 @@ def masked_text(text: str) -> str:
 
 
 def masked_data(value: Any) -> Any:
-    """Hides secrets in all text in lists, tuples and dicts; a list of texts counts as a command."""
+    """Hides secrets in all text in lists, tuples and values of dicts; a list of texts counts as a command."""
     if isinstance(value, str):
         return masked_text(value)
     if isinstance(value, Mapping):
-        return {masked_data(key): masked_data(inner) for key, inner in value.items()}
+        return {key: inner if _is_structure(key, inner) else masked_data(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         is_command = all(isinstance(inner, str) for inner in value)
         return type(value)(masked_command(value) if is_command else map(masked_data, value))
@@ -142,21 +157,48 @@ def remember_secrets(words: Iterable[str] = (), environment: Mapping[str, str] |
 
     The last lines of a script may quote a key that a server has refused.
     """
-    values = [secret for _, secrets in _scanned(words) for secret in secrets]
-    values += [value for name, value in (environment or {}).items() if _is_secret(name, value)]
-    _remembered.update(value for value in values if _is_distinctive(value))
+    named = [secret for _, secrets in _scanned(words) for secret in secrets]
+    named += [(name, value) for name, value in (environment or {}).items() if _is_secret(name, value)]
+    _remembered.update(
+        spelling
+        for name, value in named
+        if _is_distinctive(value) and (_is_certain(name) or _looks_random(value))
+        for spelling in _spellings(value)
+    )
 
 
-def _scanned(words: Iterable[str]) -> list[tuple[str, list[str]]]:
+def hide(text: str, secret: str) -> str:
+    """A text without a secret, in any spelling, however short it is."""
+    return _without(text, _spellings(secret) if secret else ())
+
+
+def _spellings(value: str) -> set[str]:
+    """A value as it is, in URLs and in JSON."""
+    in_json = {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (False, True)}
+    return {value, quote(value, errors="replace"), quote_plus(value, errors="replace"), *in_json}
+
+
+def _without(text: str, values: Iterable[str]) -> str:
+    for value in sorted((value for value in values if value in text), key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    return text
+
+
+def _is_structure(name: Any, value: Any) -> bool:
+    """Whether a field identifies something, so that masking would break the file."""
+    return name in _STRUCTURE or (name == "target" and isinstance(value, str) and _TARGET.fullmatch(value) is not None)
+
+
+def _scanned(words: Iterable[str]) -> list[tuple[str, list[Named]]]:
     """Each word with its secrets hidden, and its named secrets."""
-    scanned: list[tuple[str, list[str]]] = []
+    scanned: list[tuple[str, list[Named]]] = []
     option = ""  # whose value may be the next word
     for word in words:
         name, equals, value = word.partition("=")
         if option and _is_value(option, word):
-            scanned.append((HIDDEN, [word]))
+            scanned.append((HIDDEN, [(option, word)]))
         elif equals and not _SHELL.fullmatch(option) and not _NO_NAME.search(name) and _is_secret(name, value):
-            scanned.append((f"{name}={HIDDEN}", [value]))
+            scanned.append((f"{name}={HIDDEN}", [(name, value)]))
         else:
             scanned.append(_scanned_text(word))
         option = word if word == "login" or (word.startswith("-") and not equals and not _NO_NAME.search(word)) else ""
@@ -171,21 +213,21 @@ def _is_value(option: str, word: str) -> bool:
     return not is_option and _is_secret(option, word)
 
 
-def _scanned_text(text: str) -> tuple[str, list[str]]:
+def _scanned_text(text: str) -> tuple[str, list[Named]]:
     """A text with its secrets hidden, and its named secrets."""
     if not may_hold_secret(text):
         return text, []
-    for value in sorted((value for value in _remembered if value in text), key=len, reverse=True):
-        text = text.replace(value, HIDDEN)
-    text = _FORMS.sub(HIDDEN, text)
-    text = _IN_CONTEXT.sub(lambda match: f"{match['url'] or match['header'] or match['login']}{HIDDEN}", text)
-    shown, secrets, position = [], [], 0
+    text = _FORMS.sub(HIDDEN, _without(text, _remembered))
+    text = _IN_CONTEXT.sub(lambda match: f"{match[match.lastgroup or 0]}{HIDDEN}", text)
+    shown: list[str] = []
+    secrets: list[Named] = []
+    position = 0
     while (match := _NAMED.search(text, position)) is not None:
         value = match["value"]
         if _names_secret(match):
             quote = value[0] if value[0] in "\"'" else ""
             shown += [text[position : match.start("value")], f"{quote}{HIDDEN}{quote}"]
-            secrets.append(_unquoted(value))
+            secrets.append((match["name"], _unquoted(value)))
             position = match.end("value")
         else:  # its value may be a name itself
             shown.append(text[position : match.end("name")])
@@ -212,17 +254,30 @@ def _is_secret(name: str, value: str) -> bool:
     """Whether an option or a variable of this name, with this value, is a secret."""
     if _REFERENCE.fullmatch(value) or value.lower() in _SWITCHES:
         return False
-    parts = [part.lower() for part in _PARTS.findall(name.rpartition(".")[2])]
+    place, _, _ = name.rpartition(".")
+    around, parts = _parts(place), _parts(name[len(place) :])
     if not parts or parts[-1] in _PLACES:
         return False
     if any(map(_PASSWORD.search, parts)):
         return True
     if _PLAIN.fullmatch(value):
         return False
-    of_service = not _OF_SERVICES.isdisjoint(parts)
+    of_service = any(map(_OF_SERVICE.fullmatch, parts))
     if any(map(_KEY.fullmatch, parts)):
-        return of_service or _OF_DATA.isdisjoint(parts)
+        is_plain = _KEY.fullmatch(parts[-1]) is not None and _OF_DATA.isdisjoint(around)
+        return of_service or (_OF_DATA.isdisjoint(parts) and (is_plain or _looks_random(value)))
     return any(map(_SECRET.search, parts)) or (of_service and not _KEYS.isdisjoint(parts))
+
+
+def _is_certain(name: str) -> bool:
+    """Whether a secret's name can mean nothing else."""
+    tests = (_PASSWORD.search, _SECRET.search, _OF_SERVICE.fullmatch)
+    return any(test(part) for part in _parts(name) for test in tests)
+
+
+def _parts(name: str) -> list[str]:
+    """The words of a name, in lower case."""
+    return [part.lower() for part in _PARTS.findall(name)]
 
 
 def _is_distinctive(value: str) -> bool:
@@ -231,9 +286,9 @@ def _is_distinctive(value: str) -> bool:
 
 
 def _looks_random(value: str) -> bool:
-    """Whether a text looks like a key rather than a word."""
+    """Whether a text looks like a key rather than a word, or words with a number."""
     kinds = (str.isdigit, str.isalpha)
-    return len(value) >= LEAST_REPEATED and all(any(map(kind, value)) for kind in kinds)
+    return len(value) >= LEAST_REPEATED and all(any(map(kind, value)) for kind in kinds) and bool(_RANDOM.search(value))
 
 
 def _unquoted(value: str) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
+from urllib.parse import quote_plus
 
 import pytest
 
 from autotune import secrets
-from autotune.secrets import is_masked, masked_command, masked_data, masked_text, remember_secrets
+from autotune.secrets import is_masked, masked_command, masked_data, masked_text, may_hold_secret, remember_secrets
 
 HEX = "0123456789abcdef0123456789abcdef01234567"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVPmB92K27uhbUJU1p1r"
@@ -64,6 +66,10 @@ def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("bash -c 'export HF_TOKEN=\"a b\"; python train.py'", "bash -c 'export HF_TOKEN=\"***\"; python train.py'"),
         ("bash -c \"python train.py --a --token='abc' --b\"", "bash -c \"python train.py --a --token='***' --b\""),
         ('python train.py --config \'{"api_key": "abc"}\'', 'python train.py --config \'{"api_key": "***"}\''),
+        ("python train.py --token-for-x Zx81-abcd-9911", "python train.py --token-for-x ***"),
+        ("python train.py model.token=Zx81abcd9911", "python train.py model.token=***"),
+        ("env GITHUB_TOKEN=abc OPENAI_KEY=abc python train.py", "env GITHUB_TOKEN=*** OPENAI_KEY=*** python train.py"),
+        ("python train.py 'https://a/b?sv=1&sig=a%2Fb3D'", "python train.py 'https://a/b?sv=1&sig=***'"),
     ],
 )
 def test_secrets_of_commands_are_hidden(command: str, shown: str) -> None:
@@ -82,6 +88,8 @@ def test_secrets_of_commands_are_hidden(command: str, shown: str) -> None:
         "python train.py --token 1e-3 --key 12 --tokens-per-batch 4k --hf-token",
         "python train.py --pad-token '<pad>' --eos-token '</s>' --mask-token '[MASK]' --token '<|end|>'",
         "python train.py --image-key jpg --label-key=cls --sort-key length --keys image,label",
+        "python train.py --token-mixer attention_v2 model.token_mixer=resnet50 data.key=image data.a.token=imagenet21k",
+        "autotune --model multi_token:build_gpt2",
         "python train.py --keyboard de --monkey x --hockey=y --turkey z",
         "python train.py --key-file ~/.ssh/id --token-path=t.txt --credentials-file c.json --credentials /a/b.json",
         "python train.py --hf-token $HF_TOKEN api_key=${oc.env:KEY} --token %HF_TOKEN%",
@@ -109,6 +117,7 @@ def test_what_only_looks_like_a_secret_stays(command: str) -> None:
         ('{"api_key": "a\\"bc", "x": 1}', '{"api_key": "***", "x": 1}'),
         ("hf_token: abcd1234", "hf_token: ***"),
         ("GET /a?token=abc&page=2", "GET /a?token=***&page=2"),
+        ("GET /a?X-Amz-Signature=0a1b&x=2 X-Goog-Signature=0a", "GET /a?X-Amz-Signature=***&x=2 X-Goog-Signature=***"),
         (f"Authorization: Bearer {HEX}", "Authorization: Bearer ***"),
         ("x -----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY----- y", "x *** y"),
         ("'python train.py --hf-token abc' loads torch", "'python train.py --hf-token ***' loads torch"),
@@ -132,6 +141,8 @@ def test_secrets_of_texts_are_hidden(text: str, shown: str) -> None:
         "    key = compute(values)\nKeyError: 'key'",
         "unexpected token: end of file",
         "module train:build, token:build, tokens 5, secretly",
+        "multi_token:build_gpt2 and folder/multi_token:build_v2 are no functions",
+        "signature=inspect.signature(build), sig=3",
         "bearer of bad news, basic training, login failed",
     ],
 )
@@ -151,6 +162,36 @@ def test_a_known_secret_is_hidden_without_its_name() -> None:
     assert masked_text(text) == "refused: ***, ***, ***; training of Zx81-9q in /home/someone"
 
 
+def test_a_word_under_a_doubtful_name_is_hidden_only_there() -> None:
+    """It may be a knob, a file or a class elsewhere; what looks random is hidden wherever it is repeated."""
+    environment = {"MY_KEY": "batch_size", "OUR_TOKEN": "attention_v2", "OTHER_TOKEN": "Zx81-abcd-9911"}
+    remember_secrets(["train.py", "--key", "imagefolder2"], environment)
+    text = "batch_size of attention_v2 in imagefolder2; refused: Zx81-abcd-9911"
+    assert masked_text(text) == text.replace("Zx81-abcd-9911", "***")
+
+
+@pytest.mark.parametrize("value", ['p"ss\\w0rd!', "first line\nsecond line", "pässw\tord", "a b&c/d+e"])
+def test_a_known_secret_is_hidden_in_every_spelling(value: str) -> None:
+    """In the text of a file before it is decoded, and in a URL."""
+    remember_secrets(environment={"DB_PASSWORD": value})
+    data = {"why": f"refused: {value}!"}
+    for ascii_only in (True, False):
+        text = json.dumps(data, ensure_ascii=ascii_only)
+        assert may_hold_secret(text)
+        assert masked_text(text) == '{"why": "refused: ***!"}'
+    assert masked_data(data) == {"why": "refused: ***!"}
+    assert masked_text(f"at host?p={quote_plus(value)}") == "at host?p=***"
+
+
+def test_what_identifies_a_script_stays() -> None:
+    """Names of fields and files, targets and loops: with a part hidden, no command would find them."""
+    remember_secrets(environment={"MY_SECRET": "attention_v2"})
+    source = {"main": "attention_v2.py", "folder": "attention_v2", "files": {"models/attention_v2.py": "0" * 64}}
+    for data in (source, {"target": "attention_v2:build"}, {"loop": {"models": ["attention_v2.Net"]}}):
+        assert masked_data(data) == data
+    assert masked_data({"target": "python train.py --hf-token abc"}) == {"target": "python train.py --hf-token ***"}
+
+
 def test_data_is_masked_to_any_depth() -> None:
     """A list of texts is a command; other values stay."""
     data = {"argv": ["a.py", "--token", "abc"], "deep": [{"note": "token=abc"}, 3, None], "pair": (1, "key='v'")}
@@ -162,7 +203,8 @@ def test_data_is_masked_to_any_depth() -> None:
 @pytest.mark.parametrize(
     "text",
     ["token." * 50_000, "sk-" * 50_000, 'token="' * 20_000, "key " * 50_000, "token" + " " * 100_000, "://a" * 50_000,
-     "login --a " * 30_000, "-----BEGIN PRIVATE KEY-----" * 5_000, "eyJ" * 50_000, "a" * 200_000 + "key=b"],
+     "login --a " * 30_000, "-----BEGIN PRIVATE KEY-----" * 5_000, "eyJ" * 50_000, "a" * 200_000 + "key=b",
+     "token:" + "1a" * 50_000, "?sig=" * 50_000],
     ids=lambda text: text[:12],
 )  # fmt: skip
 def test_no_text_takes_forever(text: str) -> None:

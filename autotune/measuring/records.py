@@ -243,9 +243,29 @@ def worst(values: Sequence[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
+def _few(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """No more blocks than a file may hold: neighbours become one."""
+    while len(blocks) > MOST_BLOCKS:
+        blocks = tuple(_joined(blocks[place : place + 2]) for place in range(0, len(blocks), 2))
+    return blocks
+
+
+def _joined(blocks: Sequence[Block]) -> Block:
+    joules = [block.joules for block in blocks if block.joules is not None]
+    return Block(
+        samples=sum(block.samples for block in blocks),
+        seconds=math.fsum(block.seconds for block in blocks),
+        data_wait_seconds=math.fsum(block.data_wait_seconds for block in blocks),
+        joules=math.fsum(joules) if len(joules) == len(blocks) else None,
+    )
+
+
 def pool(measurements: Sequence[Measurement]) -> Measurement:
     """Merges measurements of one config: all blocks and telemetry, the worst memory, mean start costs."""
     first = measurements[0]
+    looks = tuple(
+        look.model_copy(update={"process": number}) for number, m in enumerate(measurements) for look in m.looks
+    )
 
     def mean(values: Sequence[float | None]) -> float | None:
         numbers = [value for value in values if value is not None]
@@ -253,7 +273,7 @@ def pool(measurements: Sequence[Measurement]) -> Measurement:
 
     return first.model_copy(
         update={
-            "blocks": tuple(block for m in measurements for block in m.blocks),
+            "blocks": _few(tuple(block for m in measurements for block in m.blocks)),
             "start_seconds": mean([m.start_seconds for m in measurements]),
             "build_seconds": mean([m.build_seconds for m in measurements]),
             "warmup_seconds": mean([m.warmup_seconds for m in measurements]),
@@ -267,9 +287,7 @@ def pool(measurements: Sequence[Measurement]) -> Measurement:
             "cudagraph_skips": worst([m.cudagraph_skips for m in measurements]),
             "skipped_steps": sum(m.skipped_steps for m in measurements),
             "telemetry": merged([m.telemetry for m in measurements if m.telemetry is not None]),
-            "looks": tuple(
-                look.model_copy(update={"process": number}) for number, m in enumerate(measurements) for look in m.looks
-            ),
+            "looks": looks[:: math.ceil(len(looks) / MOST_BLOCKS) or 1],
         }
     )
 

@@ -45,7 +45,7 @@ class Row(Stored):
     machine: str = Field(description="what trained")
     hostname: str
     label: str = Field(description="the machine, with its host where several of one kind are compared")
-    processor: str = Field(description="the model of the GPU or CPU that trained")
+    processor: str = Field(description="the model of the GPU that trained, or of the CPU with its number; and ranks")
     kin: Kin = Field(
         default="", description="whether this is the result that you marked as yours, or has the same processor"
     )
@@ -234,7 +234,10 @@ def _judged_knobs(results: Mapping[str, Result]) -> tuple[dict[str, Any], dict[s
 
 
 def _processor(result: Result) -> str:
-    return result.hardware.processor(result.constraints.device)
+    """What a result's rate may be compared with: CPUs by their model and number, GPUs by their model, and by ranks."""
+    name_of = result.hardware.machine if result.device == "cpu" else result.hardware.processor
+    ranks = result.best.config.ranks
+    return name_of(result.device) + (f", {ranks} ranks" if ranks > 1 else "")
 
 
 def _row(path: str, result: Result, label: str, kin: Kin, *, judged: bool) -> Row:
@@ -417,7 +420,7 @@ def choices(rows: Sequence[Row], samples: int | None = None, at_least: float | N
 
 
 def standing(rows: Sequence[Row]) -> Iterator[str]:
-    """How your result stands among those of the same processor; nothing where no row is yours.
+    """How your result stands among other machines' newest ones of the same processor; nothing where no row is yours.
 
     Args:
         rows: All rows of a workload, with those marked that are yours or like yours.
@@ -425,7 +428,8 @@ def standing(rows: Sequence[Row]) -> Iterator[str]:
     mine = next((row for row in rows if row.kin == "yours"), None)
     if mine is None or not (rate := mine.after_samples_per_second):
         return
-    others = [(row, other) for row in rows if row.kin == "like yours" and (other := row.after_samples_per_second)]
+    alike = [row for row in rows if row.kin == "like yours" and row.judged and row.label != mine.label]
+    others = [(row, other) for row in alike if (other := row.after_samples_per_second)]
     if not others:
         yield f"yours: {format_rate(rate)}; no other result of this workload comes from {mine.processor}"
         return

@@ -77,17 +77,23 @@ def read_document(path: Path | str, *kinds: type[Kind]) -> Kind:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait
-            raise ResultFileError(f"{path} cannot be read: expected a regular file, got a folder, pipe or device")
+            raise ResultFileError(
+                f"{path} cannot be read: expected a regular file, got a folder, pipe or device; name a {noun}: "
+                "ls results/*"
+            )
         if status.st_size > MOST_BYTES:
             raise ResultFileError(
                 f"{path} is not a {noun} of autotune: it has {format_bytes(status.st_size)}, "
-                f"and none has more than {format_bytes(MOST_BYTES)}"
+                f"and none has more than {format_bytes(MOST_BYTES)}; name a file that autotune wrote"
             )
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ResultFileError(f"expected a {noun} at {path}, but there is none; name another: ls results/*") from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no possible path
-        raise ResultFileError(f"{path} cannot be read: {error}") from None
+        raise ResultFileError(
+            f"{path} cannot be read: expected a file in UTF-8 that you may read, got {error}; check its name and "
+            f"permissions, or {kinds[0].REMEDY}"
+        ) from None
     try:
         data = _decoded(text)
     except (ValueError, RecursionError) as error:
@@ -126,15 +132,25 @@ def write_document(record: Document, path: Path) -> None:
     """Writes a file whole or not at all.
 
     Raises:
-        ResultFileError: The file cannot be written; nothing of it remains.
+        ResultFileError: The file cannot be written, or would be too large to read; nothing of it remains.
     """
+    content = _content(record)
+    if len(content) > MOST_BYTES:
+        raise ResultFileError(
+            f"the {record.NOUN} is not written to {path}: it has {format_bytes(len(content))}, and no command reads "
+            f"more than {format_bytes(MOST_BYTES)}; tune again with a shorter --budget"
+        )
     try:
-        write_whole(path, to_json(record) + "\n")
+        write_whole(path, content)
     except OSError as error:
         raise ResultFileError(
             f"the {record.NOUN} could not be written to {path}: {error.strerror or error}; "
             "choose another place with --out"
         ) from error
+
+
+def _content(record: Document) -> bytes:
+    return (to_json(record) + "\n").encode()
 
 
 def keep_document(record: Document, path: Path) -> tuple[Path | None, ResultFileError | None]:
@@ -154,7 +170,7 @@ def keep_document(record: Document, path: Path) -> tuple[Path | None, ResultFile
     try:
         stem = path.stem.encode("ascii", "ignore").decode()  # the name itself may be the problem
         place = Path(tempfile.gettempdir()) / f"autotune-result-{stem}-{secrets.token_hex(4)}.json"
-        write_document(record, place)
+        write_whole(place, _content(record))  # even if it is too large
     except Exception:  # noqa: BLE001 - there may be no temporary folder
         return None, failure
     return place, ResultFileError(f"{failure}; until then it lies in {place}")

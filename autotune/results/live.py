@@ -236,10 +236,10 @@ class LiveLog:
                 "left": plan.left,
             }
         )
-        knobs = ", ".join(dict.fromkeys(knob for candidate in words for knob in candidate["knobs"]))
+        knobs = dict.fromkeys(knob for candidate in words for knob in candidate["knobs"])
         follow = "" if self._file is None else f"; follow it with 'autotune watch {shlex.quote(self._file.name)}'"
         settings = "1 setting of {} is" if len(words) == 1 else f"{len(words)} settings of {{}} are"
-        tried = f"{settings.format(knobs)} tried while it trains{follow}"
+        tried = f"{settings.format(', '.join(knobs))} tried while it trains{follow}"
         self._say(tried if words else "there is nothing to try")
         if facts.moves_augmentation and any(candidate["knobs"].get("num_workers") for candidate in words):
             self._say(MOVED)

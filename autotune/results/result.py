@@ -28,7 +28,7 @@ from autotune.measuring import (
     objective_named,
 )
 from autotune.results.files import Document, read_document
-from autotune.secrets import masked_command, masked_text
+from autotune.secrets import masked_command
 from autotune.stored import Dollars, Figure, Seconds, Share, Stored, Whole
 
 Words = Annotated[tuple[str, ...], AfterValidator(masked_command)]
@@ -82,7 +82,7 @@ class ScriptRecord(Stored):
 class WorkloadRecord(Stored):
     """The workload that was trained."""
 
-    target: Annotated[str, AfterValidator(masked_text)]
+    target: str
     name: str
     parameters: Parameters = Field(default_factory=dict)
     samples: Whole | None

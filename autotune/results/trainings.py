@@ -216,9 +216,11 @@ def read_trainings(result: Result, path: Path) -> Trainings | None:
 
 def _notes(path: Path) -> Iterator[Note]:
     try:
-        if not path.is_file() or path.stat().st_size > MOST_BYTES:
+        if not path.is_file():
             return
-        lines = path.read_bytes().splitlines()
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - MOST_BYTES))  # the latest, where there are very many
+            lines = file.read(MOST_BYTES).splitlines()
     except OSError:
         return
     for line in lines:
@@ -233,7 +235,7 @@ def _is_alike(note: Note, result: Result) -> bool:
         cpu.model, cpu.budget, result.software.torch, result.best.config.ranks,
     )  # fmt: skip
     names_gpu = result.constraints.device in ("cuda", "rocm")  # notes hold no name of other devices
-    return place and (not names_gpu or note.gpu in [gpu.name for gpu in gpus[:1]])
+    return place and (note.gpu in [gpu.name for gpu in gpus[:1]] if names_gpu else note.gpu is None)
 
 
 def _elements(note: Note) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import UsageError
+from autotune.errors import ResultFileError, UsageError
 from autotune.hardware import Cpu
 from autotune.hardware.host import read_cpu
 from autotune.knobs.changes import changes_of
@@ -18,6 +18,9 @@ from autotune.results.result import Result, ScriptRecord, read_result
 from autotune.results.trainings import order_of
 from autotune.scripts.changes import MAY_CHANGE_DATA
 from autotune.scripts.script import Script
+
+_ALWAYS, _COUNTED = ("device", "loaders", "models"), ("accumulation", "optimizers")
+"""What a launch reads of a script's loop; the latter where steps are counted."""
 
 
 def apply(path: str | Path, *, realised: bool = False) -> None:
@@ -51,8 +54,18 @@ def apply(path: str | Path, *, realised: bool = False) -> None:
 
 
 def orders_of(result: Result, path: str | Path, *, realised: bool) -> dict[str, Any]:
-    """The recorder's orders, with or without noting the speed that the training reaches."""
+    """The recorder's orders, with or without noting the speed that the training reaches.
+
+    Raises:
+        ResultFileError: The file does not say by what the training is found in the script.
+        UsageError: It is not the result of a script.
+    """
     script = script_of(result, path)
+    needed = (*_ALWAYS, *_COUNTED) if "step_samples" in script.loop else _ALWAYS
+    if missing := [name for name in needed if name not in script.loop]:
+        raise ResultFileError(
+            f"{path} is broken: workload.script.loop lacks {', '.join(missing)}; tune again, or restore the file"
+        )
     changes = changes_of(result.best.config, result.baseline.config)
     left_out = []
     if changes["loader"].get("persistent_workers") and script.source.may_change_data:

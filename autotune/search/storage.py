@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import unquote
 
 import filelock
 import optuna
@@ -17,13 +17,12 @@ from optuna.storages.journal import JournalFileBackend
 
 from autotune.errors import UsageError
 from autotune.hardware import running, this_process
+from autotune.secrets import hide, remember_secrets
 
 LOCK_SECONDS = 15.0
 """Writing a line takes milliseconds: a process that holds the lock for longer than this is stuck."""
 JOINING_TRIES, JOINING_SECONDS = 5, 0.5
 """Creating the tables takes a tenth of a second. Not tuned."""
-HIDDEN = "***"
-"""Replaces a password, as in SQLAlchemy."""
 _FIRST_BYTES = b'{"op_code":'
 _CREATED, _PROCESS, _OBJECTIVE = "created", "process", "objective"
 
@@ -48,7 +47,9 @@ def open_study(
         UsageError: The storage cannot be opened, or there is nothing to resume.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    where = _shown(storage) if storage is not None else str(journal)
+    secret = _secret_of(storage or "")
+    remember_secrets(environment={"password": secret})  # also for a storage that fails during the search
+    where = hide(storage or str(journal), secret)
     try:
         opened = open_database(storage, join=join) if storage is not None else open_journal(journal)
         if resume:
@@ -67,7 +68,7 @@ def open_study(
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
-        why = str(error) if storage is None else _without_password(str(error), storage)
+        why = hide(str(error), secret)
         message = f"the storage {where} cannot be opened: {why}; choose another with --storage or --out"
         raise UsageError(message) from None  # the error itself may hold a password
     return study
@@ -106,27 +107,14 @@ def sqlite_file(url: str) -> Path | None:
     return Path(unquote((parts.database or "").removeprefix("file:").partition("?")[0])) if is_file else None
 
 
-def _shown(url: str) -> str:
-    """A database's URL without its password, for screens and logs; only the scheme of one that cannot be parsed."""
+def _secret_of(url: str) -> str:
+    """The password of a database's URL; all of one that cannot be parsed and may hold one."""
     from sqlalchemy.engine import make_url
 
     try:
-        return make_url(url).render_as_string(hide_password=True)
+        return str(make_url(url).password or "")
     except Exception:  # noqa: BLE001 - SQLAlchemy raises its own errors, and some of Python's
-        scheme, mark, _ = url.partition("://")
-        return url if "@" not in url else f"{scheme}://…" if mark else HIDDEN
-
-
-def _without_password(text: str, url: str) -> str:
-    """A database driver's message without the password, which it may repeat in several spellings."""
-    from sqlalchemy.engine import make_url
-
-    text = text.replace(url, _shown(url))
-    with contextlib.suppress(Exception):  # no URL, no password
-        password = make_url(url).password
-        for spelling in {str(password or ""), quote_plus(str(password or "")), quote(str(password or ""))} - {""}:
-            text = text.replace(spelling, HIDDEN)
-    return text
+        return url if "@" in url else ""
 
 
 def make_sampler(name: str, seed: int) -> BaseSampler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from autotune.hardware import probe_host
 from autotune.knobs import allowed_knobs
 from autotune.recorder.live.training import LiveTraining
 from autotune.results.live import LiveLog
+from autotune.secrets import masked_command, remember_secrets
 
 Loader = TypeVar("Loader", bound=DataLoader[Any])
 Model = TypeVar("Model")
@@ -45,6 +47,7 @@ def live(
 
 def begin(out: str | Path | None = None, allow: str = "") -> None:
     """Tunes the training of this process from now on, as `live` does; callbacks of frameworks call it."""
+    remember_secrets(sys.argv, os.environ)
     LiveTraining(_Adviser(out), probe_host().cpu.budget, allowed_knobs(allow))
 
 
@@ -59,7 +62,7 @@ class _Adviser:
     def ask(self, facts: dict[str, Any]) -> None:
         """Asks for candidates."""
         if self._out is not None:
-            self._log.open(Path(self._out), " ".join(sys.argv))
+            self._log.open(Path(self._out), shlex.join(masked_command(sys.argv)))
         self._candidates = self._log.begin({"event": "began", "pid": os.getpid(), **facts}, probe_host())
 
     def answer(self) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 import autotune
+from autotune import secrets
 from autotune.bursts.hosts.cleanup import RUN_VARIABLE
 from autotune.commands import tune as tune_module
 from autotune.errors import AutotuneError, TargetError, UsageError
@@ -139,6 +140,14 @@ def test_a_target_is_a_text_or_a_function() -> None:
     """Nothing else."""
     with pytest.raises(TargetError, match="expected a function or a text such as 'train:build', got 3"):
         autotune.tune(3)  # type: ignore[arg-type]
+
+
+def test_secrets_of_the_environment_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under the command: an error, and with it a result and its page, may quote one."""
+    monkeypatch.setattr(secrets, "_remembered", set())
+    monkeypatch.setenv("HF_TOKEN", "Zx81-abcd-9911")
+    with pytest.raises(TargetError, match=r"got \['invalid key \*\*\*'\]"):
+        autotune.tune(["invalid key Zx81-abcd-9911"])  # type: ignore[arg-type]
 
 
 def test_it_does_not_run_inside_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from autotune.results.files import write_document
 from autotune.results.result import Result, ScriptRecord, SourceRecord, read_result
 from autotune.scripts import Script
 from autotune.search.storage import open_study
+from autotune.secrets import remember_secrets
 from tests.factories import make_burst, make_result
 from tests.inside import run_inside
 from tests.processes import budget, run
@@ -71,6 +72,18 @@ def test_no_file_of_a_result_holds_a_secret(tmp_path: Path) -> None:
     assert script.source is not None
     assert script.source.argv == script.command[1:]
     assert script.loop == {"loaders": ["TensorDataset 512 32"]}
+
+
+def test_words_that_look_like_secrets_stay_in_a_file(tmp_path: Path) -> None:
+    """Patch, launch, check and cross find the script and the function by them."""
+    remember_secrets(("train.py", "--key", "attention_v2"))
+    source = SourceRecord(main="attention_v2.py", folder=".", files={"models/attention_v2.py": "0" * 64})
+    script = ScriptRecord(command=("python", "train.py", "--token-mixer", "attention_v2"), loop={}, source=source)
+    made = make_result(target="multi_token:build_gpt2")
+    result = made.model_copy(update={"workload": made.workload.model_copy(update={"script": script})})
+    write_document(result, tmp_path / "result.json")
+    assert read_result(tmp_path / "result.json") == result
+    assert "***" not in (tmp_path / "result.json").read_text()
 
 
 def test_an_older_file_with_a_secret_is_shown_without_it(tmp_path: Path) -> None:

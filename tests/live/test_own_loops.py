@@ -105,9 +105,12 @@ def test_a_loop_is_tuned_while_it_trains(script: str, tmp_path: Path) -> None:
     """It says what it tries, and keeps a log."""
     (tmp_path / "train.py").write_text(ARE_TRIED + script)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    command = [sys.executable, "train.py", "--password", "correct horse"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "are tried while it trains; follow it with 'autotune watch" in done.stderr
-    events = [json.loads(line)["event"] for line in (tmp_path / "result.live.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "result.live.jsonl").read_text().splitlines()]
+    assert lines[0]["command"] == "train.py --password '***'"
+    events = [line["event"] for line in lines]
     assert events[:3] == ["started", "began", "planned"]
     assert events[-1] == "ended"

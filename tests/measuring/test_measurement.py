@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from autotune.knobs.config import TrainConfig
-from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, pool
+from autotune.measuring.growth import Look
+from autotune.measuring.records import MOST_BLOCKS, Block, Burst, Measurement, Outcome, Point, pool
 from autotune.measuring.speedup import Rounds, Speedup
 from autotune.measuring.statistics import (
     SPREAD_FACTOR,
@@ -128,6 +129,20 @@ def test_pooling_keeps_all_blocks_and_the_worst_memory() -> None:
     pooled = pool([first, second])
     assert pooled.blocks == first.blocks + second.blocks
     assert (pooled.device_memory_bytes, pooled.compile_seconds) == (30, 4.0)
+
+
+def test_pooling_makes_no_more_blocks_and_looks_than_a_file_may_hold() -> None:
+    """Neighbours become one, with the same sums; of looks every other stays."""
+    looks = tuple(Look(samples=step, seconds=1.0) for step in range(MOST_BLOCKS))
+    blocks = tuple(Block(samples=2, seconds=1.0, data_wait_seconds=0.5, joules=3.0) for _ in range(MOST_BLOCKS))
+    first = make_measurement(1000).model_copy(update={"blocks": blocks, "looks": looks})
+    last = first.model_copy(update={"blocks": (*blocks[:2], blocks[0].model_copy(update={"joules": None}))})
+    pooled = pool([first, last])
+    assert Measurement.model_validate(pooled.model_dump()) == pooled
+    assert sum(block.samples for block in pooled.blocks) == 2 * (MOST_BLOCKS + 3)
+    assert pooled.measure_seconds == pytest.approx(MOST_BLOCKS + 3)
+    assert pooled.data_wait_fraction == pytest.approx(0.5)
+    assert [block.joules for block in pooled.blocks[-3:]] == [6.0, 6.0, None]
 
 
 def telemetry_of(seconds: float, **figures: Any) -> Measurement:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.results.compare import MOST_LISTED, WorkloadGroup, compare
 from autotune.results.gather import Gathered
 from autotune.results.result import Result, Side
 from tests.crosses import on_gpu
-from tests.factories import make_measurement, make_result
+from tests.factories import make_hardware, make_measurement, make_result
 
 
 def priced(rate: float, name: str, dollars: float | None, spread: float = 0.001) -> Result:
@@ -116,6 +121,33 @@ def test_your_result_stands_among_those_of_the_same_processor() -> None:
     assert faster.endswith("(1.json); it has the same knobs")
     assert faster.startswith("yours runs at 0.500× of NVIDIA GeForce RTX 4070, 2 CPUs on b")
     assert slower.endswith("(2.json); it has num_workers=4, prefetch_factor=2")
+
+
+def cpus(budget: int, hostname: str = "there", *, ranks: int = 1, **changes: Any) -> Result:
+    """A result of so many CPUs of one model."""
+    hardware = make_hardware(hostname=hostname)
+    best = Side(config=TrainConfig(ranks=ranks), measurement=make_measurement(1000))
+    cpu = hardware.cpu.model_copy(update={"budget": budget})
+    return make_result(hardware=hardware.model_copy(update={"cpu": cpu}), best=best, **changes)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(cpus(64), id="more CPUs of the model"),
+        pytest.param(cpus(2, ranks=2), id="more ranks"),
+        pytest.param(cpus(2, "here", created=make_result().created - timedelta(days=1)), id="your own older one"),
+        pytest.param(cpus(2, status="partial"), id="a partial one"),
+    ],
+)
+def test_your_result_stands_only_beside_what_may_do_the_same(other: Result) -> None:
+    """The newest complete result of each other machine with the same hardware and ranks."""
+    named = [("mine.json", cpus(2, "here")), ("other.json", other)]
+    last = compare(Gathered(results=named), mine="mine.json").groups[0].choices[-1]
+    assert last.endswith("no other result of this workload comes from Intel(R) Xeon(R) Gold 6338, 2 CPUs")
+    named.append(("alike.json", cpus(2)))
+    group = compare(Gathered(results=named), mine="mine.json").groups[0]
+    assert any(choice.endswith("number 1 of 2 with Intel(R) Xeon(R) Gold 6338, 2 CPUs") for choice in group.choices)
 
 
 def test_what_cannot_be_told_apart_from_yours_is_said() -> None:

@@ -11,6 +11,7 @@ import pytest
 from autotune.hardware.host import read_cpu
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.telemetry_summary import TelemetrySummary
+from autotune.results import trainings
 from autotune.results.result import Result, Side
 from autotune.results.trainings import Note, Training, order_of, read_trainings, trainings_path
 from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result, note_line
@@ -27,9 +28,9 @@ def claimed(**measured: Any) -> Result:
 def told(result: Result, folder: Path, *lines: str) -> list[str]:
     """What is said of the notes."""
     trainings_path(folder / "result.json").write_text("\n".join(lines))
-    trainings = read_trainings(result, folder / "result.json")
-    assert trainings is not None
-    return trainings.sentences()
+    noted = read_trainings(result, folder / "result.json")
+    assert noted is not None
+    return noted.sentences()
 
 
 def test_the_ratios_of_the_trainings_are_told_in_order_of_time(tmp_path: Path) -> None:
@@ -91,12 +92,26 @@ def test_only_trainings_on_the_same_gpu_count_for_a_result_of_a_gpu(
     assert line.startswith("in 1 training: 1.00" if counts else "1 training is not counted: on another machine, device")
 
 
+def test_a_training_on_a_gpu_does_not_count_for_a_result_of_the_cpu(tmp_path: Path) -> None:
+    """It is on the same machine, and many times as fast."""
+    (line,) = told(claimed(), tmp_path, note_line(claimed(), ratio=20.0, gpu="NVIDIA GeForce RTX 4070"))
+    assert line.startswith("1 training is not counted: on another machine, device")
+
+
+def test_of_very_many_notes_the_last_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A note may be cut off at the front."""
+    result = claimed()
+    monkeypatch.setattr(trainings, "MOST_BYTES", int(2.5 * len(note_line(result))))
+    lines = [note_line(result, training, ratio) for training, ratio in (("a", 1.03), ("b", 1.02), ("c", 1.01))]
+    assert told(result, tmp_path, *lines) == ["in 2 trainings: 1.02, 1.01 of the claimed rate"]
+
+
 def test_nothing_is_said_without_notes(tmp_path: Path) -> None:
     """Nor where they cannot be read."""
     trainings_path(tmp_path / "result.json").mkdir()
-    trainings = read_trainings(claimed(), tmp_path / "result.json")
-    assert trainings is not None
-    assert trainings.sentences() == []
+    noted = read_trainings(claimed(), tmp_path / "result.json")
+    assert noted is not None
+    assert noted.sentences() == []
 
 
 THEN = TelemetrySummary(seconds=10.0, foreign_cpu_fraction=0.0, idle_cpu_fraction=0.0, sm_clock_mhz=1980.0)

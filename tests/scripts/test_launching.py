@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from autotune.errors import ResultFileError
 from autotune.results.files import write_document
 from autotune.scripts import Script
 from autotune.scripts.launching import orders_of
@@ -31,6 +32,21 @@ def test_samples_of_a_step_are_known_only_where_the_look_counted_steps(
     )
     result = result.model_copy(update={"workload": result.workload.model_copy(update={"script": script})})
     assert orders_of(result, "result.json", realised=True)["realised"]["step_samples"] == samples
+
+
+@pytest.mark.parametrize("loop", [{}, {"loaders": [], "models": [], "device": "cpu", "step_samples": 4}])
+def test_a_result_without_a_whole_loop_is_refused(
+    loop: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A foreign or damaged file, of which the script would know no training."""
+    monkeypatch.chdir(tmp_path)
+    result = written(b"", {"num_threads": 1})
+    assert result.workload.script is not None
+    script = result.workload.script.model_copy(update={"loop": loop})
+    result = result.model_copy(update={"workload": result.workload.model_copy(update={"script": script})})
+    missing = "accumulation, optimizers" if loop else "device, loaders, models"
+    with pytest.raises(ResultFileError, match=f"result.json is broken: workload.script.loop lacks {missing}; tune"):
+        orders_of(result, "result.json", realised=False)
 
 
 APPLIES = """

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from autotune import secrets
 from autotune.errors import UsageError
 from autotune.search import storage
+from autotune.secrets import masked_text
 
 
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
         ("postgresql://me:s3cr%40t@host/trials", "postgresql://me:***@host/trials"),
-        ("postgresql://me:s3cr@t@host:port/trials", "postgresql://…"),
+        ("postgresql://me:s3cr@t@host:port/trials", "***"),
         ("me:s3cr@t", "***"),
         ("trials.db", "trials.db"),
     ],
@@ -36,3 +38,14 @@ def test_a_storage_that_cannot_be_opened_is_told_without_its_password(
     assert str(caught.value).startswith(f"the storage {shown} cannot be opened: ")
     assert "s3cr" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+def test_a_password_is_hidden_in_what_a_driver_says_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storage that fails during the search is quoted in the result."""
+    monkeypatch.setattr(secrets, "_remembered", set())
+    with pytest.raises(UsageError):
+        storage.open_study(
+            name="ours", storage="sqlite://me:s3cr%40t-4711@/", journal=tmp_path / "r.journal", sampler="random",
+            seed=0, attributes={}, resume=False,
+        )  # fmt: skip
+    assert masked_text("refused: s3cr@t-4711, s3cr%40t-4711") == "refused: ***, ***"
