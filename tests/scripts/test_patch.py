@@ -459,3 +459,88 @@ def test_a_script_that_applies_a_result_in_its_own_way_is_left_alone() -> None:
     content = b"from autotune import apply\napply(choose())\nx = DataLoader(1, num_workers=0)\n"
     with pytest.raises(UsageError, match=r"train\.py calls autotune\.apply already, .*'autotune patch --reverse'"):
         patch_of(written(content, {"num_workers": 2}), RESULT)
+
+
+TRAINER = """from transformers import Trainer, TrainingArguments
+arguments = TrainingArguments("out", bf16=False)
+Trainer(model, arguments, train_dataset=data).train()
+"""
+OWN_LOADER = """
+class Own(Trainer):
+    def get_train_dataloader(self):
+        return DataLoader(self.train_dataset, batch_size=32, num_workers=0)
+"""
+OWN_OPTIMIZER = "optimizer = torch.optim.AdamW(model.parameters())\n"
+TUNED: dict[str, Any] = {"num_workers": 2, "optimizer_impl": "fused", "precision": "bf16"}
+BY_TRAINER = ['optim="adamw_torch_fused"', "dataloader_num_workers=2"]
+IN_LOADER = ["        return DataLoader(self.train_dataset, batch_size=32, num_workers=2)"]
+IN_OPTIMIZER = ["optimizer = torch.optim.AdamW(model.parameters(), fused=True)"]
+
+
+@pytest.mark.parametrize(
+    ("own", "of_trainer", "elsewhere"),
+    [
+        ("", BY_TRAINER, []),
+        (OWN_LOADER, BY_TRAINER[:1], IN_LOADER),
+        (OWN_OPTIMIZER, BY_TRAINER[1:], IN_OPTIMIZER),
+        (OWN_LOADER + OWN_OPTIMIZER, [], IN_LOADER + IN_OPTIMIZER),
+    ],
+    ids=["the Trainer both", "the script the loader", "the script the optimizer", "the script both"],
+)
+def test_a_framework_is_told_of_what_it_makes_and_of_nothing_else(
+    own: str, of_trainer: list[str], elsewhere: list[str]
+) -> None:
+    """Its arguments have no effect on a loader or an optimizer that the script makes and hands over."""
+    patch = patch_of(written((TRAINER + own).encode(), TUNED, optimizer="AdamW"), RESULT)
+    assert patch.why_whole is None
+    (told, *others) = [line[1:] for line in changes(patch) if line[0] == "+"]
+    assert [word for word in BY_TRAINER if word in told] == of_trainer
+    assert "bf16=True" in told
+    assert others == elsewhere
+
+
+@pytest.mark.parametrize(
+    ("best", "source", "why"),
+    [
+        ("fused", TRAINER.replace("data)", "data, optimizers=library.optimizers())"), "is given by no call"),
+        ("fused", TRAINER.replace("data)", "data, optimizer_cls_and_kwargs=(kind, {}))"), "is given by no call"),
+        ("foreach", TRAINER, "is given by no call"),
+    ],
+    ids=["of a library", "of a class", "foreach, which is the default on a GPU only"],
+)
+def test_an_optimizer_that_no_word_of_the_trainer_makes_is_changed_by_the_one_line(
+    best: str, source: str, why: str
+) -> None:
+    """The word for it would have no effect, or another one than was measured."""
+    patch = patch_of(written(source.encode(), {"optimizer_impl": best}, optimizer="AdamW"), RESULT)
+    assert why in (patch.why_whole or "")
+
+
+@pytest.mark.parametrize(
+    ("source", "best", "why"),
+    [
+        (
+            TRAINER.replace("Trainer(", "arguments.bf16 = False\nTrainer("),
+            {"precision": "bf16"},
+            "bf16 is set by the script after that",
+        ),
+        (
+            "from lightning import Fabric\nfabric = Fabric('cpu', 'auto', 1, 1, 'bf16-mixed')\n",
+            {"precision": "bf16"},
+            "precision may be given by position",
+        ),
+        (
+            TRAINER.replace("bf16=False", "dataloader_num_workers=2"),
+            {"num_workers": 2},
+            "the script says all of it already",
+        ),
+    ],
+    ids=["set again", "by position", "said already"],
+)
+def test_a_frameworks_argument_that_would_change_nothing_is_not_written(
+    source: str, best: dict[str, Any], why: str
+) -> None:
+    """Nor one that is given twice, which ends the script."""
+    patch = patch_of(written(source.encode(), best), RESULT)
+    assert patch.why_whole == why
+    assert "+import autotune;" in patch.diff.decode()
