@@ -198,6 +198,25 @@ def test_what_needs_workers_is_off_where_an_option_says_that_there_are_none(give
     assert added in patch.diff.decode()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "is_in_place"),
+    [
+        ("num_workers=args.workers, prefetch_factor=2", True),
+        ("num_workers=4, timeout=0), DataLoader(other, num_workers=4, timeout=9", True),
+        ("num_workers=args.workers), DataLoader(other, num_workers=args.workers", True),
+        ("num_workers=4, timeout=9", False),
+        ("num_workers=args.workers), DataLoader(other, num_workers=args.workers, persistent_workers=True", False),
+    ],
+)
+def test_no_loader_is_left_without_workers_that_it_needs(arguments: str, is_in_place: bool) -> None:
+    """Torch refuses a timeout, and persistent workers of another loader whose number the same option decides."""
+    source = SCRIPT.replace("default=0", "default=4").replace("ARGUMENTS", arguments).encode()
+    patch = patch_of(written(source, {"num_workers": 0}, before={"num_workers": 4}), RESULT)
+    assert (patch.why_whole is None) == is_in_place
+    if not is_in_place:
+        assert "num_workers would be 0, and " in (patch.why_whole or "")
+
+
 def test_what_needs_workers_has_no_place_beside_a_number_that_is_computed() -> None:
     """That number may be zero."""
     source = SCRIPT.replace("ARGUMENTS", "num_workers=number()").encode()
@@ -544,3 +563,32 @@ def test_a_frameworks_argument_that_would_change_nothing_is_not_written(
     patch = patch_of(written(source.encode(), best), RESULT)
     assert patch.why_whole == why
     assert "+import autotune;" in patch.diff.decode()
+
+
+@pytest.mark.parametrize(
+    ("source", "best", "why"),
+    [
+        (
+            "make = partial(DataLoader, num_workers=4)\nloader = make(data)\n",
+            {"num_workers": 0},
+            "num_workers was 4, which the call does not say",
+        ),
+        (
+            "loader = make(data, batch_sampler=BatchSampler(order, 32, False))\n",
+            {"batch_size": 64},
+            "batch_size was 32, which the call does not say",
+        ),
+    ],
+    ids=["to the default", "beside a sampler of batches"],
+)
+def test_what_something_else_has_given_is_changed_by_the_one_line(source: str, best: dict[str, Any], why: str) -> None:
+    """An argument of the call would not be written where it is torch's default, or torch would refuse both."""
+    result = written(source.encode(), best, before={"num_workers": 4}, loader="make")
+    assert patch_of(result, RESULT).why_whole == why
+
+
+def test_a_function_of_python_that_calls_the_loaders_class_takes_no_argument_of_it() -> None:
+    """The call that was recorded is that of ``list``."""
+    source = b"loaders = list(map(DataLoader, sets))\n"
+    patch = patch_of(written(source, {"num_workers": 2}, loader="list"), RESULT)
+    assert "is given in line 1 by list(), which takes no such argument" in (patch.why_whole or "")
