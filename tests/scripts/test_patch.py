@@ -551,10 +551,16 @@ def test_an_optimizer_that_no_word_of_the_trainer_makes_is_changed_by_the_one_li
         (
             TRAINER.replace("bf16=False", "dataloader_num_workers=2"),
             {"num_workers": 2},
-            "the script says all of it already",
+            "dataloader_num_workers was 0, and the script says 2",
         ),
+        (
+            TRAINER.replace("bf16=False", "per_device_train_batch_size=16"),
+            {"batch_size": 64},
+            "per_device_train_batch_size was 32, and the script says 16",
+        ),
+        (TRAINER.replace("bf16=False", "bf16=True"), {"precision": "bf16"}, "the script says all of it already"),
     ],
-    ids=["set again", "by position", "said already"],
+    ids=["set again", "by position", "without effect", "of each of two GPUs", "said already"],
 )
 def test_a_frameworks_argument_that_would_change_nothing_is_not_written(
     source: str, best: dict[str, Any], why: str
