@@ -24,8 +24,10 @@ def _candidates(context: SearchContext) -> Choices | str:
 
 
 def _as_optim(form: str, optimizer: str | None) -> dict[str, Scalar] | None:
-    """The argument of ``TrainingArguments``, whose own default is the fused AdamW."""
-    return {"optim": "adamw_torch_fused" if form == "fused" else "adamw_torch"} if optimizer == "AdamW" else None
+    """The argument of ``TrainingArguments``, which has no word for foreach: that is torch's default on GPUs only."""
+    if optimizer != "AdamW" or form == "foreach":
+        return None
+    return {"optim": "adamw_torch_fused" if form == "fused" else "adamw_torch"}
 
 
 KNOBS = (

@@ -28,7 +28,8 @@ def set_arguments(
     given has this value already.
 
     Raises:
-        CannotEditError: The call gives one neither by a literal nor by an option.
+        CannotEditError: The call gives one neither by a literal nor by an option; or `functools.partial`, a sampler of
+            batches or another class gives it.
     """
     given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
     starred = any(isinstance(argument, ast.Starred) for argument in call.args)
@@ -38,9 +39,13 @@ def set_arguments(
     added = []
     for name, value in values.items():
         with naming([name]):
+            if name in NEEDS_WORKERS.values() and not value:
+                _require_unneeded(source, call, name, given, values)
             if name in given:
                 code = _with_workers(name, value, given, spreads=spreads) if _is_off(given[name]) else value
                 _set_value(source, call, given[name], code, seen.get(name, ANY), name)
+            elif not spreads and seen.get(name, ANY) is not ANY and not absent(name, seen[name]):
+                raise CannotEditError(f"was {seen[name]!r}, which the call does not say")
             elif absent(name, value) and (not spreads or (name in seen and seen[name] is ANY)):
                 pass
             elif spreads:
@@ -49,6 +54,24 @@ def set_arguments(
                 added.append(f"{name}={literal(_with_workers(name, value, given, spreads=False))}")
     if added:
         source.add_arguments(call, added)
+
+
+def _require_unneeded(
+    source: Source, call: ast.Call, name: str, given: Mapping[str, ast.expr], values: Mapping[str, object]
+) -> None:
+    """Requires that a call can do without workers, and those whose number the same option decides.
+
+    Raises:
+        CannotEditError: One has an argument that torch would refuse then.
+    """
+    words = [(argument, node) for argument, node in given.items() if argument not in values]
+    if isinstance(option := given.get(name), ast.Attribute):
+        for other in source.calls(last_name(call.func) or ""):
+            own = [(word.arg or "", word.value) for word in other.keywords]
+            if other is not call and (name, ast.unparse(option)) in [(word, ast.unparse(node)) for word, node in own]:
+                words += own
+    if needing := [word for word, node in words if word in {*NEEDS_WORKERS, "timeout"} and not _is_off(node)]:
+        raise CannotEditError(f"would be 0, and {needing[0]} needs workers")
 
 
 def _with_workers(name: str, value: object, given: Mapping[str, ast.expr], *, spreads: bool) -> object:

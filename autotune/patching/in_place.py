@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
-from autotune.knobs import KNOBS
+from autotune.knobs import KNOBS, TrainConfig
 from autotune.knobs.changes import changes_of
 from autotune.patching import framework_words as words
 from autotune.patching.arguments import ANY, set_arguments
@@ -66,13 +67,14 @@ def set_in_place(result: Result, record: SourceRecord, files: Files) -> None:
 
     Raises:
         UsageError: A file is missing, or has changed.
-        CannotEditError: A setting has no place of its own; the message begins with its name.
+        CannotEditError: A setting has no place of its own, and the message begins with its name; or nothing is to be
+            written, so that what the script says has no effect.
     """
     best, baseline = result.best.config, result.baseline.config
     values = {knob: after for knob, (_, after) in best.changes_from(baseline).items()}
     if values.get("persistent_workers") and record.may_change_data:
         raise CannotEditError("would hide from workers what the script changes in its data", "persistent_workers")
-    for knob in _set_in_framework(values, record, files):
+    for knob in _set_in_framework(values, result, record, files):
         del values[knob]
     forms = {knob: value for knob, value in values.items() if value in KNOBS[knob].optimizer_arguments}
     if others := sorted(values.keys() - words.LOADER.keys() - forms.keys()):
@@ -80,34 +82,61 @@ def set_in_place(result: Result, record: SourceRecord, files: Files) -> None:
     arguments = changes_of(best, baseline)["loader"]
     loader = {words.LOADER[knob]: arguments[words.LOADER[knob]] for knob in values if knob in words.LOADER}
     if loader:
-        seen = {name: getattr(baseline, knob) for knob, name in words.LOADER.items()}
         with naming(values.keys() & words.LOADER.keys()):
-            _set_in_loaders(loader, seen, record, files)
+            _set_in_loaders(loader, _seen(baseline, words.LOADER), record, files)
     for knob, form in forms.items():
         with naming([knob]):
             _set_optimizers(form, KNOBS[knob].optimizer_arguments, record, files)
+    if not files.edited():
+        raise CannotEditError("the script says all of it already")
 
 
-def _set_in_framework(values: Mapping[str, Any], record: SourceRecord, files: Files) -> set[str]:
+def _seen(baseline: TrainConfig, named: Mapping[str, str]) -> dict[str, object]:
+    """What arguments were, by knob and name; `ANY` for torch's default, whether the script gives it or not."""
+    seen: dict[str, object] = {name: getattr(baseline, knob) for knob, name in named.items()}
+    alike = [name for name, value in seen.items() if len(words.absent_values(name)) > 1 and words.absent(name, value)]
+    return {**seen, **dict.fromkeys(alike, ANY)}
+
+
+def _set_in_framework(values: Mapping[str, Any], result: Result, record: SourceRecord, files: Files) -> set[str]:
     """Sets the arguments of a framework's object where the main file makes one; returns the knobs that it set."""
     if record.main is None or (maker := words.framework_call(files[record.main])) is None:
         return set()
-    framework, call = maker
-    optimizer = next((site.kind for site in record.optimizers if site is not None), None)
-    given = {knob: words.arguments(framework, knob, value, optimizer) for knob, value in values.items()}
+    (framework, call), file = maker, files[record.main]
+    optimizer = result.workload.model.optimizer if result.workload.model is not None else None
+    free = {knob: value for knob, value in values.items() if not _is_made_apart(knob, record, file)}
+    given = {knob: words.arguments(framework, knob, value, optimizer) for knob, value in free.items()}
     taken = {knob for knob, own in given.items() if own is not None}
     arguments = {word: value for own in given.values() for word, value in (own or {}).items()}
     with naming(taken):
-        set_arguments(files[record.main], call, arguments, seen={}, absent=words.absent)
+        if taken and len(call.args) > 1:  # the first parameter of each framework's object is no knob's
+            raise CannotEditError("may be given by position")
+        if again := arguments.keys() & _attributes_set(file):
+            raise CannotEditError("is set by the script after that", " and ".join(sorted(again)))
+        named = {knob: next(iter(given[knob] or ())) for knob in taken & words.LOADER.keys()}
+        seen = _seen(result.baseline.config, named)
+        set_arguments(file, call, arguments, seen=seen, absent=words.absent)
     return taken
+
+
+def _is_made_apart(knob: str, record: SourceRecord, file: Source) -> bool:
+    """Whether the script hands over what takes a knob, so that a framework's argument for it has no effect."""
+    if KNOBS[knob].optimizer_arguments:
+        handed = {word.arg for call in file.calls() for word in call.keywords}
+        return any(record.optimizers) or bool(handed & {"optimizers", "optimizer_cls_and_kwargs"})
+    return knob in words.LOADER and any(record.loaders)
+
+
+def _attributes_set(file: Source) -> set[str]:
+    """The attributes that a file sets of other objects than ``self``."""
+    parts = [part for part in ast.walk(file.tree) if isinstance(part, ast.Attribute)]
+    return {part.attr for part in parts if isinstance(part.ctx, ast.Store) and ast.unparse(part.value) != "self"}
 
 
 def _set_in_loaders(
     arguments: Mapping[str, object], seen: Mapping[str, object], record: SourceRecord, files: Files
 ) -> None:
     """Sets the arguments of each loader that feeds training."""
-    alike = [name for name, value in seen.items() if len(words.absent_values(name)) > 1 and words.absent(name, value)]
-    seen = {**seen, **dict.fromkeys(alike, ANY)}  # torch's default, whether the script gives it or not
     for site in record.loaders or (None,):
         own = _own(site, arguments)
         file = files[own.file]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import functools
 import io
@@ -79,7 +80,8 @@ class Source:
         """The call that the recorder has seen.
 
         Raises:
-            CannotEditError: It is missing, or only its line is known, which holds several such calls.
+            CannotEditError: It is missing, or only its line is known, which holds several such calls; or it is one of
+                Python itself that calls the maker, such as ``list(map(DataLoader, data))``.
         """
         if site.end is not None:
             calls = [call for call in self.calls() if (call.end_lineno, call.end_col_offset) == tuple(site.end)]
@@ -88,6 +90,8 @@ class Source:
             calls = [call for call in self.calls(*names) if call.lineno == site.line]
         if len(calls) != 1:
             raise CannotEditError(f"is given in line {site.line}, which holds {len(calls)} such calls, not one")
+        if isinstance(caller := calls[0].func, ast.Name) and hasattr(builtins, caller.id):
+            raise CannotEditError(f"is given in line {site.line} by {caller.id}(), which takes no such argument")
         return calls[0]
 
     def is_repeated(self, call: ast.Call) -> bool:

@@ -47,6 +47,7 @@ class Sites:
         self._made: weakref.WeakKeyDictionary[Any, dict[str, Any] | None] = weakref.WeakKeyDictionary()
         self._loaders: list[tuple[dict[str, Any], int, str | None]] = []  # site, id of the data set, key of the loader
         self._own_loaders: set[str] = set()
+        self._of_trainer: set[int] = set()  # ids of data sets from which transformers' Trainer makes its own loaders
         self.look_away: Undo = in_reverse([_watch(DataLoader, self._on_loader), _watch(Optimizer, self._on_optimizer)])
 
     def described(self, loaders: list[Any], optimizers: list[Any]) -> dict[str, Any]:
@@ -124,7 +125,8 @@ class Sites:
         """The site of a loader, or of the loader with the same data set from which a framework made it."""
         site = self._site_of(loader)
         if site is None:
-            candidates = [one for one, dataset, _ in self._loaders if dataset == id(loader.dataset)]
+            known = {id(loader.dataset)} - self._of_trainer
+            candidates = [one for one, dataset, _ in self._loaders if dataset in known]
             if not candidates or any(one != candidates[0] for one in candidates):
                 return None
             site = candidates[0]
@@ -140,6 +142,8 @@ class Sites:
                 return {"file": place, **_position(frame), **_signature(made, called)}
             first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
             if first is not made:
+                if isinstance(made, DataLoader) and frame.f_globals.get("__name__", "").startswith("transformers."):
+                    self._of_trainer.add(id(made.dataset))
                 return None
             if code.co_name == "__init__":
                 called = code

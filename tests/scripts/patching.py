@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from autotune.knobs import ModelFacts
 from autotune.knobs.config import TrainConfig
 from autotune.patching.patch import Patch
 from autotune.results.files import write_document
@@ -23,12 +24,14 @@ LOADER_PARAMETERS = (
 )  # fmt: skip
 
 
-def result_of(script: ScriptRecord, baseline: TrainConfig, best: TrainConfig) -> Result:
+def result_of(
+    script: ScriptRecord, baseline: TrainConfig, best: TrainConfig, model: ModelFacts | None = None
+) -> Result:
     """A result that claims a config."""
     made = make_result()
     return made.model_copy(
         update={
-            "workload": made.workload.model_copy(update={"script": script}),
+            "workload": made.workload.model_copy(update={"script": script, "model": model}),
             "baseline": Side(config=baseline, measurement=make_measurement(1000.0)),
             "best": Side(config=best, measurement=make_measurement(1500.0)),
         }
@@ -42,13 +45,15 @@ def written(content: bytes, best: dict[str, Any], *, argv: Sequence[str] = ("tra
         content: Of the file.
         best: The knobs that the result changes.
         argv: The words that it was started with.
-        known: Other fields of `SourceRecord`, and ``before``, knobs of the script as it is.
+        known: Other fields of `SourceRecord`; ``before``, knobs of the script as it is; ``loader`` and ``optimizer``,
+            what it calls instead of DataLoader and SGD.
     """
     Path("train.py").write_bytes(content)
     before = known.pop("before", {})
+    loader, optimizer = known.pop("loader", "DataLoader"), known.pop("optimizer", "SGD")
     source = SourceRecord(
         main="train.py", folder=".", argv=tuple(argv), files={"train.py": hashlib.sha256(content).hexdigest()},
-        loaders=(_site(content, "DataLoader", LOADER_PARAMETERS),), optimizers=(_site(content, "SGD"),),
+        loaders=(_site(content, loader, LOADER_PARAMETERS),), optimizers=(_site(content, optimizer),),
         has_autotune=True,
     )  # fmt: skip
     source = source.model_copy(update=known)
@@ -58,7 +63,8 @@ def written(content: bytes, best: dict[str, Any], *, argv: Sequence[str] = ("tra
         source=source,
     )
     baseline = TrainConfig(batch_size=32, **before)
-    return result_of(script, baseline, baseline.replace(**best))
+    model = ModelFacts(name="Net", tensors=2, weights=9, shapes="abc", optimizer=optimizer)
+    return result_of(script, baseline, baseline.replace(**best), model)
 
 
 def _site(content: bytes, name: str, parameters: Sequence[str] = ()) -> Site | None:
@@ -87,6 +93,6 @@ def claimed(seen: SeenScript, command: Sequence[str], path: Path, **best: Any) -
     """A result file of a real script, as a look at it has seen it, that claims some knobs."""
     baseline = baseline_of(seen)
     script = ScriptRecord(command=tuple(command), loop=loop_of(seen), source=source_of(seen))
-    result = result_of(script, baseline, baseline.replace(**best))
+    result = result_of(script, baseline, baseline.replace(**best), ModelFacts(**seen.facts["model"]))
     write_document(result, path)
     return result

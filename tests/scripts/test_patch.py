@@ -198,6 +198,25 @@ def test_what_needs_workers_is_off_where_an_option_says_that_there_are_none(give
     assert added in patch.diff.decode()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "is_in_place"),
+    [
+        ("num_workers=args.workers, prefetch_factor=2", True),
+        ("num_workers=4, timeout=0), DataLoader(other, num_workers=4, timeout=9", True),
+        ("num_workers=args.workers), DataLoader(other, num_workers=args.workers", True),
+        ("num_workers=4, timeout=9", False),
+        ("num_workers=args.workers), DataLoader(other, num_workers=args.workers, persistent_workers=True", False),
+    ],
+)
+def test_no_loader_is_left_without_workers_that_it_needs(arguments: str, is_in_place: bool) -> None:
+    """Torch refuses a timeout, and persistent workers of another loader whose number the same option decides."""
+    source = SCRIPT.replace("default=0", "default=4").replace("ARGUMENTS", arguments).encode()
+    patch = patch_of(written(source, {"num_workers": 0}, before={"num_workers": 4}), RESULT)
+    assert (patch.why_whole is None) == is_in_place
+    if not is_in_place:
+        assert "num_workers would be 0, and " in (patch.why_whole or "")
+
+
 def test_what_needs_workers_has_no_place_beside_a_number_that_is_computed() -> None:
     """That number may be zero."""
     source = SCRIPT.replace("ARGUMENTS", "num_workers=number()").encode()
@@ -459,3 +478,123 @@ def test_a_script_that_applies_a_result_in_its_own_way_is_left_alone() -> None:
     content = b"from autotune import apply\napply(choose())\nx = DataLoader(1, num_workers=0)\n"
     with pytest.raises(UsageError, match=r"train\.py calls autotune\.apply already, .*'autotune patch --reverse'"):
         patch_of(written(content, {"num_workers": 2}), RESULT)
+
+
+TRAINER = """from transformers import Trainer, TrainingArguments
+arguments = TrainingArguments("out", bf16=False)
+Trainer(model, arguments, train_dataset=data).train()
+"""
+OWN_LOADER = """
+class Own(Trainer):
+    def get_train_dataloader(self):
+        return DataLoader(self.train_dataset, batch_size=32, num_workers=0)
+"""
+OWN_OPTIMIZER = "optimizer = torch.optim.AdamW(model.parameters())\n"
+TUNED: dict[str, Any] = {"num_workers": 2, "optimizer_impl": "fused", "precision": "bf16"}
+BY_TRAINER = ['optim="adamw_torch_fused"', "dataloader_num_workers=2"]
+IN_LOADER = ["        return DataLoader(self.train_dataset, batch_size=32, num_workers=2)"]
+IN_OPTIMIZER = ["optimizer = torch.optim.AdamW(model.parameters(), fused=True)"]
+
+
+@pytest.mark.parametrize(
+    ("own", "of_trainer", "elsewhere"),
+    [
+        ("", BY_TRAINER, []),
+        (OWN_LOADER, BY_TRAINER[:1], IN_LOADER),
+        (OWN_OPTIMIZER, BY_TRAINER[1:], IN_OPTIMIZER),
+        (OWN_LOADER + OWN_OPTIMIZER, [], IN_LOADER + IN_OPTIMIZER),
+    ],
+    ids=["the Trainer both", "the script the loader", "the script the optimizer", "the script both"],
+)
+def test_a_framework_is_told_of_what_it_makes_and_of_nothing_else(
+    own: str, of_trainer: list[str], elsewhere: list[str]
+) -> None:
+    """Its arguments have no effect on a loader or an optimizer that the script makes and hands over."""
+    patch = patch_of(written((TRAINER + own).encode(), TUNED, optimizer="AdamW"), RESULT)
+    assert patch.why_whole is None
+    (told, *others) = [line[1:] for line in changes(patch) if line[0] == "+"]
+    assert [word for word in BY_TRAINER if word in told] == of_trainer
+    assert "bf16=True" in told
+    assert others == elsewhere
+
+
+@pytest.mark.parametrize(
+    ("best", "source", "why"),
+    [
+        ("fused", TRAINER.replace("data)", "data, optimizers=library.optimizers())"), "is given by no call"),
+        ("fused", TRAINER.replace("data)", "data, optimizer_cls_and_kwargs=(kind, {}))"), "is given by no call"),
+        ("foreach", TRAINER, "is given by no call"),
+    ],
+    ids=["of a library", "of a class", "foreach, which is the default on a GPU only"],
+)
+def test_an_optimizer_that_no_word_of_the_trainer_makes_is_changed_by_the_one_line(
+    best: str, source: str, why: str
+) -> None:
+    """The word for it would have no effect, or another one than was measured."""
+    patch = patch_of(written(source.encode(), {"optimizer_impl": best}, optimizer="AdamW"), RESULT)
+    assert why in (patch.why_whole or "")
+
+
+@pytest.mark.parametrize(
+    ("source", "best", "why"),
+    [
+        (
+            TRAINER.replace("Trainer(", "arguments.bf16 = False\nTrainer("),
+            {"precision": "bf16"},
+            "bf16 is set by the script after that",
+        ),
+        (
+            "from lightning import Fabric\nfabric = Fabric('cpu', 'auto', 1, 1, 'bf16-mixed')\n",
+            {"precision": "bf16"},
+            "precision may be given by position",
+        ),
+        (
+            TRAINER.replace("bf16=False", "dataloader_num_workers=2"),
+            {"num_workers": 2},
+            "dataloader_num_workers was 0, and the script says 2",
+        ),
+        (
+            TRAINER.replace("bf16=False", "per_device_train_batch_size=16"),
+            {"batch_size": 64},
+            "per_device_train_batch_size was 32, and the script says 16",
+        ),
+        (TRAINER.replace("bf16=False", "bf16=True"), {"precision": "bf16"}, "the script says all of it already"),
+    ],
+    ids=["set again", "by position", "without effect", "of each of two GPUs", "said already"],
+)
+def test_a_frameworks_argument_that_would_change_nothing_is_not_written(
+    source: str, best: dict[str, Any], why: str
+) -> None:
+    """Nor one that is given twice, which ends the script."""
+    patch = patch_of(written(source.encode(), best), RESULT)
+    assert patch.why_whole == why
+    assert "+import autotune;" in patch.diff.decode()
+
+
+@pytest.mark.parametrize(
+    ("source", "best", "why"),
+    [
+        (
+            "make = partial(DataLoader, num_workers=4)\nloader = make(data)\n",
+            {"num_workers": 0},
+            "num_workers was 4, which the call does not say",
+        ),
+        (
+            "loader = make(data, batch_sampler=BatchSampler(order, 32, False))\n",
+            {"batch_size": 64},
+            "batch_size was 32, which the call does not say",
+        ),
+    ],
+    ids=["to the default", "beside a sampler of batches"],
+)
+def test_what_something_else_has_given_is_changed_by_the_one_line(source: str, best: dict[str, Any], why: str) -> None:
+    """An argument of the call would not be written where it is torch's default, or torch would refuse both."""
+    result = written(source.encode(), best, before={"num_workers": 4}, loader="make")
+    assert patch_of(result, RESULT).why_whole == why
+
+
+def test_a_function_of_python_that_calls_the_loaders_class_takes_no_argument_of_it() -> None:
+    """The call that was recorded is that of ``list``."""
+    source = b"loaders = list(map(DataLoader, sets))\n"
+    patch = patch_of(written(source, {"num_workers": 2}, loader="list"), RESULT)
+    assert "is given in line 1 by list(), which takes no such argument" in (patch.why_whole or "")

@@ -201,6 +201,52 @@ def test_a_dry_run_prints_the_whole_diff(capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr().out == unified(edited.name, edited.before, edited.after).decode()
 
 
+TRAINER = "Trainer(Classifier(), arguments, train_dataset=Rows())"
+PLAIN_ADAMW = "use_cpu=True, optim='adamw_torch',"
+HANDED_OVER = """
+from torch.utils.data import DataLoader
+
+
+class Own(Trainer):
+    def get_train_dataloader(self):
+        return self.accelerator.prepare(DataLoader(self.train_dataset, batch_size=16, num_workers=0))
+
+
+model = Classifier()
+optimizer = torch.optim.AdamW(model.parameters(), foreach=None)
+Own(model, arguments, train_dataset=Rows(), optimizers=(optimizer, None))"""
+LOOKED_THROUGH = """
+from torch.utils.data import DataLoader
+
+rows = Rows()
+batch = next(iter(DataLoader(rows, batch_size=4)))
+Trainer(Classifier(), arguments, train_dataset=rows)"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("made", "changed"),
+    [
+        (HANDED_OVER, ["batch_size=16, num_workers=1))", "foreach=False, fused=True)"]),
+        (LOOKED_THROUGH, ["dataloader_num_workers=1", 'optim="adamw_torch_fused"']),
+    ],
+    ids=["the script", "the Trainer, from data that the script has looked at"],
+)
+def test_what_a_trainer_trains_with_is_changed_where_it_is_made(made: str, changed: list[str], seen_in: SeenIn) -> None:
+    """The changed script trains so: an argument of the Trainer has no effect on what the script hands over."""
+    text = (EXAMPLES / "transformers_trainer.py").read_text()
+    Path("train.py").write_text(text.replace(TRAINER, made).replace("use_cpu=True,", PLAIN_ADAMW))
+    command = (sys.executable, "train.py")
+    best: dict[str, Any] = {"num_workers": 1, "optimizer_impl": "fused"}
+    claimed(seen_in(Script(command)), command, Path("result.json"), **best)
+    done = patch()
+    assert (done.status, "one line" in told(done)) == (0, False), done.err
+    diff = Path("result.diff").read_text()
+    assert [words for words in changed if words not in diff] == []
+    found = baseline_of(seen_in(Script(command)))
+    assert {knob: getattr(found, knob) for knob in best} == best
+
+
 def test_a_call_that_makes_other_loaders_too_is_left_alone(seen_in: SeenIn) -> None:
     """The one line changes the loader that trains, and not the one that evaluates."""
     text = PLAIN.replace("loader = ", "def make(data): return ").replace(DATA, "data").replace(
