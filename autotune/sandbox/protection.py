@@ -394,6 +394,8 @@ class Protection:
         supervisor = self._supervisors.pop(name, None)
         if supervisor is not None:
             supervisor.close()
+        for other in self._supervisors.values():
+            other.forget_ended()
         remove_folder(str(self.layer(name)))
 
     def close(self) -> None:
