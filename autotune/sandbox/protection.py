@@ -8,6 +8,7 @@ restored.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -195,7 +196,8 @@ class Protection:
         """
         if self._watchdog is not None:
             return
-        self._layers.mkdir()
+        with self.storing():
+            self._layers.mkdir()
         self.offer = find_offer(self._layers, [str(self.shared), *self._through])
         if self.offer.plan is not None:
             self._layers = Path(self.offer.plan.scratch)
@@ -255,6 +257,22 @@ class Protection:
                 f"only {format_bytes(free)} are free in {self._layers.parent}, where the script's writes are kept"
             )
 
+    @contextlib.contextmanager
+    def storing(self) -> Iterator[None]:
+        """While open, files are written to scratch.
+
+        Raises:
+            IsolationError: One cannot be written.
+        """
+        try:
+            yield
+        except OSError as error:
+            is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+            free = f"free space in {self._layers.parent}, or " if is_full else ""
+            raise IsolationError(
+                f"the folder for what a script writes cannot be written ({error}); {free}point TMPDIR at another disk"
+            ) from error
+
     @property
     def sentence(self) -> str:
         """How your files are protected, and the free space for a script's writes; set by `begin`."""
@@ -273,7 +291,8 @@ class Protection:
     def prepare_fork(self, name: str, server: str) -> dict[str, Any] | None:
         """Orders for a process that is forked for a job, to enter its own layer; None if it has none."""
         if self.offer.row == "landlock":
-            link_tree(self.layer(server), self.layer(name))
+            with self.storing():
+                link_tree(self.layer(server), self.layer(name))
             return {"mirror": str(self.layer(name))}
         if self.offer.plan is not None:
             return {"plan": vars(self.offer.plan), "layer": str(self.layer(name))}
@@ -292,16 +311,15 @@ class Protection:
             name: Name of the start's layer.
             channel: Descriptor of a socket that is inherited; `attend` reads from its other end.
             forks: Whether jobs will be forked, which leaves no room for another overlay below theirs.
+
+        Raises:
+            IsolationError: There is no space for its files.
         """
         if not LINUX:
             return [*words]
         start, layer = self.layer(_START), self.layer(name)
         has_layer = self.offer.row != "none"
-        if has_layer:
-            layer.mkdir(parents=True, exist_ok=True)
         self._check_start()
-        if has_layer and self._has_start and (forks or self.offer.plan is None):
-            link_tree(start, layer)  # the kernel stacks two overlays at most, and a job's is the second
         orders = {
             "run": str(self._run),
             "channel": channel,
@@ -312,7 +330,12 @@ class Protection:
             "asks": os.uname().machine in MACHINES,
         }
         file = self.shared / f"{name}.json"
-        file.write_text(json.dumps(orders))
+        with self.storing():
+            if has_layer:
+                layer.mkdir(parents=True, exist_ok=True)
+            if has_layer and self._has_start and (forks or self.offer.plan is None):
+                link_tree(start, layer)  # the kernel stacks two overlays at most, and a job's is the second
+            file.write_text(json.dumps(orders))
         return _own_command("entry", "main", str(file), *words)
 
     def attend(self, name: str, pid: int, channel: socket.socket, *, looks: bool, forks: bool) -> None:

@@ -51,7 +51,8 @@ class ScriptChild(Child):
     ) -> None:
         path = protection.shared / name
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(path))
+        with protection.storing():
+            self._listener.bind(str(path))
         self._listener.listen()
         self._channels: list[socket.socket] = []
         self._count = ranks

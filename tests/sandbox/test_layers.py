@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from autotune.errors import IsolationError, UsageError
+from autotune.sandbox import landlock
 from autotune.sandbox import protection as module
-from autotune.sandbox.protection import Offer, Protection, find_offer
+from autotune.sandbox.protection import Offer, Protection, find_offer, link_tree
 from autotune.sandbox.view import Plan, _Explorer, remove_folder
+from autotune.scripts import ScriptIsolation
+from tests.example_scripts import script
 from tests.sandbox.starting import begun, forking, python, run
 
 LARGE = "open({!r}, 'wb').write(bytes(2**20))\n"
@@ -287,7 +292,7 @@ def test_a_mount_that_carries_no_overlay_can_be_read(
 def test_a_disk_that_fills_up_ends_what_fills_it(
     tmp_path: Path, mounts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The script meets a full disk, and nothing else does."""
+    """The script meets a full disk; a further start is refused in one sentence, until there is space again."""
     project = tmp_path / "project"
     project.mkdir()
     (project / "mine.txt").write_text("mine")
@@ -295,6 +300,10 @@ def test_a_disk_that_fills_up_ends_what_fills_it(
     mounts(tmp_path / "small", "-t", "tmpfs", "-o", "size=80m", "tmpfs")
     protection = begun(tmp_path / "small" / "run")
     status, printed = run(["sh", "-c", "dd if=/dev/zero of=mine.txt bs=1M count=200"], protection, "look")
+    with pytest.raises(IsolationError, match=r"No space left on device.*; free space in .*, or point TMPDIR"):
+        run(["true"], protection, "job1")
+    protection.drop("look")
+    assert run(["true"], protection, "job2") == (0, "")
     protection.close()
     assert status != 0
     assert "No space left" in printed
