@@ -445,16 +445,17 @@ class Protection:
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """Copies a folder or file as hard links; existing files in the target stay."""
+    """Copies a folder or file as hard links; existing files in the target stay, and what vanishes is left out."""
     if not source.is_dir() or source.is_symlink():
         target.parent.mkdir(parents=True, exist_ok=True)
         if not os.path.lexists(target):
             os.link(source, target, follow_symlinks=False)
         return
     target.mkdir(parents=True, exist_ok=True)
-    shutil.copystat(source, target)
     for inner in source.iterdir():
-        link_tree(inner, target / inner.name)
+        with contextlib.suppress(FileNotFoundError):
+            link_tree(inner, target / inner.name)
+    shutil.copystat(source, target)  # now, since it may be read-only
 
 
 def _new_roots(folder: str, lower: str) -> list[str]:

@@ -133,17 +133,21 @@ def remove_folder(folder: str) -> None:
     """Removes a folder with its contents, including unreadable folders that overlays leave; leaves a link alone."""
     if os.path.islink(folder):
         return
+    _make_accessible(folder)
     for place, names, _ in os.walk(folder):
         for name in names:
-            inner = os.path.join(place, name)
-            if not os.path.islink(inner) and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
-                with contextlib.suppress(OSError):
-                    os.chmod(inner, stat.S_IRWXU)
+            _make_accessible(os.path.join(place, name))
     for name in _listed(folder):  # files last: one of them shows the next run what a killed run has left
         inner = os.path.join(folder, name)
         if os.path.isdir(inner) and not os.path.islink(inner):
             shutil.rmtree(inner, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_accessible(folder: str) -> None:
+    if not os.path.islink(folder) and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        with contextlib.suppress(OSError):
+            os.chmod(folder, stat.S_IRWXU)
 
 
 def upper(layer: str, number: int) -> str:

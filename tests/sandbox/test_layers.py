@@ -84,6 +84,44 @@ def test_data_that_cannot_be_linked_whole_are_made_again(kept: Protection, monke
     assert python("import os; print(os.path.exists('data'))", kept, "job1") == "False"
 
 
+def test_a_read_only_folder_is_linked_whole(tmp_path: Path) -> None:
+    """As of a data set that no training may change; and it is removed again, by a user without rights of root's."""
+    code = f"""
+from pathlib import Path
+from autotune.sandbox.protection import link_tree
+from autotune.sandbox.view import remove_folder
+source, target = Path({str(tmp_path)!r}, "data"), Path({str(tmp_path)!r}, "layer", "data")
+(source / "raw").mkdir(parents=True)
+(source / "raw" / "all.bin").write_text("all")
+(source / "raw").chmod(0o555)
+source.chmod(0o555)
+link_tree(source, target)
+print((target / "raw" / "all.bin").read_text(), oct(target.stat().st_mode & 0o777))
+remove_folder(str(target))
+print(target.exists())
+"""
+    command = [sys.executable, str(ROOT / "tests/sandbox/denied.py"), "modes", sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "all 0o555\nFalse\n", done.stderr
+
+
+def test_a_file_that_vanishes_is_not_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script's workers remove files of theirs while another fork gets its folder."""
+    for name in "abc":
+        (tmp_path / "server" / name).mkdir(parents=True)
+        (tmp_path / "server" / name / "file").write_text(name)
+    own = os.link
+
+    def link(source: Path, target: Path, **kwargs: bool) -> None:
+        if source.parent.name == "b":
+            shutil.rmtree(source.parent)
+        own(source, target, **kwargs)
+
+    monkeypatch.setattr(os, "link", link)
+    link_tree(tmp_path / "server", tmp_path / "job")
+    assert sorted(path.read_text() for path in (tmp_path / "job").rglob("file")) == ["a", "c"]
+
+
 def test_a_link_that_start_up_makes_leads_to_nothing_kept(kept: Protection, tmp_path: Path) -> None:
     """What lies behind it is the person's: it is neither kept nor touched."""
     behind = tmp_path / "behind"
