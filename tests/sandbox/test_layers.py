@@ -422,6 +422,25 @@ def test_what_landlock_denied_is_named(
     assert protection.hint("cat: /nowhere/at/all: Permission denied") == ""
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [("view._PIVOT_ROOT.clear()", "the system calls of {} are not known"), ("view.mounts = list", "as in a chroot")],
+)
+def test_why_there_is_no_view_is_known(given: str, why: str, tmp_path: Path) -> None:
+    """On a processor of another kind, and where the root is no mount."""
+    code = f"import sys; sys.path.append('autotune'); from sandbox import entry, view; {given}; entry.explore()"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert why.format(os.uname().machine) in json.loads(done.stdout or "{}").get("error", ""), done.stderr
+
+
+def test_a_view_that_cannot_be_entered_is_not_offered() -> None:
+    """Also not to root."""
+    code = "from autotune.sandbox.protection import find_offer; print(find_offer().sentence)"
+    command = [sys.executable, str(ROOT / "tests/sandbox/denied.py"), "pivot", sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert "no private view: [Errno 1] pivot_root" in done.stdout, done.stderr
+
+
 def test_no_process_and_no_folder_is_left(tmp_path: Path) -> None:
     """After a start that has ended."""
     protection = begun(tmp_path / "run")
