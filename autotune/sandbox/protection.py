@@ -91,11 +91,15 @@ def find_offer(scratch: Path | None = None, through: Sequence[str] = ()) -> Offe
     if plan is not None:
         return Offer("overlay", plan=plan)
     reasons = (f"no private view: {error}{_why_no_namespace()}",)
-    version = landlock.version()
-    if version and os.uname().machine in MACHINES:
+    if _has_landlock():
         return Offer("landlock", reasons)
-    why = f"the system calls of {os.uname().machine} are not known" if version else "the kernel offers none"
+    is_unknown = landlock.version() > 0
+    why = f"the system calls of {os.uname().machine} are not known" if is_unknown else "the kernel offers none"
     return Offer("none", (*reasons, f"no Landlock: {why}"))
+
+
+def _has_landlock() -> bool:
+    return landlock.version() > 0 and os.uname().machine in MACHINES
 
 
 def _own_command(module: str, name: str, *arguments: str) -> list[str]:
@@ -113,12 +117,17 @@ def _why_no_namespace() -> str:
 
 
 def _explored(scratch: Path, through: Sequence[str]) -> tuple[Plan | None, str]:
-    """Makes a plan in the first folder that can hold layers; else returns why the best folder cannot."""
+    """Makes a plan in the first folder that can hold layers; else returns why the best folder cannot.
+
+    Landlock is better than layers in a folder with little space: its own lie in `scratch`.
+    """
     refusal = ""
     for place in (scratch, *map(Path, _PLACES)):
         folder = place
         if place is not scratch:
             try:
+                if _has_landlock() and shutil.disk_usage(place).free < SCANT_BYTES:
+                    continue
                 folder = Path(tempfile.mkdtemp(prefix="autotune-", dir=place))
             except OSError:
                 continue

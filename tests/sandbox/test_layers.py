@@ -441,6 +441,19 @@ def test_a_view_that_cannot_be_entered_is_not_offered() -> None:
     assert "no private view: [Errno 1] pivot_root" in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize(("free", "row"), [(2**26, "landlock"), (2**31, "overlay")])
+def test_landlock_is_better_than_a_view_without_space(
+    free: int, row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose temporary folder can hold no layers, and whose shared memory has 64 MiB."""
+    if find_offer().row != "overlay" or not landlock.version():
+        pytest.skip("the kernel offers only one of them here")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=free))
+    monkeypatch.setattr(module, "_PLACES", (str(tmp_path),))
+    assert find_offer(Path("/proc/self")).row == row
+
+
 def test_no_process_and_no_folder_is_left(tmp_path: Path) -> None:
     """After a start that has ended."""
     protection = begun(tmp_path / "run")
