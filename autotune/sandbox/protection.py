@@ -45,7 +45,10 @@ _RUN = "import sys; sys.path.append({place!r}); from sandbox.{module} import {na
 """Runs a module by its path: such a process needs no installed package, and starts in 0.03 s."""
 _APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 _MPS = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's default; overlays cannot carry its pipes
-_DENIED = re.compile(r"(?:(?P<before>[^\s:'\"‘’]+)['\"’]?: )?Permission denied(?:: ['\"](?P<after>[^'\"]+))?")
+_DENIED = re.compile(
+    r"(?:(?P<before>[^\s:'\"‘’]+)['\"’]?: )?(?P<why>Permission denied|Read-only file system|No space left on device)"
+    r"(?:: ['\"](?P<after>[^'\"]+))?"
+)
 """Matches the message of shells, Python and C programs."""
 _START, _PLACES = "start", ("/var/tmp", "/dev/shm")  # noqa: S108 - `mkdtemp` makes the folders in them
 
@@ -251,7 +254,7 @@ class Protection:
         here = os.path.realpath(os.curdir)
         for path, why in plan.read_only.items():
             if why and (is_below(path, [here]) or is_below(here, [path])):
-                self._note(f"bursts can read {path}, but not write to it: {why}; --writable {path} lets them")
+                self._note(_unwritable(path, why))
 
     def _check_room(self) -> None:
         free = shutil.disk_usage(self._layers).free
@@ -375,13 +378,35 @@ class Protection:
             self._rules.report("deaf", f"network: connections of bursts are not watched ({answer['deaf']})")
 
     def hint(self, text: str) -> str:
-        """A hint if the script prints that the Landlock row has denied an access; else an empty text."""
-        if self.offer.row != "landlock" or (match := _DENIED.search(text)) is None:
+        """A hint if the script prints that the sandbox has denied it a write; else an empty text."""
+        hints = (self._hint(match["why"], match["after"] or match["before"] or "") for match in _DENIED.finditer(text))
+        return next(filter(None, hints), "")
+
+    def _hint(self, why: str, path: str) -> str:
+        if why == "No space left on device":
+            return "" if self.offer.row == "none" else self._hint_of_space()
+        if why == "Read-only file system":
+            return self._hint_of_mount(os.path.realpath(path))
+        path = os.path.abspath(path)
+        is_denied_outside = not os.access(path if os.path.exists(path) else os.path.dirname(path), os.W_OK)
+        if self.offer.row != "landlock" or is_denied_outside:
             return ""
-        path = os.path.abspath(match["after"] or match["before"] or "")
-        if not os.access(path if os.path.exists(path) else os.path.dirname(path), os.W_OK):
-            return ""  # also denied outside the sandbox
         return f"; {denied(path, 'in bursts the kernel lets it be changed in scratch only')}"
+
+    def _hint_of_space(self) -> str:
+        free = shutil.disk_usage(self._layers).free
+        if free >= SCANT_BYTES:
+            return ""  # another disk is full, or shared memory
+        return (
+            f"; what a script writes in bursts is kept in {self._layers.parent}, where {format_bytes(free)} are free: "
+            "free some, or point TMPDIR at another disk"
+        )
+
+    def _hint_of_mount(self, path: str) -> str:
+        read_only = self.offer.plan.read_only if self.offer.plan is not None else {}
+        place = max((place for place in read_only if is_below(path, [place])), key=len, default="")
+        why = read_only.get(place)
+        return f"; {_unwritable(place, why)}" if why else ""
 
     def note_reading(self, host: str) -> None:
         """Notes an address that reading data connected to in the process that trains."""
@@ -451,6 +476,10 @@ class Protection:
 
     def _lower(self, number: int) -> str:
         return self.offer.plan.overlays[number] if self.offer.plan is not None else "/"
+
+
+def _unwritable(path: str, why: str) -> str:
+    return f"bursts can read {path}, but not write to it: {why}; --writable {path} lets them"
 
 
 def link_tree(source: Path, target: Path) -> None:

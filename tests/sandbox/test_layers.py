@@ -423,6 +423,32 @@ def test_what_landlock_denied_is_named(
 
 
 @pytest.mark.parametrize(
+    ("printed", "free", "told"),
+    [
+        ("OSError: [Errno 30] Read-only file system: '/mnt/data/out/x'", 2**40, "--writable /mnt/data lets"),
+        ("mkdir: cannot create directory ‘/mnt/data/out’: Read-only file system", 2**40, "--writable /mnt/data lets"),
+        ("/: Permission denied\nsh: 1: cannot create /mnt/x: Read-only file system", 2**40, "--writable /mnt lets"),
+        ("touch: cannot touch '/cdrom/x': Read-only file system", 2**40, None),
+        ("touch: cannot touch '/other/x': Read-only file system", 2**40, None),
+        ("OSError: [Errno 28] No space left on device", 2**20, "where 1.00 MiB are free: free some, or point TMPDIR"),
+        ("write error: No space left on device", 2**40, None),
+    ],
+)
+def test_what_a_view_denied_is_named(
+    printed: str, free: int, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the way out; not what is read-only outside, too, and not a full disk that is not autotune's."""
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=free))
+    protection = Protection(tmp_path, lambda _: None)
+    plan = Plan(str(tmp_path), [])
+    plan.read_only = {"/mnt": "nfs carries no overlay", "/mnt/data": "lustre carries no overlay", "/cdrom": ""}
+    protection.offer = Offer("overlay", plan=plan)
+    assert (told or "") in protection.hint(printed)
+    assert bool(protection.hint(printed)) == (told is not None)
+
+
+@pytest.mark.parametrize(
     ("given", "why"),
     [("view._PIVOT_ROOT.clear()", "the system calls of {} are not known"), ("view.mounts = list", "as in a chroot")],
 )
