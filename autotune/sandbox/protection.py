@@ -350,8 +350,19 @@ class Protection:
             file.write_text(json.dumps(orders))
         return _own_command("entry", "main", str(file), *words)
 
-    def attend(self, name: str, pid: int, channel: socket.socket, *, looks: bool, forks: bool) -> None:
+    def attend(
+        self,
+        name: str,
+        pid: int,
+        channel: socket.socket,
+        *,
+        looks: bool,
+        forks: bool,
+        ending: Callable[[], str] = lambda: "it ended",
+    ) -> None:
         """Waits until a start's process has entered its sandbox, and answers its calls from then on.
+
+        `ending` says how the process has ended.
 
         Raises:
             IsolationError: The process cannot enter.
@@ -362,10 +373,11 @@ class Protection:
         try:
             message, descriptors, _, _ = socket.recv_fds(channel, 65536, 1)
         except OSError as error:
-            raise IsolationError(
-                f"a process did not enter its sandbox ({error}); end other work on this machine"
-            ) from None
-        answer = json.loads(message) if message else {"error": "the process ended"}
+            remedy = "; end other work on this machine" if isinstance(error, TimeoutError) else ""
+            raise IsolationError(f"a process did not enter its sandbox ({error}){remedy}") from None
+        if not message:
+            raise IsolationError(f"a process could not enter its sandbox: {ending()}")
+        answer = json.loads(message)
         if answer["error"] is not None:
             raise IsolationError(
                 f"a process could not enter its sandbox ({answer['error']}); free space in {self._layers.parent}, or "

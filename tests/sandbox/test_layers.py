@@ -480,6 +480,24 @@ def test_landlock_is_better_than_a_view_without_space(
     assert find_offer(Path("/proc/self")).row == row
 
 
+@pytest.mark.parametrize(
+    ("code", "seconds", "told"),
+    [
+        ("import sys; sys.exit('no memory')", 60.0, "sandbox: it ended with status 1; last output: no memory$"),
+        ("import time; time.sleep(60)", 0.5, r"its sandbox \(timed out\); end other work on this machine$"),
+    ],
+)
+def test_why_no_sandbox_was_entered_is_told(
+    code: str, seconds: float, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what its process printed last, or by the time that it had."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "ENTERING_SECONDS", seconds)
+    monkeypatch.setattr(Protection, "command", lambda *_, **__: [sys.executable, "-c", code])
+    with ScriptIsolation(script("plain")) as isolation, pytest.raises(IsolationError, match=told):
+        isolation.start(60.0)
+
+
 def test_no_process_and_no_folder_is_left(tmp_path: Path) -> None:
     """After a start that has ended."""
     protection = begun(tmp_path / "run")
