@@ -386,10 +386,16 @@ class ScriptIsolation(Isolation):
         return ScriptChild(self._script, orders, self._environment(), self._folder, self._protection, layer, ranks)
 
     def _environment(self) -> dict[str, str]:
-        """Sends compiled code to autotune's own cache: code that is written elsewhere is lost with its layer."""
-        cache = compiler_cache()
+        """Sends compiled code to autotune's own cache: code that is written elsewhere is lost with its layer.
+
+        Temporary files have a folder of their own: a script that clears it removes nothing that bursts share.
+        """
+        cache, environment = compiler_cache(), super()._environment()
+        temporary = self._folder / "tmp"
+        with self._protection.storing():
+            temporary.mkdir(exist_ok=True)
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
-        return {**super()._environment(), **QUIET, **caches}
+        return {**environment, **QUIET, **caches, "TMPDIR": str(temporary)}
 
     def _line(self, request: Request) -> str:
         """A request in the recorder's format."""
