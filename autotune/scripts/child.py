@@ -51,9 +51,6 @@ class ScriptChild(Child):
     ) -> None:
         path = protection.shared / name
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with protection.storing():
-            self._listener.bind(str(path))
-        self._listener.listen()
         self._channels: list[socket.socket] = []
         self._count = ranks
         self._ranks: dict[int, int] = {}  # the number of a rank, by its sender number
@@ -68,6 +65,9 @@ class ScriptChild(Child):
         looks, forks = orders["role"] == "look", orders["role"] == "serve"
         ours, theirs = socket.socketpair()
         try:
+            with protection.storing():
+                self._listener.bind(str(path))
+            self._listener.listen()
             command, variables = on_port(script.watched, variables, port)
             command = protection.command(command, name, theirs.fileno(), forks=forks)
             streams = {"stdin": self._input.descriptor, "stderr": subprocess.STDOUT}
