@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import traceback
 
 import typer
 
@@ -40,8 +41,9 @@ def main() -> None:
     remember_secrets(environment=os.environ)
     try:
         app(prog_name="autotune")
-    except OSError as error:  # of stdout: files raise errors of their own, and typer handles a broken pipe
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}:
+    except OSError as error:  # typer handles a broken pipe
+        is_of_stdout = traceback.extract_tb(error.__traceback__)[-1].name == typer.echo.__name__
+        if not is_of_stdout or error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}:
             raise
         from autotune.terminal.console import abandon
 

@@ -8,6 +8,7 @@ restored.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -44,7 +45,10 @@ _RUN = "import sys; sys.path.append({place!r}); from sandbox.{module} import {na
 """Runs a module by its path: such a process needs no installed package, and starts in 0.03 s."""
 _APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 _MPS = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's default; overlays cannot carry its pipes
-_DENIED = re.compile(r"(?:(?P<before>[^\s:'\"‘’]+)['\"’]?: )?Permission denied(?:: ['\"](?P<after>[^'\"]+))?")
+_DENIED = re.compile(
+    r"(?:(?P<before>[^\s:'\"‘’]+)['\"’]?: )?(?P<why>Permission denied|Read-only file system|No space left on device)"
+    r"(?:: ['\"](?P<after>[^'\"]+))?"
+)
 """Matches the message of shells, Python and C programs."""
 _START, _PLACES = "start", ("/var/tmp", "/dev/shm")  # noqa: S108 - `mkdtemp` makes the folders in them
 
@@ -90,11 +94,15 @@ def find_offer(scratch: Path | None = None, through: Sequence[str] = ()) -> Offe
     if plan is not None:
         return Offer("overlay", plan=plan)
     reasons = (f"no private view: {error}{_why_no_namespace()}",)
-    version = landlock.version()
-    if version and os.uname().machine in MACHINES:
+    if _has_landlock():
         return Offer("landlock", reasons)
-    why = f"the system calls of {os.uname().machine} are not known" if version else "the kernel offers none"
+    is_unknown = landlock.version() > 0
+    why = f"the system calls of {os.uname().machine} are not known" if is_unknown else "the kernel offers none"
     return Offer("none", (*reasons, f"no Landlock: {why}"))
+
+
+def _has_landlock() -> bool:
+    return landlock.version() > 0 and os.uname().machine in MACHINES
 
 
 def _own_command(module: str, name: str, *arguments: str) -> list[str]:
@@ -112,12 +120,17 @@ def _why_no_namespace() -> str:
 
 
 def _explored(scratch: Path, through: Sequence[str]) -> tuple[Plan | None, str]:
-    """Makes a plan in the first folder that can hold layers; else returns why the best folder cannot."""
+    """Makes a plan in the first folder that can hold layers; else returns why the best folder cannot.
+
+    Landlock is better than layers in a folder with little space: its own lie in `scratch`.
+    """
     refusal = ""
     for place in (scratch, *map(Path, _PLACES)):
         folder = place
         if place is not scratch:
             try:
+                if _has_landlock() and shutil.disk_usage(place).free < SCANT_BYTES:
+                    continue
                 folder = Path(tempfile.mkdtemp(prefix="autotune-", dir=place))
             except OSError:
                 continue
@@ -195,7 +208,8 @@ class Protection:
         """
         if self._watchdog is not None:
             return
-        self._layers.mkdir()
+        with self.storing():
+            self._layers.mkdir()
         self.offer = find_offer(self._layers, [str(self.shared), *self._through])
         if self.offer.plan is not None:
             self._layers = Path(self.offer.plan.scratch)
@@ -240,7 +254,7 @@ class Protection:
         here = os.path.realpath(os.curdir)
         for path, why in plan.read_only.items():
             if why and (is_below(path, [here]) or is_below(here, [path])):
-                self._note(f"bursts can read {path}, but not write to it: {why}; --writable {path} lets them")
+                self._note(_unwritable(path, why))
 
     def _check_room(self) -> None:
         free = shutil.disk_usage(self._layers).free
@@ -254,6 +268,22 @@ class Protection:
             self._note(
                 f"only {format_bytes(free)} are free in {self._layers.parent}, where the script's writes are kept"
             )
+
+    @contextlib.contextmanager
+    def storing(self) -> Iterator[None]:
+        """While open, files are written to scratch.
+
+        Raises:
+            IsolationError: One cannot be written.
+        """
+        try:
+            yield
+        except OSError as error:
+            is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+            free = f"free space in {self._layers.parent}, or " if is_full else ""
+            raise IsolationError(
+                f"the folder for what a script writes cannot be written ({error}); {free}point TMPDIR at another disk"
+            ) from error
 
     @property
     def sentence(self) -> str:
@@ -273,7 +303,8 @@ class Protection:
     def prepare_fork(self, name: str, server: str) -> dict[str, Any] | None:
         """Orders for a process that is forked for a job, to enter its own layer; None if it has none."""
         if self.offer.row == "landlock":
-            link_tree(self.layer(server), self.layer(name))
+            with self.storing():
+                link_tree(self.layer(server), self.layer(name))
             return {"mirror": str(self.layer(name))}
         if self.offer.plan is not None:
             return {"plan": vars(self.offer.plan), "layer": str(self.layer(name))}
@@ -292,16 +323,15 @@ class Protection:
             name: Name of the start's layer.
             channel: Descriptor of a socket that is inherited; `attend` reads from its other end.
             forks: Whether jobs will be forked, which leaves no room for another overlay below theirs.
+
+        Raises:
+            IsolationError: There is no space for its files.
         """
         if not LINUX:
             return [*words]
         start, layer = self.layer(_START), self.layer(name)
         has_layer = self.offer.row != "none"
-        if has_layer:
-            layer.mkdir(parents=True, exist_ok=True)
         self._check_start()
-        if has_layer and self._has_start and (forks or self.offer.plan is None):
-            link_tree(start, layer)  # the kernel stacks two overlays at most, and a job's is the second
         orders = {
             "run": str(self._run),
             "channel": channel,
@@ -312,11 +342,27 @@ class Protection:
             "asks": os.uname().machine in MACHINES,
         }
         file = self.shared / f"{name}.json"
-        file.write_text(json.dumps(orders))
+        with self.storing():
+            if has_layer:
+                layer.mkdir(parents=True, exist_ok=True)
+            if has_layer and self._has_start and (forks or self.offer.plan is None):
+                link_tree(start, layer)  # the kernel stacks two overlays at most, and a job's is the second
+            file.write_text(json.dumps(orders))
         return _own_command("entry", "main", str(file), *words)
 
-    def attend(self, name: str, pid: int, channel: socket.socket, *, looks: bool, forks: bool) -> None:
+    def attend(
+        self,
+        name: str,
+        pid: int,
+        channel: socket.socket,
+        *,
+        looks: bool,
+        forks: bool,
+        ending: Callable[[], str] = lambda: "it ended",
+    ) -> None:
         """Waits until a start's process has entered its sandbox, and answers its calls from then on.
+
+        `ending` says how the process has ended.
 
         Raises:
             IsolationError: The process cannot enter.
@@ -327,10 +373,11 @@ class Protection:
         try:
             message, descriptors, _, _ = socket.recv_fds(channel, 65536, 1)
         except OSError as error:
-            raise IsolationError(
-                f"a process did not enter its sandbox ({error}); end other work on this machine"
-            ) from None
-        answer = json.loads(message) if message else {"error": "the process ended"}
+            remedy = "; end other work on this machine" if isinstance(error, TimeoutError) else ""
+            raise IsolationError(f"a process did not enter its sandbox ({error}){remedy}") from None
+        if not message:
+            raise IsolationError(f"a process could not enter its sandbox: {ending()}")
+        answer = json.loads(message)
         if answer["error"] is not None:
             raise IsolationError(
                 f"a process could not enter its sandbox ({answer['error']}); free space in {self._layers.parent}, or "
@@ -343,13 +390,35 @@ class Protection:
             self._rules.report("deaf", f"network: connections of bursts are not watched ({answer['deaf']})")
 
     def hint(self, text: str) -> str:
-        """A hint if the script prints that the Landlock row has denied an access; else an empty text."""
-        if self.offer.row != "landlock" or (match := _DENIED.search(text)) is None:
+        """A hint if the script prints that the sandbox has denied it a write; else an empty text."""
+        hints = (self._hint(match["why"], match["after"] or match["before"] or "") for match in _DENIED.finditer(text))
+        return next(filter(None, hints), "")
+
+    def _hint(self, why: str, path: str) -> str:
+        if why == "No space left on device":
+            return "" if self.offer.row == "none" else self._hint_of_space()
+        if why == "Read-only file system":
+            return self._hint_of_mount(os.path.realpath(path))
+        path = os.path.abspath(path)
+        is_denied_outside = not os.access(path if os.path.exists(path) else os.path.dirname(path), os.W_OK)
+        if self.offer.row != "landlock" or is_denied_outside:
             return ""
-        path = os.path.abspath(match["after"] or match["before"] or "")
-        if not os.access(path if os.path.exists(path) else os.path.dirname(path), os.W_OK):
-            return ""  # also denied outside the sandbox
         return f"; {denied(path, 'in bursts the kernel lets it be changed in scratch only')}"
+
+    def _hint_of_space(self) -> str:
+        free = shutil.disk_usage(self._layers).free
+        if free >= SCANT_BYTES:
+            return ""  # another disk is full, or shared memory
+        return (
+            f"; what a script writes in bursts is kept in {self._layers.parent}, where {format_bytes(free)} are free: "
+            "free some, or point TMPDIR at another disk"
+        )
+
+    def _hint_of_mount(self, path: str) -> str:
+        read_only = self.offer.plan.read_only if self.offer.plan is not None else {}
+        place = max((place for place in read_only if is_below(path, [place])), key=len, default="")
+        why = read_only.get(place)
+        return f"; {_unwritable(place, why)}" if why else ""
 
     def note_reading(self, host: str) -> None:
         """Notes an address that reading data connected to in the process that trains."""
@@ -394,6 +463,8 @@ class Protection:
         supervisor = self._supervisors.pop(name, None)
         if supervisor is not None:
             supervisor.close()
+        for other in self._supervisors.values():
+            other.forget_ended()
         remove_folder(str(self.layer(name)))
 
     def close(self) -> None:
@@ -419,17 +490,22 @@ class Protection:
         return self.offer.plan.overlays[number] if self.offer.plan is not None else "/"
 
 
+def _unwritable(path: str, why: str) -> str:
+    return f"bursts can read {path}, but not write to it: {why}; --writable {path} lets them"
+
+
 def link_tree(source: Path, target: Path) -> None:
-    """Copies a folder or file as hard links; existing files in the target stay."""
+    """Copies a folder or file as hard links; existing files in the target stay, and what vanishes is left out."""
     if not source.is_dir() or source.is_symlink():
         target.parent.mkdir(parents=True, exist_ok=True)
         if not os.path.lexists(target):
             os.link(source, target, follow_symlinks=False)
         return
     target.mkdir(parents=True, exist_ok=True)
-    shutil.copystat(source, target)
     for inner in source.iterdir():
-        link_tree(inner, target / inner.name)
+        with contextlib.suppress(FileNotFoundError):
+            link_tree(inner, target / inner.name)
+    shutil.copystat(source, target)  # now, since it may be read-only
 
 
 def _new_roots(folder: str, lower: str) -> list[str]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.sandbox.calls import MACHINES, STEPPED
-from autotune.sandbox.system import fcntl
+from autotune.sandbox.system import fcntl, stat_of
 from autotune.sandbox.view import is_below
 
 _RECEIVE, _SEND = 0xC0502100, 0xC0182101
@@ -76,7 +76,7 @@ class Supervisor:
         self._listener = listener
         self._rules = rules
         self._looks, self._forks = looks, forks
-        self._stepped: set[int] = set()
+        self._stepped: dict[int, str] = {}  # when each began, by its id, which another process may get later
         self._all_stepped = False
         self._used: set[str] = set()
         self._names = {number: name for name, number in MACHINES[os.uname().machine].stating.items()}
@@ -89,6 +89,12 @@ class Supervisor:
         with contextlib.suppress(OSError):
             os.close(self._ends[1])
         self._thread.join()
+
+    def forget_ended(self) -> None:
+        """Forgets which processes of jobs had stepped that have ended: others may get their ids."""
+        for pid in [*self._stepped]:
+            if _beginning(pid) != self._stepped[pid]:
+                del self._stepped[pid]
 
     def _serve(self) -> None:
         poll = select.poll()
@@ -110,9 +116,11 @@ class Supervisor:
 
     def _answer(self, buffer: bytearray) -> None:
         number, thread, _, call, _, _, *arguments = _CALL.unpack(buffer)
-        refusal = errno.EACCES if call in self._names else 0
-        with contextlib.suppress(Exception):  # the process has ended, its memory is unreadable, or there is no address
+        refusal = errno.EACCES if call in self._names else None
+        with contextlib.suppress(Exception):  # the process has ended, or its memory is unreadable
             refusal = self._judged(thread, call, arguments)
+        if refusal is None:
+            refusal = self._judged_unread(thread)
         answer = _ANSWER.pack(number, 0, -refusal, 0 if refusal else _CONTINUE)
         with contextlib.suppress(OSError):
             fcntl.ioctl(self._listener, _SEND, bytearray(answer))
@@ -152,6 +160,18 @@ class Supervisor:
         )
         return errno.ECONNREFUSED
 
+    def _judged_unread(self, thread: int) -> int:
+        """The same for a connection whose address cannot be read."""
+        if self._rules.any_network or not self._has_stepped(thread):
+            return 0
+        if _status(thread, "Tgid"):
+            self._rules.report(
+                "unread",
+                f"network: refused a connection of '{_name_of(thread)}' to an address that cannot be read, since "
+                "training had begun; --network allows all",
+            )
+        return errno.ECONNREFUSED
+
     def _judged_state(self, thread: int, name: str, arguments: list[int]) -> int:
         path = _path_of(thread, name, arguments)
         allowed = self._rules.writable
@@ -162,14 +182,16 @@ class Supervisor:
 
     def _note_step(self, thread: int) -> None:
         if self._forks:
-            self._stepped.add(_status(thread, "Tgid"))
+            pid = _status(thread, "Tgid")
+            if beginning := _beginning(pid):
+                self._stepped[pid] = beginning
         else:
             self._all_stepped = True
 
     def _has_stepped(self, thread: int) -> bool:
         line = [*_line_of(thread)]
         has_lost_parents = self._root not in line  # a daemon, of any job
-        return self._all_stepped or bool(self._stepped & {*line}) or (has_lost_parents and bool(self._stepped))
+        return self._all_stepped or any(map(self._stepped.get, line)) or (has_lost_parents and bool(self._stepped))
 
     def _is_worker(self, thread: int) -> bool:
         return any(_name_of(pid) == _WORKER for pid in _line_of(thread))
@@ -194,6 +216,13 @@ def _status(pid: int, name: str) -> int:
             if line.startswith(f"{name}:"):
                 return int(line.split()[1])
     return 0
+
+
+def _beginning(pid: int) -> str:
+    """When a process has begun, in the kernel's clock ticks; empty if it has ended."""
+    with contextlib.suppress(OSError):
+        return stat_of(pid)[19]
+    return ""
 
 
 def _name_of(pid: int) -> str:

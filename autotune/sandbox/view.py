@@ -85,11 +85,15 @@ def explore(scratch: str, through: list[str]) -> Plan:
     Raises:
         OSError: This machine does not allow such a view.
     """
+    if os.uname().machine not in _PIVOT_ROOT:
+        raise OSError(f"the system calls of {os.uname().machine} are not known")
     plan = Plan(scratch, through)
     in_user_namespace = _unshare()
     _Explorer(plan).explore(own_folders=[os.getcwd(), os.path.expanduser("~")] if in_user_namespace else [])
-    if in_user_namespace:
-        _try_out(plan)
+    copies = in_user_namespace and os.access(os.getcwd(), os.W_OK)
+    enter(plan, os.path.join(plan.scratch, "tried"))
+    if copies:
+        _try_copying(os.getcwd())
     return plan
 
 
@@ -133,17 +137,21 @@ def remove_folder(folder: str) -> None:
     """Removes a folder with its contents, including unreadable folders that overlays leave; leaves a link alone."""
     if os.path.islink(folder):
         return
+    _make_accessible(folder)
     for place, names, _ in os.walk(folder):
         for name in names:
-            inner = os.path.join(place, name)
-            if not os.path.islink(inner) and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
-                with contextlib.suppress(OSError):
-                    os.chmod(inner, stat.S_IRWXU)
+            _make_accessible(os.path.join(place, name))
     for name in _listed(folder):  # files last: one of them shows the next run what a killed run has left
         inner = os.path.join(folder, name)
         if os.path.isdir(inner) and not os.path.islink(inner):
             shutil.rmtree(inner, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_accessible(folder: str) -> None:
+    if not os.path.islink(folder) and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        with contextlib.suppress(OSError):
+            os.chmod(folder, stat.S_IRWXU)
 
 
 def upper(layer: str, number: int) -> str:
@@ -166,6 +174,8 @@ class _Explorer:
             own_folders: Folders that are likely to be written to. In a user namespace an overlay cannot copy a folder
                 of another owner, so the first own folder on the path to each gets its own overlay.
         """
+        if "/" not in self._mounts:
+            raise OSError("/ is not in mountinfo, as in a chroot")
         _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
         for place in sorted(self._mounts):
             if not is_below(place, (*AS_THEY_ARE, *self._plan.through)):
@@ -177,7 +187,7 @@ class _Explorer:
         if len(self._plan.overlays) > MOST_OVERLAYS:
             raise OSError(f"a view would need {len(self._plan.overlays)} overlays, more than {MOST_OVERLAYS}")
         if "/" not in self._plan.overlays:
-            raise OSError(f"/ can carry no overlay: {self._plan.read_only.get('/', 'for a reason unknown')}")
+            raise OSError(f"/ can carry no overlay: {self._plan.read_only.get('/', '--writable names it')}")
         self._plan.sockets = [path for path in _sockets() if not is_below(path, (*AS_THEY_ARE, *self._plan.through))]
 
     def _first_own(self, folder: str) -> str | None:
@@ -351,18 +361,14 @@ def _unshare() -> bool:
     return True
 
 
-def _try_out(plan: Plan) -> None:
-    """Enters a view, and changes files in the working directory, as a script does.
+def _try_copying(folder: str) -> None:
+    """Changes files in a folder of this process's view, as a script does.
 
     Raises:
         OSError: The kernel cannot copy files of this owner or group, such as those of a shared project.
     """
-    folder = os.getcwd()
-    if not os.access(folder, os.W_OK):
-        return
     files = [path for name in _listed(folder) if os.path.isfile(path := os.path.join(folder, name))]
     files = [path for path in files if os.access(path, os.W_OK) and os.path.getsize(path) <= COPIED_BYTES]
-    enter(plan, os.path.join(plan.scratch, "tried"))
     trial = os.path.join(folder, f".autotune-{os.getpid()}")
     try:
         os.close(os.open(trial, os.O_CREAT | os.O_EXCL | os.O_WRONLY))

@@ -51,8 +51,6 @@ class ScriptChild(Child):
     ) -> None:
         path = protection.shared / name
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(path))
-        self._listener.listen()
         self._channels: list[socket.socket] = []
         self._count = ranks
         self._ranks: dict[int, int] = {}  # the number of a rank, by its sender number
@@ -67,12 +65,15 @@ class ScriptChild(Child):
         looks, forks = orders["role"] == "look", orders["role"] == "serve"
         ours, theirs = socket.socketpair()
         try:
+            with protection.storing():
+                self._listener.bind(str(path))
+            self._listener.listen()
             command, variables = on_port(script.watched, variables, port)
             command = protection.command(command, name, theirs.fileno(), forks=forks)
             streams = {"stdin": self._input.descriptor, "stderr": subprocess.STDOUT}
             self._start(command, variables, folder, **streams, passed=(theirs.fileno(),))
             theirs.close()
-            protection.attend(name, self._popen.pid, ours, looks=looks, forks=forks)
+            protection.attend(name, self._popen.pid, ours, looks=looks, forks=forks, ending=self._ending_words)
         except BaseException:
             self._hang_up()
             raise
@@ -81,6 +82,13 @@ class ScriptChild(Child):
             theirs.close()
         self._input.release()
         self._drain(self._accept, None, self._popen.stdout)
+
+    def _ending_words(self) -> str:
+        """How it ended before its output was read."""
+        status, pipe = self.exit_status(), self._popen.stdout
+        printed = os.read(pipe.fileno(), 65536) if status is not None and pipe is not None else b""
+        lines = printed.decode(errors="replace").splitlines()
+        return f"it ended with status {status}; last output: {lines[-1][:300] if lines else 'none'}"
 
     def send(self, line: str) -> None:
         """Sends a request to all ranks; those that connect later get it then."""

@@ -19,13 +19,14 @@ from autotune.bursts.hosts.endings import LONGER, OutOfTimeError, result_of
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import Request
 from autotune.bursts.hosts.running_job import Ended, Live
-from autotune.errors import AutotuneError, Interrupted, WorkloadError
+from autotune.errors import AutotuneError, Interrupted, IsolationError, WorkloadError
 from autotune.hardware import CpuEnergy, GpuEnergy, open_energy
 from autotune.knobs import affecting
 from autotune.knobs.changes import changes_of
 from autotune.knobs.registry import READS
 from autotune.measuring import Point
 from autotune.sandbox.protection import Protection
+from autotune.sandbox.view import remove_folder
 from autotune.scripts.child import ScriptChild
 from autotune.scripts.facts import baseline_of, facts_of, loop_of, require_trainable
 from autotune.scripts.looking import watch
@@ -67,10 +68,16 @@ class ScriptIsolation(Isolation):
         self._without_effect: set[str] = set()
         self._pass_batches: int | None = None
         self._energy: BlockEnergy | None = None
-        compiler_cache().mkdir(parents=True, exist_ok=True)
-        self._protection = Protection(
-            self._folder, note, script.writable, any_network=script.any_network, caches=[compiler_cache()]
-        )
+        try:
+            compiler_cache().mkdir(parents=True, exist_ok=True)
+            self._protection = Protection(
+                self._folder, note, script.writable, any_network=script.any_network, caches=[compiler_cache()]
+            )
+        except OSError as error:
+            remove_folder(str(self._folder))
+            raise IsolationError(
+                f"no temporary folder could be made ({error}); free some space, or point TMPDIR at another disk"
+            ) from error
 
     @property
     def seen(self) -> SeenScript:
@@ -104,7 +111,7 @@ class ScriptIsolation(Isolation):
         self._spawning |= plan is not None and not plan.stacks
         child = self._child({"role": "look", "seconds": deadline_seconds, "reads": READS}, LOOK)
         try:
-            with self._attending(child):
+            with self._attending(child), self._protection.storing():
                 seen = watch(child, deadline_seconds, self._script, self._protection, LOOK)
         except WorkloadError as error:
             raise WorkloadError(f"{error}{self._protection.hint(f'{error} {child.stderr_tail()}')}") from None
@@ -379,10 +386,16 @@ class ScriptIsolation(Isolation):
         return ScriptChild(self._script, orders, self._environment(), self._folder, self._protection, layer, ranks)
 
     def _environment(self) -> dict[str, str]:
-        """Sends compiled code to autotune's own cache: code that is written elsewhere is lost with its layer."""
-        cache = compiler_cache()
+        """Sends compiled code to autotune's own cache: code that is written elsewhere is lost with its layer.
+
+        Temporary files have a folder of their own: a script that clears it removes nothing that bursts share.
+        """
+        cache, environment = compiler_cache(), super()._environment()
+        temporary = self._folder / "tmp"
+        with self._protection.storing():
+            temporary.mkdir(exist_ok=True)
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
-        return {**super()._environment(), **QUIET, **caches}
+        return {**environment, **QUIET, **caches, "TMPDIR": str(temporary)}
 
     def _line(self, request: Request) -> str:
         """A request in the recorder's format."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune import cli
 from autotune.results.files import write_document
 from tests.factories import make_result
 from tests.processes import ROOT
@@ -38,6 +40,20 @@ def test_a_full_disk_behind_stdout_is_one_sentence(arguments: list[str], tmp_pat
     assert done.stderr.startswith("error: stdout cannot be written: No space left on device")
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+def test_another_file_that_cannot_be_written_is_not_taken_for_stdout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its error is not autotune's own, and shows where it comes from."""
+
+    def fails(**_: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cli, "app", fails)
+    with pytest.raises(OSError, match="No space left"):
+        cli.main()
+    assert capsys.readouterr().err == ""
 
 
 def test_a_reader_that_has_gone_is_told_nothing(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Runs a command that is denied parts of the kernel, as containers deny them: ``python denied.py PARTS COMMAND…``.
 
-``namespaces``: `unshare` and `mount` fail as in Docker's default profile. ``landlock``: it is missing, as on an old
-kernel. ``root``: the command has no rights of root's to mount, so that it needs a user namespace.
+``namespaces``: `unshare` and `mount` fail as in Docker's default profile. ``pivot``: a view cannot replace the root.
+``landlock``: it is missing, as on an old kernel. ``root``: the command has no rights of root's to mount, so that it
+needs a user namespace. ``modes``: nor to write where a folder's mode denies it.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ import struct
 import sys
 
 CALLS = {
-    "x86_64": {"namespaces": (165, 272), "landlock": (444,)},
-    "aarch64": {"namespaces": (40, 97), "landlock": (444,)},
+    "x86_64": {"namespaces": (165, 272), "pivot": (155,), "landlock": (444,)},
+    "aarch64": {"namespaces": (40, 97), "pivot": (41,), "landlock": (444,)},
 }
-ERRORS = {"namespaces": errno.EPERM, "landlock": errno.ENOSYS}
-_CAP_SYS_ADMIN = 21
+ERRORS = {"namespaces": errno.EPERM, "pivot": errno.EPERM, "landlock": errno.ENOSYS}
+CAPABILITIES = {"root": 21, "modes": 1}
 
 
 def deny(parts: list[str]) -> None:
     """Takes them from this process and all that it starts."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if "root" in parts:
-        libc.prctl(24, _CAP_SYS_ADMIN, 0, 0, 0)  # it is gone when the command is executed
+    for part in set(parts) & {*CAPABILITIES}:
+        libc.prctl(24, CAPABILITIES[part], 0, 0, 0)  # it is gone when the command is executed
     lines = [(0x20, 0, 0, 0)]
     for part in set(parts) & {*ERRORS}:
         for number in CALLS[os.uname().machine][part]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from autotune.errors import IsolationError, UsageError
+from autotune.sandbox import landlock
 from autotune.sandbox import protection as module
-from autotune.sandbox.protection import Offer, Protection, find_offer
+from autotune.sandbox.protection import Offer, Protection, find_offer, link_tree
 from autotune.sandbox.view import Plan, _Explorer, remove_folder
+from autotune.scripts import ScriptIsolation
+from tests.example_scripts import script
 from tests.sandbox.starting import begun, forking, python, run
 
 LARGE = "open({!r}, 'wb').write(bytes(2**20))\n"
@@ -77,6 +82,44 @@ def test_data_that_cannot_be_linked_whole_are_made_again(kept: Protection, monke
     kept.drop("look")
     assert len(links) == 2
     assert python("import os; print(os.path.exists('data'))", kept, "job1") == "False"
+
+
+def test_a_read_only_folder_is_linked_whole(tmp_path: Path) -> None:
+    """As of a data set that no training may change; and it is removed again, by a user without rights of root's."""
+    code = f"""
+from pathlib import Path
+from autotune.sandbox.protection import link_tree
+from autotune.sandbox.view import remove_folder
+source, target = Path({str(tmp_path)!r}, "data"), Path({str(tmp_path)!r}, "layer", "data")
+(source / "raw").mkdir(parents=True)
+(source / "raw" / "all.bin").write_text("all")
+(source / "raw").chmod(0o555)
+source.chmod(0o555)
+link_tree(source, target)
+print((target / "raw" / "all.bin").read_text(), oct(target.stat().st_mode & 0o777))
+remove_folder(str(target))
+print(target.exists())
+"""
+    command = [sys.executable, str(ROOT / "tests/sandbox/denied.py"), "modes", sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "all 0o555\nFalse\n", done.stderr
+
+
+def test_a_file_that_vanishes_is_not_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script's workers remove files of theirs while another fork gets its folder."""
+    for name in "abc":
+        (tmp_path / "server" / name).mkdir(parents=True)
+        (tmp_path / "server" / name / "file").write_text(name)
+    own = os.link
+
+    def link(source: Path, target: Path, **kwargs: bool) -> None:
+        if source.parent.name == "b":
+            shutil.rmtree(source.parent)
+        own(source, target, **kwargs)
+
+    monkeypatch.setattr(os, "link", link)
+    link_tree(tmp_path / "server", tmp_path / "job")
+    assert sorted(path.read_text() for path in (tmp_path / "job").rglob("file")) == ["a", "c"]
 
 
 def test_a_link_that_start_up_makes_leads_to_nothing_kept(kept: Protection, tmp_path: Path) -> None:
@@ -287,7 +330,7 @@ def test_a_mount_that_carries_no_overlay_can_be_read(
 def test_a_disk_that_fills_up_ends_what_fills_it(
     tmp_path: Path, mounts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The script meets a full disk, and nothing else does."""
+    """The script meets a full disk; a further start is refused in one sentence, until there is space again."""
     project = tmp_path / "project"
     project.mkdir()
     (project / "mine.txt").write_text("mine")
@@ -295,6 +338,10 @@ def test_a_disk_that_fills_up_ends_what_fills_it(
     mounts(tmp_path / "small", "-t", "tmpfs", "-o", "size=80m", "tmpfs")
     protection = begun(tmp_path / "small" / "run")
     status, printed = run(["sh", "-c", "dd if=/dev/zero of=mine.txt bs=1M count=200"], protection, "look")
+    with pytest.raises(IsolationError, match=r"No space left on device.*; free space in .*, or point TMPDIR"):
+        run(["true"], protection, "job1")
+    protection.drop("look")
+    assert run(["true"], protection, "job2") == (0, "")
     protection.close()
     assert status != 0
     assert "No space left" in printed
@@ -373,6 +420,82 @@ def test_what_landlock_denied_is_named(
     assert f"{full} was left as it is" in protection.hint(printed)
     assert f"--writable {os.path.dirname(full)} allows it" in protection.hint(printed)
     assert protection.hint("cat: /nowhere/at/all: Permission denied") == ""
+
+
+@pytest.mark.parametrize(
+    ("printed", "free", "told"),
+    [
+        ("OSError: [Errno 30] Read-only file system: '/mnt/data/out/x'", 2**40, "--writable /mnt/data lets"),
+        ("mkdir: cannot create directory ‘/mnt/data/out’: Read-only file system", 2**40, "--writable /mnt/data lets"),
+        ("/: Permission denied\nsh: 1: cannot create /mnt/x: Read-only file system", 2**40, "--writable /mnt lets"),
+        ("touch: cannot touch '/cdrom/x': Read-only file system", 2**40, None),
+        ("touch: cannot touch '/other/x': Read-only file system", 2**40, None),
+        ("OSError: [Errno 28] No space left on device", 2**20, "where 1.00 MiB are free: free some, or point TMPDIR"),
+        ("write error: No space left on device", 2**40, None),
+    ],
+)
+def test_what_a_view_denied_is_named(
+    printed: str, free: int, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the way out; not what is read-only outside, too, and not a full disk that is not autotune's."""
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=free))
+    protection = Protection(tmp_path, lambda _: None)
+    plan = Plan(str(tmp_path), [])
+    plan.read_only = {"/mnt": "nfs carries no overlay", "/mnt/data": "lustre carries no overlay", "/cdrom": ""}
+    protection.offer = Offer("overlay", plan=plan)
+    assert (told or "") in protection.hint(printed)
+    assert bool(protection.hint(printed)) == (told is not None)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [("view._PIVOT_ROOT.clear()", "the system calls of {} are not known"), ("view.mounts = list", "as in a chroot")],
+)
+def test_why_there_is_no_view_is_known(given: str, why: str, tmp_path: Path) -> None:
+    """On a processor of another kind, and where the root is no mount."""
+    code = f"import sys; sys.path.append('autotune'); from sandbox import entry, view; {given}; entry.explore()"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert why.format(os.uname().machine) in json.loads(done.stdout or "{}").get("error", ""), done.stderr
+
+
+def test_a_view_that_cannot_be_entered_is_not_offered() -> None:
+    """Also not to root."""
+    code = "from autotune.sandbox.protection import find_offer; print(find_offer().sentence)"
+    command = [sys.executable, str(ROOT / "tests/sandbox/denied.py"), "pivot", sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert "no private view: [Errno 1] pivot_root" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("free", "row"), [(2**26, "landlock"), (2**31, "overlay")])
+def test_landlock_is_better_than_a_view_without_space(
+    free: int, row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose temporary folder can hold no layers, and whose shared memory has 64 MiB."""
+    if find_offer().row != "overlay" or not landlock.version():
+        pytest.skip("the kernel offers only one of them here")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=free))
+    monkeypatch.setattr(module, "_PLACES", (str(tmp_path),))
+    assert find_offer(Path("/proc/self")).row == row
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds", "told"),
+    [
+        ("import sys; sys.exit('no memory')", 60.0, "sandbox: it ended with status 1; last output: no memory$"),
+        ("import time; time.sleep(60)", 0.5, r"its sandbox \(timed out\); end other work on this machine$"),
+    ],
+)
+def test_why_no_sandbox_was_entered_is_told(
+    code: str, seconds: float, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what its process printed last, or by the time that it had."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "ENTERING_SECONDS", seconds)
+    monkeypatch.setattr(Protection, "command", lambda *_, **__: [sys.executable, "-c", code])
+    with ScriptIsolation(script("plain")) as isolation, pytest.raises(IsolationError, match=told):
+        isolation.start(60.0)
 
 
 def test_no_process_and_no_folder_is_left(tmp_path: Path) -> None:

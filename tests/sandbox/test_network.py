@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.sandbox import supervisor
 from autotune.sandbox.protection import Protection
-from tests.sandbox.starting import begun, python, run
+from tests.sandbox.starting import begun, forking, python, run
 
 CONNECT = """
 import ctypes, errno, socket, sys
@@ -110,6 +111,53 @@ def test_jobs_that_are_forked_step_one_by_one(tmp_path: Path) -> None:
     lines = [line.split() for line in printed.splitlines()]
     assert [outside(before) for before, _ in lines] == [True, True]
     assert [after for _, after in lines] == ["ECONNREFUSED"] * 2
+
+
+def test_a_job_that_has_ended_says_nothing_of_the_next_one(tmp_path: Path) -> None:
+    """Its id may come again; and a daemon belongs to a job that has not stepped yet."""
+    daemon = f"""
+import os, time
+reading, writing = os.pipe()
+if not os.fork():
+    parent = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == parent:
+        time.sleep(0.001)
+    os.write(writing, connect({FAR!r}).encode())
+    os._exit(0)
+print(os.read(reading, 99).decode())
+"""
+    protection = begun(tmp_path / "run")
+    with forking("", protection) as fork:
+        assert fork(CONNECT + STEP.format(False) + daemon, "job1") == (0, "ECONNREFUSED\n")
+        protection.drop("job1")
+        status, printed = fork(CONNECT + daemon, "job2")
+    protection.close()
+    assert status == 0
+    assert outside(printed.strip())
+
+
+@pytest.mark.parametrize("any_network", [False, True])
+def test_an_address_that_cannot_be_read_is_refused_after_the_first_step(
+    any_network: bool, tmp_path: Path, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a process that does not let others read its memory."""
+    own = supervisor._read
+
+    def read(thread: int, place: int, length: int) -> bytes:
+        if length == 28:
+            raise PermissionError
+        return own(thread, place, length)
+
+    monkeypatch.setattr(supervisor, "_read", read)
+    protection = begun(tmp_path / "run", notes, any_network=any_network)
+    code = CONNECT.replace("AF_INET", "AF_INET6") + "print(connect('2001:db8::1'))\n" + STEP.format(any_network)
+    before, after = python(code + "print(connect('2001:db8::1'))", protection, "job1").split("\n")
+    protection.close()
+    assert outside(before)
+    assert outside(after) == any_network
+    assert ["cannot be read" in note for note in notes] == [True] * (not any_network)
 
 
 def test_where_no_parent_listens_python_refuses(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -243,10 +244,12 @@ def test_a_variable_of_ranks_may_hold_anything(value: str, monkeypatch: pytest.M
     assert (count_ranks(), this_rank()) == ((2, 2) if value == "2" else (1, 0))
 
 
-def test_a_script_that_cannot_be_started_leaves_no_socket_open(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [".", "missing"])
+def test_a_script_that_cannot_be_started_leaves_no_socket_open(shared: str, tmp_path: Path) -> None:
     """Its parent may go on to start others."""
     before = os.listdir("/proc/self/fd")
-    protection: Any = SimpleNamespace(shared=tmp_path, command=lambda *_, **__: (tmp_path / "nothing").read_text())
+    fails = {"command": lambda *_, **__: (tmp_path / "nothing").read_text(), "storing": contextlib.nullcontext}
+    protection: Any = SimpleNamespace(shared=tmp_path / shared, **fails)
     with pytest.raises(FileNotFoundError) as failed:
         ScriptChild(Script(("none",)), {"role": "look"}, {}, tmp_path, protection, "look")
     assert len(os.listdir("/proc/self/fd")) == len(before), failed  # which refers to the child

@@ -13,7 +13,7 @@ import pytest
 
 from autotune.measuring.records import Outcome
 from autotune.scripts import Script, ScriptIsolation
-from tests.example_scripts import EXAMPLES, START_SECONDS, alone, played, script
+from tests.example_scripts import EXAMPLES, START_SECONDS, STEPS, alone, played, script
 from tests.forked import Forked
 
 
@@ -90,6 +90,15 @@ def test_a_shell_script_does_not_go_on_to_what_follows_training(name: str, tmp_p
         bursts = [alone(isolation) for _ in range(2)]
     assert [burst.outcome for burst in bursts] == [Outcome.OK, Outcome.OK]
     assert not (tmp_path / "after.txt").exists()
+
+
+def test_a_script_may_clear_its_temporary_folder(tmp_path: Path) -> None:
+    """What all bursts share lies elsewhere."""
+    (tmp_path / "loop.py").write_text(STEPS)
+    (tmp_path / "train.sh").write_text(f'touch "$TMPDIR/a"; rm -rf "$TMPDIR"/* && exec {sys.executable} loop.py\n')
+    with ScriptIsolation(Script(("bash", "train.sh"))) as isolation:
+        isolation.start(START_SECONDS)
+        assert isolation.seen.ranks == 1
 
 
 THREADS = """
