@@ -35,8 +35,8 @@ RUN_VARIABLE = "AUTOTUNE_RUN"
 KERNEL_COUNTERS = Path("/proc/vmstat")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps it, not a place for files of ours
 _FOLDER_PREFIX, _OWNER = "autotune-", "owner.json"
-_LONGEST_PLACE_BYTES = 107 - len("/autotune-12345678/pymp-12345678/listener-12345678")
-"""The longest socket path on Linux, less what `tempfile` and `multiprocessing` add to it."""
+_LONGEST_PLACE_BYTES = 107 - len("/autotune-12345678/tmp/pymp-12345678/listener-12345678")
+"""The longest socket path on Linux, less what a burst, `tempfile` and `multiprocessing` add to it."""
 _BUILD_FOLDER = "_CxxBuild"
 """Suffix that Inductor adds to a library's name for its compiler's folder (torch/_inductor/cpp_builder.py)."""
 _BUILT = {".so", ".o", ".gch"}
