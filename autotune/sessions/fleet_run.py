@@ -19,7 +19,7 @@ from autotune.results.compare import Comparison, compare
 from autotune.results.cross_file import Cross
 from autotune.results.files import Document, keep_document, parse_document
 from autotune.results.gather import gather
-from autotune.results.result import Result, read_result
+from autotune.results.result import Result, place_of_partial, read_result
 from autotune.results.summary import verdict
 from autotune.search.interrupts import Stop
 from autotune.sessions import outputs
@@ -87,7 +87,9 @@ class FleetRequest:
         for machine in plan.machines:
             words = tuple(word for word in request.command(machine) if word != WARM_START)
             require_understood(machine, words)
-            require_replaceable("--folder", request.place(machine), outputs.RESULT)
+            place = request.place(machine)
+            for path in (place, place_of_partial(place)):
+                require_replaceable("--folder", path, outputs.RESULT)
         return request
 
     @property
@@ -226,9 +228,12 @@ class FleetRun:
 
     def _keep_result(self, machine: str, text: str) -> str:
         result = parse_document(json.loads(text), f"the file of {machine}", Result)
-        path = _kept(result, self.request.place(machine))
+        home = self.request.place(machine)
+        place = place_of_partial(home) if result.status == "partial" else home
+        path = _kept(result, place)
         self._paths[machine] = path
-        return f"{verdict(result)[1]}: {verdict(result)[2]}; {path}"
+        stays = f"; the earlier result stays in {home}" if place != home else ""
+        return f"{verdict(result)[1]}: {verdict(result)[2]}; {path}{stays}"
 
     def _keep_cross(self, machine: str, text: str) -> str:
         cross = parse_document(json.loads(text), f"the file of {machine}", Cross)

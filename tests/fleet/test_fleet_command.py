@@ -114,6 +114,20 @@ def test_a_fleet_replaces_no_other_file(tmp_path: Path) -> None:
         path.unlink()
 
 
+def test_a_partial_result_leaves_the_complete_one(tmp_path: Path) -> None:
+    """The message names both files; a complete result replaces the earlier one."""
+    plan = Plan(engine="local", machines={"one": MachineKind()})
+    request = FleetRequest.of(plan, tmp_path, require_understood, model="a:build", budget="10m", others=())
+    run, home = FleetRun(request, print, Stop()), request.place("one")
+    beside = home.with_stem(f"{home.stem}-partial")
+    for status, path in (("partial", home), ("complete", home), ("partial", beside), ("complete", home)):
+        result = make_result().model_copy(update={"status": status})
+        message = run._keep_result("one", result.model_dump_json(by_alias=True))
+        assert read_result(path).status == status
+        assert (f"{beside}; the earlier result stays in {home}" in message) == (path == beside)
+    assert read_result(beside).status == "partial"
+
+
 @pytest.mark.slow
 def test_a_fleet_of_processes_is_tuned_crossed_and_compared(tmp_path: Path) -> None:
     """Two kinds at once, which begin with what was there; results come home by name, and the cheaper one is named."""
