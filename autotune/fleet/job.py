@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autotune.errors import INTERRUPTED_STATUS
+
 FOLDER = "{folder}"
 """Placeholder in an argument: the folder that holds the job's files and takes its output."""
 RESULT = "result.json"
@@ -109,7 +111,8 @@ def _run(arguments: list[str], job: Job, log: int) -> int | None:
     except subprocess.TimeoutExpired:
         return None
     except KeyboardInterrupt:  # the engine cancels the job; a partial result is still returned
-        return _end(process)
+        status = _end(process)
+        return INTERRUPTED_STATUS if status < 0 else status  # it may not have handled signals yet
     finally:
         _end(process)
 

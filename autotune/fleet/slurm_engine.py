@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import UsageError
+from autotune.errors import INTERRUPTED_STATUS, UsageError
 from autotune.fleet.campaign import Ending, Fate
 from autotune.fleet.job import GRACE_SECONDS, Job, Reply, last_line, run_job
 from autotune.fleet.plan import MachineKind
@@ -148,17 +148,24 @@ class SlurmEngine:
             else:
                 continue
             del self._jobs[machine]
-            if ending.fate != "done":
-                self._failed = True
-                _cancel(job)  # Slurm may queue it again, and it would run beside the next try
+            self._failed |= ending.fate != "done"
+            # Slurm may queue it again, even after its reply; it would run beside the next try, or for nothing.
+            if ending.fate != "done" or self._returns_to_queue(job):
+                _cancel(job)
             endings.append(ending)
         return endings
+
+    def _returns_to_queue(self, job: Any) -> bool:
+        return not self._local and self._queue.state(job, now=True) in {PREEMPTED, *QUEUED}
 
     @staticmethod
     def _ending(machine: str, job: Any) -> Ending:
         error = job.exception()
         if error is None:
-            return Ending(machine, "done", job.result())
+            reply: Reply = job.result()
+            if reply.status == INTERRUPTED_STATUS:  # as before a preemption; the campaign knows if the user did it
+                return Ending(machine, "lost", reply, "it was interrupted")
+            return Ending(machine, "done", reply)
         fate: Fate = "lost" if _first_word(job.state) in LOST else "failed"
         return Ending(machine, fate, message=last_line(str(error)))
 
