@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.errors import ResultFileError, UsageError
@@ -34,6 +34,13 @@ OURS = frozenset(
     for word in words_of(name)
 )
 """Options of ``autotune`` that the fleet itself passes to each machine."""
+REFUSED = {
+    "--dry-run": "a machine would tune nothing, and bring no result",
+    "--version": "a machine would tune nothing, and bring no result",
+    "--patch": "all machines would write into the same script; use autotune patch with the result that you choose",
+    "--resume": "each job starts in a new folder, which has nothing to continue",
+}
+"""Options of ``autotune`` that no job of a fleet can have, with the reason."""
 ENVIRONMENT = "OMP_NUM_THREADS"
 """Ray sets it to the number of a task's CPUs, 1 by default, which would change the user's baseline."""
 Report = Callable[[str, str], None]
@@ -80,6 +87,8 @@ class FleetRequest:
         for owner in (extra, *(kind.options for kind in plan.machines.values())):
             if own := [word for word in owner if not OURS.isdisjoint({word.partition("=")[0], word[:2]})]:
                 raise UsageError(f"{own[0]} is an option that the fleet itself passes to each machine; leave it out")
+            if wrong := [word for word in owner if word in REFUSED]:
+                raise UsageError(f"{wrong[0]} is for a single tuning: {REFUSED[wrong[0]]}; leave it out")
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"--folder: expected a folder, but {folder} is a file; choose another")
         request = cls(plan, folder, model or None, tuple(others) if is_script else (), budget, extra)
@@ -158,9 +167,12 @@ class FleetRun:
                 break
             for machine, other in origin.items():
                 self.report(machine, f"trying the config of {other}")
-            endings += self._campaign(machines, self._keep_cross).run(
+            ended = self._campaign(machines, self._keep_cross).run(
                 lambda machine, origin=origin: self._crossing(machine, origin[machine])  # type: ignore[misc]
             )
+            endings += [
+                replace(ending, outcome=f"did not measure the config of {origin[ending.machine]}") for ending in ended
+            ]
         return endings
 
     def comparison(self, samples: int | None, at_least: float | None) -> Comparison:
