@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from autotune.errors import INTERRUPTED_STATUS, ResultFileError
-from autotune.fleet.job import Job, Reply
+from autotune.fleet.job import Job, Reply, reason_in
 from autotune.fleet.plan import MachineKind
 
 Fate = Literal["done", "failed", "lost", "absent"]
-"""``failed``: the job could not run, and would fail again; ``lost``: its machine was lost, or the cluster interrupted it,
-and another try may do; ``absent``: there is no such machine."""
+"""``failed``: the job could not run, and would fail again; ``lost``: its machine was lost, or interrupted it, and
+another try may do; ``absent``: there is no such machine."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,11 @@ class Campaign:
     def _ended(self, ending: Ending) -> Ending:
         """Stores a job's result, else the partial one of its first try, and reports how the job ended."""
         machine, fate, reply, stored = ending.machine, ending.fate, ending.reply, ""
-        for text in (reply and reply.result, self._partial.pop(machine, None)):
+        for text in (reply.result if reply is not None else None, self._partial.pop(machine, None)):
+            if text is None or stored:
+                continue
             try:
-                stored = stored or (self.keep(machine, text) if text is not None else "")
+                stored = self.keep(machine, text)
             except (ValueError, ResultFileError) as error:
                 reply = replace(reply, log=f"{reply.log}\n{error}") if reply is not None else None
         message = stored or (_why(reply.status, reply.log) if reply is not None else ending.message)
@@ -138,10 +140,8 @@ class Campaign:
 
 
 def _why(status: int | None, log: str) -> str:
-    """Why a command has no result: its last output, from "error:" on."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    first = next((number for number, line in enumerate(lines) if line.startswith("error:")), len(lines) - 1)
-    output = " ".join(lines[first:]) if lines else "it printed nothing"
+    """Why a command has no result."""
+    output = reason_in(log, "it printed nothing")
     if status is None:
         return f"it hung, and was killed; it printed last: {output}"
     if status == INTERRUPTED_STATUS:

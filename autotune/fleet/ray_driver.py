@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from autotune.fleet.campaign import Ending, Fate
-from autotune.fleet.job import Reply, run_job
+from autotune.fleet.job import Reply, reason_in, run_job
 from autotune.fleet.plan import MachineKind
 
 READY = ""
@@ -147,9 +147,7 @@ class Driver:
 
 
 def _sentence(error: Exception) -> str:
-    """The line of an error that says most: the last one of a traceback, else the first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    return f"{type(error).__name__}: {lines[-1] if 'Traceback' in str(error) else lines[0]}"
+    return f"{type(error).__name__}: {reason_in(str(error), summary_first=True)}"
 
 
 def reach(address: str) -> None:

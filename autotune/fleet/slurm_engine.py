@@ -17,7 +17,7 @@ from typing import Any
 
 from autotune.errors import INTERRUPTED_STATUS, UsageError
 from autotune.fleet.campaign import Ending, Fate
-from autotune.fleet.job import GRACE_SECONDS, Job, Reply, last_line, run_job
+from autotune.fleet.job import GRACE_SECONDS, Job, Reply, reason_in, run_job
 from autotune.fleet.plan import MachineKind
 
 FOLDER = ".autotune-fleet"
@@ -104,7 +104,7 @@ class SlurmEngine:
             executor.update_parameters(**{name: value for name, value in parameters.items() if value is not None})
             self._jobs[job.machine] = executor.submit(run_submitted, job), time.monotonic()
         except Exception as error:  # noqa: BLE001 - sbatch refuses in many ways, and submitit passes them on
-            self._refused.append(Ending(job.machine, "absent", message=last_line(str(error))))
+            self._refused.append(Ending(job.machine, "absent", message=reason_in(str(error))))
 
     def endings(self, seconds: float) -> Sequence[Ending]:
         """Returns the jobs that have ended; waits up to `seconds` for the first one."""
@@ -142,7 +142,7 @@ class SlurmEngine:
             elif self._queue.seconds_over(job) > RESULT_SECONDS:
                 fate: Fate = "lost" if state in LOST else "failed"
                 reason = f"Slurm's job {job.job_id} is over ({state.lower()}) and has left no result"
-                ending = Ending(machine, fate, message=f"{reason}; its last output: {last_line(job.stderr() or '')}")
+                ending = Ending(machine, fate, message=f"{reason}; its last output: {reason_in(job.stderr() or '')}")
             elif self._wait is not None and time.monotonic() - since > self._wait and self._queue.holds(job):
                 ending = Ending(machine, "absent", message=f"it waited for longer than {self._wait:.0f} s in the queue")
             else:
@@ -167,7 +167,7 @@ class SlurmEngine:
                 return Ending(machine, "lost", reply, "it was interrupted")
             return Ending(machine, "done", reply)
         fate: Fate = "lost" if _first_word(job.state) in LOST else "failed"
-        return Ending(machine, fate, message=last_line(str(error)))
+        return Ending(machine, fate, message=reason_in(str(error)))
 
 
 def _cancel(job: Any) -> None:
@@ -231,7 +231,7 @@ def _by_queue(job_id: str) -> str:
 def run_submitted(job: Job) -> Reply:
     """Runs a job under Slurm. `scancel` sends SIGTERM, which submitit would only log, and SIGKILL much later."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return run_job(job)
+    return run_job(job, shares_files=True)
 
 
 def _first_word(state: object) -> str:
