@@ -80,14 +80,17 @@ class Driver:
     def serve(self) -> None:
         """Handles requests until there are no more."""
         while True:
+            requests: list[Mapping[str, Any]] = []
             try:
-                request = self._parent.recv() if self._parent.poll(0 if self._tasks else TURN_SECONDS) else {}
+                while self._parent.poll(0 if self._tasks or requests else TURN_SECONDS):
+                    requests.append(self._parent.recv())
             except (EOFError, OSError):
                 return
-            if "cancel" in request:
-                self._cancel()
-            elif request:
-                self._start(request)
+            for request in requests:
+                if "cancel" in request:
+                    self._cancel()
+                else:
+                    self._start(request)
             self._report_ended()
             self._give_up_stranded()
 
