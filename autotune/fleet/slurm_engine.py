@@ -122,8 +122,11 @@ class SlurmEngine:
             _cancel(job)
 
     def close(self) -> None:
-        """Cancels the remaining jobs, and removes the files of jobs that ended well."""
+        """Cancels the remaining jobs, and removes the files of jobs that ended well, and all commands."""
         self.cancel()
+        for file in self._folder.glob("*.pkl"):
+            if not file.match("*_result.pkl"):  # a command, which may hold secrets
+                file.unlink(missing_ok=True)
         if not self._failed and not self._jobs:
             self._remove_folder()
 

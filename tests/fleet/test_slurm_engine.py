@@ -62,6 +62,17 @@ def test_what_one_machine_asks_for_is_not_asked_for_the_next(tmp_path: Path, mon
     assert not [word for word in ("gpu", "h100", "qos") if word in second]
 
 
+def test_what_is_left_holds_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hold secrets."""
+    with_slurm(tmp_path, monkeypatch)
+    engine = SlurmEngine(tmp_path / "jobs", local=False)
+    engine.start(Job("any", ("--version",), 60), MachineKind())
+    assert list((tmp_path / "jobs").glob("*/*_submitted.pkl"))
+    engine.close()
+    assert list((tmp_path / "jobs").iterdir())
+    assert not list((tmp_path / "jobs").glob("*/*_submitted.pkl"))
+
+
 def test_a_job_that_slurm_refuses_is_told_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a partition that does not exist; the other machines go on."""
     with_slurm(
