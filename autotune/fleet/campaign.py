@@ -129,11 +129,12 @@ class Campaign:
                 stored = self.keep(machine, text)
             except (ValueError, ResultFileError) as error:
                 reply = replace(reply, log=f"{reply.log}\n{error}") if reply is not None else None
-        message = stored or (_why(reply.status, reply.log) if reply is not None else ending.message)
         if stored and self.asked_to_end():
             fate = "done"
         elif fate == "done" and not stored:
             fate = "failed"
+        why = ending.message or (_why(reply.status, reply.log) if reply is not None else "")
+        message = stored if fate == "done" else "; ".join(filter(None, (stored, why)))
         outcome = "brought only a partial result" if stored else ending.outcome
         self.report(machine, message)
         return Ending(machine, fate, reply, message, outcome)

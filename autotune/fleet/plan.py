@@ -134,7 +134,7 @@ def read_plan(path: Path, *, engine: str = "", address: str = "") -> Plan:
         content = {key: value for key, value in content.items() if key not in MEANINGLESS[engine]}
     if engine:
         content["engine"] = engine
-    if address and content.get("engine") in {"slurm", "local"}:
+    if address and content.get("engine") in ("slurm", "local"):  # a file may hold a list there
         raise UsageError(f"--address names a Ray cluster, but the engine is {content['engine']}; leave it out")
     if address:
         content["address"] = address

@@ -120,9 +120,13 @@ PARTIAL = Ending("b", "lost", Reply(130, "partial", ""), "it was interrupted")
     ("second", "kept", "ended"),
     [
         (home("b"), "found", ("done", "kept found")),
-        (replace(PARTIAL, reply=Reply(130, "longer", "")), "longer", ("lost", "kept longer")),
-        (Ending("b", "lost", Reply(130, None, ""), "it was interrupted"), "partial", ("lost", "kept partial")),
-        (Ending("b", "absent", message="no node has it"), "partial", ("absent", "kept partial")),
+        (replace(PARTIAL, reply=Reply(130, "longer", "")), "longer", ("lost", "kept longer; it was interrupted")),
+        (
+            Ending("b", "lost", Reply(130, None, ""), "it was interrupted"),
+            "partial",
+            ("lost", "kept partial; it was interrupted"),
+        ),
+        (Ending("b", "absent", message="no node has it"), "partial", ("absent", "kept partial; no node has it")),
     ],
 )
 def test_a_preempted_job_is_sent_again_and_its_partial_result_kept_if_that_fails(

@@ -32,6 +32,12 @@ def test_machines_are_read_in_their_order_with_their_prices(tmp_path: Path) -> N
     assert plan.wait_seconds == 120
 
 
+def test_an_engine_that_is_a_list_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """Also beside an address."""
+    with pytest.raises(UsageError, match="engine: expected 'ray', 'slurm' or 'local', got"):
+        read_plan(written("engine = ['ray']\n[machines.any]\n", tmp_path), address="auto")
+
+
 def test_an_engine_and_an_address_may_be_named_outside_of_the_file(tmp_path: Path) -> None:
     """A cluster of today is tried with the file of always."""
     plan = read_plan(written("[machines.any]\n", tmp_path), engine="ray", address="10.0.0.7:6379")
