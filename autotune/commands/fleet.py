@@ -68,7 +68,7 @@ def fleet(
             console.print(page, markup=False, soft_wrap=True)
         failed = [ending for ending in endings if ending.fate != "done"]
         for ending in failed:
-            console.print(ending_lines(ending.machine, ending.message, ending.log))
+            console.print(ending_lines(f"{ending.machine} {ending.outcome}", ending.message, ending.log))
     raise typer.Exit(INTERRUPTED_STATUS if run.interrupted else 1 if failed else 0)
 
 

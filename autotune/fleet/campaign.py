@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from autotune.errors import INTERRUPTED_STATUS, ResultFileError
-from autotune.fleet.job import Job, Reply
+from autotune.fleet.job import Job, Reply, reason_in
 from autotune.fleet.plan import MachineKind
 
 Fate = Literal["done", "failed", "lost", "absent"]
-"""``failed``: the job could not run, and would fail again; ``lost``: its machine was lost, and another one may do;
-``absent``: there is no such machine."""
+"""``failed``: the job could not run, and would fail again; ``lost``: its machine was lost, or interrupted it, and
+another try may do; ``absent``: there is no such machine."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Ending:
     fate: Fate
     reply: Reply | None = None
     message: str = ""  # why there is no result; once a result is stored, the message about it
+    outcome: str = "brought no result"  # unless it is done: what its machine did
 
     @property
     def log(self) -> str:
@@ -82,6 +83,7 @@ class Campaign:
     report: Callable[[str, str], None] = lambda _machine, _text: None
     asked_to_end: Callable[[], bool] = lambda: False
     _tries: dict[str, int] = field(default_factory=dict, init=False)
+    _partial: dict[str, str] = field(default_factory=dict, init=False)
 
     def run(self, make_job: Callable[[str], Job]) -> list[Ending]:
         """Runs a job on each machine, all at once; returns how they ended, in the order of the fleet file.
@@ -101,14 +103,16 @@ class Campaign:
             if cancelled is not None and time.monotonic() - cancelled > ENDING_SECONDS:
                 break
             for ending in self.engine.endings(TURN_SECONDS):
-                if ending.fate == "lost" and self._tries[ending.machine] < MOST_TRIES and cancelled is None:
+                if ending.fate == "lost" and self._tries[ending.machine] < MOST_TRIES and not self.asked_to_end():
+                    if ending.reply is not None and ending.reply.result is not None:
+                        self._partial[ending.machine] = ending.reply.result
                     self.report(ending.machine, f"was lost ({ending.message}); sent again")
                     self._send(ending.machine, make_job)
                     continue
                 endings[ending.machine] = self._ended(ending)
                 under_way.discard(ending.machine)
         for machine in under_way:
-            endings[machine] = Ending(machine, "failed", message="it was interrupted")
+            endings[machine] = self._ended(Ending(machine, "failed", message="it was interrupted"))
         return [endings[machine] for machine in self.kinds]
 
     def _send(self, machine: str, make_job: Callable[[str], Job]) -> None:
@@ -116,24 +120,29 @@ class Campaign:
         self.engine.start(make_job(machine), self.kinds[machine])
 
     def _ended(self, ending: Ending) -> Ending:
-        """Stores a job's result, if it has one, and reports how the job ended."""
-        if (reply := ending.reply) is not None:
-            stored, log = None, reply.log
+        """Stores a job's result, else the partial one of its first try, and reports how the job ended."""
+        machine, fate, reply, stored = ending.machine, ending.fate, ending.reply, ""
+        for text in (reply.result if reply is not None else None, self._partial.pop(machine, None)):
+            if text is None or stored:
+                continue
             try:
-                stored = None if reply.result is None else self.keep(ending.machine, reply.result)
+                stored = self.keep(machine, text)
             except (ValueError, ResultFileError) as error:
-                log += f"\n{error}"
-            fate: Fate = "done" if stored else "failed"
-            ending = Ending(ending.machine, fate, replace(reply, log=log), stored or _why(reply.status, log))
-        self.report(ending.machine, ending.message)
-        return ending
+                reply = replace(reply, log=f"{reply.log}\n{error}") if reply is not None else None
+        if stored and self.asked_to_end():
+            fate = "done"
+        elif fate == "done" and not stored:
+            fate = "failed"
+        why = ending.message or (_why(reply.status, reply.log) if reply is not None else "")
+        message = stored if fate == "done" else "; ".join(filter(None, (stored, why)))
+        outcome = "brought only a partial result" if stored else ending.outcome
+        self.report(machine, message)
+        return Ending(machine, fate, reply, message, outcome)
 
 
 def _why(status: int | None, log: str) -> str:
-    """Why a command has no result: its last output, from "error:" on."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    first = next((number for number, line in enumerate(lines) if line.startswith("error:")), len(lines) - 1)
-    output = " ".join(lines[first:]) if lines else "it printed nothing"
+    """Why a command has no result."""
+    output = reason_in(log, "it printed nothing")
     if status is None:
         return f"it hung, and was killed; it printed last: {output}"
     if status == INTERRUPTED_STATUS:

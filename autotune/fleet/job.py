@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autotune.errors import INTERRUPTED_STATUS
+
 FOLDER = "{folder}"
 """Placeholder in an argument: the folder that holds the job's files and takes its output."""
 RESULT = "result.json"
@@ -44,7 +46,7 @@ class Job:
     """A command of ``autotune`` for a machine.
 
     `known` holds texts of the results to start from, by the path where each is stored; None if a result had not arrived
-    when the job was sent. A job that has waited in a queue reads the path itself, if it can.
+    when the job was sent. A job that has waited in a queue then reads the path itself, if it can.
     """
 
     machine: str  # name of its kind
@@ -64,12 +66,18 @@ class Reply:
     log: str  # its last output
 
 
-def run_job(job: Job) -> Reply:
-    """Runs a job. Leaves nothing behind."""
+def run_job(job: Job, *, shares_files: bool = False) -> Reply:
+    """Runs a job. Leaves nothing behind.
+
+    Args:
+        job: The job.
+        shares_files: Whether this machine sees the files of the one that sent the job: they may be newer than the texts
+            that came along. Else a file at such a path may be an old copy.
+    """
     with tempfile.TemporaryDirectory(prefix="autotune-fleet-", ignore_cleanup_errors=True) as folder:
         for name, text in job.files.items():
             Path(folder, name).write_text(text, encoding="utf-8")
-        starts = [f"--warm-start={path}" for path in _known_results(job.known, Path(folder))]
+        starts = [f"--warm-start={path}" for path in _known_results(job.known, Path(folder), shares_files=shares_files)]
         arguments = [argument.replace(FOLDER, folder) for argument in job.arguments]
         arguments = [word for argument in arguments for word in (starts if argument == WARM_START else [argument])]
         with Path(folder, "log").open("w+", encoding="utf-8", errors="replace") as log:
@@ -81,11 +89,11 @@ def run_job(job: Job) -> Reply:
     return Reply(status, result, printed)
 
 
-def _known_results(texts: dict[str, str | None], folder: Path) -> Iterator[Path]:
-    """Paths of the results that are known by now; writes those into the folder that cannot be read from here."""
+def _known_results(texts: dict[str, str | None], folder: Path, *, shares_files: bool) -> Iterator[Path]:
+    """Paths of the results that are known by now; writes the texts that count into the folder."""
     for path_text, text in texts.items():
         path = Path(path_text)
-        if path.is_file():
+        if (shares_files or text is None) and path.is_file():
             yield path
         elif text is not None:
             copy = folder / f"from-{path.parent.name}.json"
@@ -109,7 +117,8 @@ def _run(arguments: list[str], job: Job, log: int) -> int | None:
     except subprocess.TimeoutExpired:
         return None
     except KeyboardInterrupt:  # the engine cancels the job; a partial result is still returned
-        return _end(process)
+        status = _end(process)
+        return INTERRUPTED_STATUS if status < 0 else status  # it may not have handled signals yet
     finally:
         _end(process)
 
@@ -124,7 +133,18 @@ def _end(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
-def last_line(text: str, without: str = "no reason was given") -> str:
-    """The last line that is not empty, which holds the reason; `without` if there is none."""
+def reason_in(text: str, without: str = "no reason was given", *, summary_first: bool = False) -> str:
+    """What an output or an error says of the reason: all from "error:" on, else its last line.
+
+    Args:
+        text: The output.
+        without: What to return if it is empty.
+        summary_first: Whether the first line says most, except in a traceback.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip(" -\n")]
-    return lines[-1][-LINE_CHARACTERS:] if lines else without
+    for number, line in enumerate(lines):
+        if line.startswith("error:"):
+            return " ".join(lines[number:])
+    if not lines:
+        return without
+    return lines[0 if summary_first and "Traceback" not in text else -1][-LINE_CHARACTERS:]

@@ -20,8 +20,27 @@ else:
 
 EngineName = Literal["ray", "slurm", "local"]
 EXAMPLE = 'engine = "ray" and [machines.a100] with gpus = 1'
+EXAMPLES = {
+    "engine": 'engine = "ray", "slurm" or "local"',
+    "address": 'address = "auto"',
+    "folder": 'folder = "/shared/jobs"',
+    "excludes": 'excludes = ["data"]',
+    "wait": 'wait = "2h"',
+    "dollars_per_hour": "dollars_per_hour = 2.5",
+    "cpus": "cpus = 8",
+    "gpus": "gpus = 1",
+    "labels": 'labels = { kind = "a100" }',
+    "resources": "resources = { ssd = 1 }",
+    "partition": 'partition = "gpu"',
+    "constraint": 'constraint = "a100"',
+    "sbatch": 'sbatch = { qos = "high" }',
+    "options": 'options = ["--device=cpu"]',
+}
+"""How each key is written, for messages."""
 RAY_ONLY, SLURM_ONLY = ("labels", "resources"), ("partition", "constraint", "sbatch")
 """Keys of a machine that only one engine understands."""
+MEANINGLESS = {"ray": ("folder",), "slurm": ("address", "excludes"), "local": ("address", "excludes", "wait")}
+"""Keys of the file that an engine does not use."""
 OWN_KEYS = {"CPU": "cpus", "GPU": "gpus"}
 """Names that Ray refuses as custom resources, with the keys that set them."""
 MOST_BYTES = 2**20
@@ -68,6 +87,8 @@ class Plan(BaseModel):
     @model_validator(mode="after")
     def _is_meant_for_its_engine(self) -> Plan:
         foreign = {"ray": SLURM_ONLY, "slurm": RAY_ONLY, "local": ()}[self.engine]
+        if unused := [key for key in MEANINGLESS[self.engine] if getattr(self, key)]:
+            raise ValueError(f"{unused[0]} means nothing to the engine {self.engine}; leave it out")
         folders: dict[str, str] = {}
         for name, kind in self.machines.items():
             for key in foreign:
@@ -94,6 +115,8 @@ class Plan(BaseModel):
 def read_plan(path: Path, *, engine: str = "", address: str = "") -> Plan:
     """Reads a fleet file; an engine or an address that is given here replaces the file's.
 
+    The engine ``local``, given here, tries a file that is meant for a cluster: it ignores what only the cluster needs.
+
     Raises:
         UsageError: The file cannot be read, or is no valid fleet file.
     """
@@ -106,9 +129,13 @@ def read_plan(path: Path, *, engine: str = "", address: str = "") -> Plan:
             f"expected a fleet file at {path}, but there is none; write {EXAMPLE} into one, a table for each machine"
         ) from None
     except (OSError, ValueError) as error:  # ValueError: no TOML, or not UTF-8
-        raise UsageError(f"{path} cannot be read as TOML: {error}") from None
+        raise UsageError(f"{path} cannot be read as TOML: {error}; correct it, as in {EXAMPLE}") from None
+    if engine == "local" != content.get("engine"):
+        content = {key: value for key, value in content.items() if key not in MEANINGLESS[engine]}
     if engine:
         content["engine"] = engine
+    if address and content.get("engine") in ("slurm", "local"):  # a file may hold a list there
+        raise UsageError(f"--address names a Ray cluster, but the engine is {content['engine']}; leave it out")
     if address:
         content["address"] = address
     try:
@@ -129,4 +156,9 @@ def _first(error: ValidationError | UsageError) -> str:
     if first["type"] == "missing":
         remedy = f"one of {', '.join(get_args(EngineName))}" if where == "engine" else "a table for each machine"
         return f"{where} is missing: expected {remedy}"
-    return f"{where}: {first['msg']}" if where else first["msg"].removeprefix("Value error, ")
+    if not where:
+        return str(first["msg"].removeprefix("Value error, "))
+    expected = first["msg"].replace("Input should be", "expected", 1)
+    table, *rest = first["loc"]
+    key = rest[1] if table == "machines" and len(rest) > 1 else table
+    return f"{where}: {expected}, got {first['input']!r:.60}; write {EXAMPLES.get(str(key), EXAMPLE)}"

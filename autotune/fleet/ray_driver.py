@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from autotune.fleet.campaign import Ending, Fate
-from autotune.fleet.job import Reply, run_job
+from autotune.fleet.job import Reply, reason_in, run_job
 from autotune.fleet.plan import MachineKind
 
 READY = ""
@@ -80,14 +80,17 @@ class Driver:
     def serve(self) -> None:
         """Handles requests until there are no more."""
         while True:
+            requests: list[Mapping[str, Any]] = []
             try:
-                request = self._parent.recv() if self._parent.poll(0 if self._tasks else TURN_SECONDS) else {}
+                while self._parent.poll(0 if self._tasks or requests else TURN_SECONDS):
+                    requests.append(self._parent.recv())
             except (EOFError, OSError):
                 return
-            if "cancel" in request:
-                self._cancel()
-            elif request:
-                self._start(request)
+            for request in requests:
+                if "cancel" in request:
+                    self._cancel()
+                else:
+                    self._start(request)
             self._report_ended()
             self._give_up_stranded()
 
@@ -147,9 +150,7 @@ class Driver:
 
 
 def _sentence(error: Exception) -> str:
-    """The line of an error that says most: the last one of a traceback, else the first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    return f"{type(error).__name__}: {lines[-1] if 'Traceback' in str(error) else lines[0]}"
+    return f"{type(error).__name__}: {reason_in(str(error), summary_first=True)}"
 
 
 def reach(address: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from autotune.errors import AutotuneError, UsageError
 from autotune.fleet.campaign import Ending
-from autotune.fleet.job import Job, last_line
+from autotune.fleet.job import Job, reason_in
 from autotune.fleet.plan import MachineKind
 from autotune.fleet.ray_driver import READY
 
@@ -113,4 +113,4 @@ class RayEngine:
 
     def _last_words(self) -> str:
         self._errors.seek(0)
-        return last_line(self._errors.read(), "it does not answer")
+        return reason_in(self._errors.read(), "it does not answer")

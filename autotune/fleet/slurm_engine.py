@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import UsageError
+from autotune.errors import INTERRUPTED_STATUS, UsageError
 from autotune.fleet.campaign import Ending, Fate
-from autotune.fleet.job import GRACE_SECONDS, Job, Reply, last_line, run_job
+from autotune.fleet.job import GRACE_SECONDS, Job, Reply, reason_in, run_job
 from autotune.fleet.plan import MachineKind
 
 FOLDER = ".autotune-fleet"
@@ -104,7 +104,7 @@ class SlurmEngine:
             executor.update_parameters(**{name: value for name, value in parameters.items() if value is not None})
             self._jobs[job.machine] = executor.submit(run_submitted, job), time.monotonic()
         except Exception as error:  # noqa: BLE001 - sbatch refuses in many ways, and submitit passes them on
-            self._refused.append(Ending(job.machine, "absent", message=last_line(str(error))))
+            self._refused.append(Ending(job.machine, "absent", message=reason_in(str(error))))
 
     def endings(self, seconds: float) -> Sequence[Ending]:
         """Returns the jobs that have ended; waits up to `seconds` for the first one."""
@@ -122,8 +122,11 @@ class SlurmEngine:
             _cancel(job)
 
     def close(self) -> None:
-        """Cancels the remaining jobs, and removes the files of jobs that ended well."""
+        """Cancels the remaining jobs, and removes the files of jobs that ended well, and all commands."""
         self.cancel()
+        for file in self._folder.glob("*.pkl"):
+            if not file.match("*_result.pkl"):  # a command, which may hold secrets
+                file.unlink(missing_ok=True)
         if not self._failed and not self._jobs:
             self._remove_folder()
 
@@ -142,25 +145,32 @@ class SlurmEngine:
             elif self._queue.seconds_over(job) > RESULT_SECONDS:
                 fate: Fate = "lost" if state in LOST else "failed"
                 reason = f"Slurm's job {job.job_id} is over ({state.lower()}) and has left no result"
-                ending = Ending(machine, fate, message=f"{reason}; its last output: {last_line(job.stderr() or '')}")
+                ending = Ending(machine, fate, message=f"{reason}; its last output: {reason_in(job.stderr() or '')}")
             elif self._wait is not None and time.monotonic() - since > self._wait and self._queue.holds(job):
                 ending = Ending(machine, "absent", message=f"it waited for longer than {self._wait:.0f} s in the queue")
             else:
                 continue
             del self._jobs[machine]
-            if ending.fate != "done":
-                self._failed = True
-                _cancel(job)  # Slurm may queue it again, and it would run beside the next try
+            self._failed |= ending.fate != "done"
+            # Slurm may queue it again, even after its reply; it would run beside the next try, or for nothing.
+            if ending.fate != "done" or self._returns_to_queue(job):
+                _cancel(job)
             endings.append(ending)
         return endings
+
+    def _returns_to_queue(self, job: Any) -> bool:
+        return not self._local and self._queue.state(job, now=True) in {PREEMPTED, *QUEUED}
 
     @staticmethod
     def _ending(machine: str, job: Any) -> Ending:
         error = job.exception()
         if error is None:
-            return Ending(machine, "done", job.result())
+            reply: Reply = job.result()
+            if reply.status == INTERRUPTED_STATUS:  # as before a preemption; the campaign knows if the user did it
+                return Ending(machine, "lost", reply, "it was interrupted")
+            return Ending(machine, "done", reply)
         fate: Fate = "lost" if _first_word(job.state) in LOST else "failed"
-        return Ending(machine, fate, message=last_line(str(error)))
+        return Ending(machine, fate, message=reason_in(str(error)))
 
 
 def _cancel(job: Any) -> None:
@@ -224,7 +234,7 @@ def _by_queue(job_id: str) -> str:
 def run_submitted(job: Job) -> Reply:
     """Runs a job under Slurm. `scancel` sends SIGTERM, which submitit would only log, and SIGKILL much later."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return run_job(job)
+    return run_job(job, shares_files=True)
 
 
 def _first_word(state: object) -> str:

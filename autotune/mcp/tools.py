@@ -24,7 +24,7 @@ from autotune.errors import AutotuneError, UsageError
 from autotune.search.interrupts import Stop
 from autotune.search.stopping import Budget
 from autotune.secrets import masked_data, masked_text
-from autotune.sessions.options import FOR_SCRIPTS, OFFERED, Options, repeats, schema_of
+from autotune.sessions.options import NOT_FOR_AGENTS, OFFERED, Options, repeats, schema_of
 from autotune.sessions.outputs import BESIDE
 from autotune.terminal.progress import Latest
 from autotune.units import parse_duration
@@ -70,7 +70,7 @@ def make_tools(desk: Desk) -> list[Tool]:
     options = {
         name: _argument(name, [] if repeats(field) else field.default)
         for name, field in OFFERED.items()
-        if name not in FOR_SCRIPTS
+        if name not in NOT_FOR_AGENTS
     }
     tuning = {"command": COMMAND, "model": MODEL, **options}
     return [

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.errors import ResultFileError, UsageError
@@ -19,7 +19,7 @@ from autotune.results.compare import Comparison, compare
 from autotune.results.cross_file import Cross
 from autotune.results.files import Document, keep_document, parse_document
 from autotune.results.gather import gather
-from autotune.results.result import Result, read_result
+from autotune.results.result import Result, place_of_partial, read_result
 from autotune.results.summary import verdict
 from autotune.search.interrupts import Stop
 from autotune.sessions import outputs
@@ -34,6 +34,13 @@ OURS = frozenset(
     for word in words_of(name)
 )
 """Options of ``autotune`` that the fleet itself passes to each machine."""
+REFUSED = {
+    "--dry-run": "a machine would tune nothing, and bring no result",
+    "--version": "a machine would tune nothing, and bring no result",
+    "--patch": "all machines would write into the same script; use autotune patch with the result that you choose",
+    "--resume": "each job starts in a new folder, which has nothing to continue",
+}
+"""Options of ``autotune`` that no job of a fleet can have, with the reason."""
 ENVIRONMENT = "OMP_NUM_THREADS"
 """Ray sets it to the number of a task's CPUs, 1 by default, which would change the user's baseline."""
 Report = Callable[[str, str], None]
@@ -80,6 +87,8 @@ class FleetRequest:
         for owner in (extra, *(kind.options for kind in plan.machines.values())):
             if own := [word for word in owner if not OURS.isdisjoint({word.partition("=")[0], word[:2]})]:
                 raise UsageError(f"{own[0]} is an option that the fleet itself passes to each machine; leave it out")
+            if wrong := [word for word in owner if word in REFUSED]:
+                raise UsageError(f"{wrong[0]} is for a single tuning: {REFUSED[wrong[0]]}; leave it out")
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"--folder: expected a folder, but {folder} is a file; choose another")
         request = cls(plan, folder, model or None, tuple(others) if is_script else (), budget, extra)
@@ -87,7 +96,9 @@ class FleetRequest:
         for machine in plan.machines:
             words = tuple(word for word in request.command(machine) if word != WARM_START)
             require_understood(machine, words)
-            require_replaceable("--folder", request.place(machine), outputs.RESULT)
+            place = request.place(machine)
+            for path in (place, place_of_partial(place)):
+                require_replaceable("--folder", path, outputs.RESULT)
         return request
 
     @property
@@ -156,9 +167,12 @@ class FleetRun:
                 break
             for machine, other in origin.items():
                 self.report(machine, f"trying the config of {other}")
-            endings += self._campaign(machines, self._keep_cross).run(
+            ended = self._campaign(machines, self._keep_cross).run(
                 lambda machine, origin=origin: self._crossing(machine, origin[machine])  # type: ignore[misc]
             )
+            endings += [
+                replace(ending, outcome=f"did not measure the config of {origin[ending.machine]}") for ending in ended
+            ]
         return endings
 
     def comparison(self, samples: int | None, at_least: float | None) -> Comparison:
@@ -226,9 +240,12 @@ class FleetRun:
 
     def _keep_result(self, machine: str, text: str) -> str:
         result = parse_document(json.loads(text), f"the file of {machine}", Result)
-        path = _kept(result, self.request.place(machine))
+        home = self.request.place(machine)
+        place = place_of_partial(home) if result.status == "partial" else home
+        path = _kept(result, place)
         self._paths[machine] = path
-        return f"{verdict(result)[1]}: {verdict(result)[2]}; {path}"
+        stays = f"; the earlier result stays in {home}" if place != home else ""
+        return f"{verdict(result)[1]}: {verdict(result)[2]}; {path}{stays}"
 
     def _keep_cross(self, machine: str, text: str) -> str:
         cross = parse_document(json.loads(text), f"the file of {machine}", Cross)

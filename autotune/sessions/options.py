@@ -78,6 +78,11 @@ class Only:
     reason: str
 
 
+@dataclass(frozen=True)
+class LiftsProtection:
+    """Marks an option that lifts a protection, so no agent may pass it."""
+
+
 def _typed(value: Any) -> str:
     """The text that a user would type for a value: one word, or several separated by commas."""
     from autotune.knobs import format_scalar
@@ -243,6 +248,7 @@ NOT_A_SWITCH = BeforeValidator(lambda value: str(value) if isinstance(value, boo
 """Makes a number refuse True, which pydantic would read as 1."""
 
 
+LIFTS_PROTECTION = LiftsProtection()
 _UNPROTECTED = Only("scripts", "nothing keeps a build() from files or the network")
 
 
@@ -328,10 +334,10 @@ class Options(BaseModel):
     evaluation: Annotated[Switch, Only("models", "a script evaluates in its own way, which cannot run by itself")] = (
         Field(default=False, description="Also find the batch size for evaluation.")
     )
-    writable: Annotated[Existing, _UNPROTECTED] = Field(
+    writable: Annotated[Existing, _UNPROTECTED, LIFTS_PROTECTION] = Field(
         default=(), description="A file or folder that bursts may change in earnest; may be repeated."
     )
-    any_network: Annotated[Switch, _UNPROTECTED] = Field(
+    any_network: Annotated[Switch, _UNPROTECTED, LIFTS_PROTECTION] = Field(
         default=False,
         alias="network",
         description="Let bursts connect anywhere after their first step, not only to their data.",
@@ -414,7 +420,7 @@ def _options_for(kind: str) -> frozenset[str]:
 
 FOR_MODELS = _options_for("models")
 FOR_SCRIPTS = _options_for("scripts")
-"""The options that lift a protection of scripts, so no agent may pass them."""
+NOT_FOR_AGENTS = frozenset(option for option, field in OFFERED.items() if LIFTS_PROTECTION in field.metadata)
 
 
 def offering(hidden: Collection[str], without: Collection[str] = ()) -> Callable[[Command], Command]:

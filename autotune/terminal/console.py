@@ -157,10 +157,10 @@ def step_line(machine: str, text: str) -> Text:
     return Text.assemble((f"{datetime.now():%H:%M:%S} ", "dim"), labelled(machine, text, "bold"))
 
 
-def ending_lines(machine: str, reason: str, log: str) -> RenderableType:
-    """A machine that brought no result: the last lines of its job, then the reason."""
+def ending_lines(outcome: str, reason: str, log: str) -> RenderableType:
+    """A machine that failed: the last lines of its job, then what it did not do, and the reason."""
     last = [as_text(line, "dim") for line in log.rstrip().splitlines()[-8:]]
-    return Group(*last, labelled(f"{machine} brought no result", reason, "bold red"))
+    return Group(*last, labelled(outcome, reason, "bold red"))
 
 
 def trials_table(result: Result) -> RenderableType:

@@ -17,12 +17,13 @@ from typing import Any
 import anyio
 import psutil
 import pytest
+from pydantic.fields import FieldInfo
 
 from autotune.commands.tune import tune as tune_command
 from autotune.mcp import command as mcp_command
 from autotune.results.result import Result, read_result
 from autotune.results.trainings import trainings_path
-from autotune.sessions.options import FOR_SCRIPTS
+from autotune.sessions.options import NOT_FOR_AGENTS, OFFERED, Only
 from tests.factories import make_result, note_line
 from tests.inside import run_inside
 from tests.pages import block
@@ -31,6 +32,9 @@ from tests.processes import ROOT, budget, has_measured, heed_signals, slowness, 
 pytest.importorskip("mcp", reason="the SDK: pip install mcp")
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
+
+from autotune.mcp import tools
+from autotune.mcp.server import Desk
 
 TINY = "tests.workloads.tiny:build"
 SCRIPT = """
@@ -152,7 +156,7 @@ def test_every_tool_has_the_options_of_its_command(answers: dict[str, Any]) -> N
         assert tool.input_schema["additionalProperties"] is False
     options = inspect.signature(tune_command).parameters
     offered = tools["run"].input_schema["properties"]
-    lacking = {"context", "dry_run", "json", "quiet", "version"} | FOR_SCRIPTS
+    lacking = {"context", "dry_run", "json", "quiet", "version"} | NOT_FOR_AGENTS
     assert offered.keys() == options.keys() - lacking | {"command"}
     assert offered["objective"]["enum"] == ["samples_per_second", "samples_per_joule"]
     assert offered["seed"]["maximum"] == 2**32 - 1
@@ -162,6 +166,18 @@ def test_every_tool_has_the_options_of_its_command(answers: dict[str, Any]) -> N
             assert told["default"] == []
         elif name != "command":
             assert told.get("default") == options[name].default
+
+
+def test_an_agent_may_pass_what_only_scripts_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the option lifts a protection."""
+    assert {"writable", "network"} == NOT_FOR_AGENTS
+    harmless = FieldInfo(annotation=bool, default=False, description="Any.")
+    harmless.metadata = [Only("scripts", "only they have it")]
+    monkeypatch.setattr(tools, "OFFERED", {**OFFERED, "harmless": harmless})
+    monkeypatch.setattr(tools, "_argument", lambda _name, default: (bool, default))
+    (run_tool,) = (tool for tool in tools.make_tools(Desk(out_anywhere=False)) if tool.name == "run")
+    assert "harmless" in run_tool.parameters["properties"]
+    assert not NOT_FOR_AGENTS & run_tool.parameters["properties"].keys()
 
 
 def test_hints_say_which_tools_may_do_harm(answers: dict[str, Any]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import pytest
 
 from autotune.fleet import Campaign, Job, MachineKind
 from autotune.fleet.campaign import Ending
@@ -109,6 +111,42 @@ def test_a_command_that_hung_or_brought_rubbish_is_told() -> None:
     hung, broken = campaign(engine).run(job)
     assert hung.message == "it hung, and was killed; it printed last: compiling"
     assert (broken.fate, "the file is broken" in broken.message) == ("failed", True)
+
+
+PARTIAL = Ending("b", "lost", Reply(130, "partial", ""), "it was interrupted")
+
+
+@pytest.mark.parametrize(
+    ("second", "kept", "ended"),
+    [
+        (home("b"), "found", ("done", "kept found")),
+        (replace(PARTIAL, reply=Reply(130, "longer", "")), "longer", ("lost", "kept longer; it was interrupted")),
+        (
+            Ending("b", "lost", Reply(130, None, ""), "it was interrupted"),
+            "partial",
+            ("lost", "kept partial; it was interrupted"),
+        ),
+        (Ending("b", "absent", message="no node has it"), "partial", ("absent", "kept partial; no node has it")),
+    ],
+)
+def test_a_preempted_job_is_sent_again_and_its_partial_result_kept_if_that_fails(
+    second: Ending, kept: str, ended: tuple[str, str]
+) -> None:
+    """A partial result counts as missing, though its message names the file."""
+    found: dict[str, str] = {}
+    engine = Scripted({"a": [home("a")], "b": [PARTIAL, second]})
+    ending = campaign(engine, found).run(job)[1]
+    assert engine.sent == ["a", "b", "b"]
+    assert (found["b"], (ending.fate, ending.message)) == (kept, ended)
+    assert ending.fate == "done" or "partial" in ending.outcome
+
+
+def test_a_job_that_the_user_interrupts_is_not_sent_again() -> None:
+    """Though the engine cannot tell that from a preemption."""
+    engine = Scripted({"a": [home("a")], "b": [PARTIAL]})
+    ending = campaign(engine, ends=True).run(job)[1]
+    assert engine.sent == ["a", "b"]
+    assert (ending.fate, ending.message) == ("done", "kept partial")
 
 
 def test_an_interruption_brings_home_what_there_is() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from autotune.commands.fleet import require_understood
-from autotune.fleet import MachineKind, Plan
+from autotune.errors import UsageError
+from autotune.fleet import Campaign, Ending, MachineKind, Plan
 from autotune.results.files import write_document
 from autotune.results.result import read_result
 from autotune.search.interrupts import Stop
@@ -46,6 +47,10 @@ def workload_in(folder: Path) -> str:
         ([], "expected --model"),
         (["--model", TINY, "--", "python", "train.py"], "and not both"),
         (["--model", TINY, "--", "--out=x.json"], "--out=x.json is an option that the fleet itself passes"),
+        (["--model", TINY, "--", "--dry-run"], "--dry-run is for a single tuning: a machine would tune nothing"),
+        (["--model", TINY, "--", "--version"], "--version is for a single tuning: a machine would tune nothing"),
+        (["--model", TINY, "--", "--resume"], "--resume is for a single tuning: each job starts in a new folder"),
+        (["--model", TINY, "--address", "auto"], "--address names a Ray cluster, but the engine is local; leave it"),
         (["--model", TINY, "--", "--onyl=precision"], "the options of cheap: No such option: --onyl"),
         (["--model", TINY, "--", "--only=precison"], "the options of cheap: --only:"),
         (
@@ -63,6 +68,25 @@ def test_wrong_arguments_cost_nothing(arguments: list[str], told: str, tmp_path:
     assert finished.status == 2, finished.err
     assert told in " ".join(finished.err.split())
     assert not (tmp_path / "results").exists()
+
+
+def test_no_machine_patches_the_script(tmp_path: Path) -> None:
+    """All share it."""
+    plan = Plan(engine="local", machines={"any": MachineKind(options=("--patch",))})
+    with pytest.raises(UsageError, match="--patch is for a single tuning: all machines would write into the same"):
+        FleetRequest.of(plan, tmp_path, require_understood, model="", budget="10m", others=("python", "train.py"))
+
+
+def test_a_failed_cross_is_not_a_missing_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outcome names the machine whose config was not measured."""
+    plan = Plan(engine="local", machines={"one": MachineKind(), "two": MachineKind()})
+    request = FleetRequest.of(plan, tmp_path, require_understood, model="a:build", budget="10m", others=())
+    run = FleetRun(request, print, Stop())
+    run._paths = dict.fromkeys(plan.machines, tmp_path)
+    monkeypatch.setattr(Campaign, "run", lambda self, _job: [Ending(machine, "failed") for machine in self.kinds])
+    run._engine = None  # type: ignore[assignment]
+    outcomes = [(ending.machine, ending.outcome) for ending in run.cross()]
+    assert outcomes == [("one", "did not measure the config of two"), ("two", "did not measure the config of one")]
 
 
 def test_all_options_of_a_machine_are_understood() -> None:
@@ -112,6 +136,20 @@ def test_a_fleet_replaces_no_other_file(tmp_path: Path) -> None:
         assert finished.status == 2
         assert f"{path.name} is neither" in " ".join(finished.err.split())
         path.unlink()
+
+
+def test_a_partial_result_leaves_the_complete_one(tmp_path: Path) -> None:
+    """The message names both files; a complete result replaces the earlier one."""
+    plan = Plan(engine="local", machines={"one": MachineKind()})
+    request = FleetRequest.of(plan, tmp_path, require_understood, model="a:build", budget="10m", others=())
+    run, home = FleetRun(request, print, Stop()), request.place("one")
+    beside = home.with_stem(f"{home.stem}-partial")
+    for status, path in (("partial", home), ("complete", home), ("partial", beside), ("complete", home)):
+        result = make_result().model_copy(update={"status": status})
+        message = run._keep_result("one", result.model_dump_json(by_alias=True))
+        assert read_result(path).status == status
+        assert (f"{beside}; the earlier result stays in {home}" in message) == (path == beside)
+    assert read_result(beside).status == "partial"
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.fleet.job import FOLDER, RESULT, WARM_START, Job, Reply, run_job
+from autotune.fleet.job import FOLDER, RESULT, WARM_START, Job, Reply, reason_in, run_job
 from tests.factories import make_result
 from tests.processes import ROOT, has_measured
 
@@ -48,16 +48,33 @@ def test_variables_are_set_and_left_out_for_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_job_begins_with_what_is_known_when_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it sees by then counts, else what was sent along; what has not come home is left out."""
+    """What it sees by then counts, unless only a text that was sent is sure to be new; what is missing is left out."""
     code = "import sys; from pathlib import Path; print(*(Path(w.partition('=')[2]).read_text() for w in sys.argv[2:]))"
     monkeypatch.setattr("autotune.fleet.job._BOOTSTRAP", code)
-    places = {name: tmp_path / name / "train.json" for name in ("waited", "elsewhere", "under-way")}
-    places["waited"].parent.mkdir()
-    places["waited"].write_text("by now")
-    texts = {"waited": None, "elsewhere": "sent along", "under-way": None}
+    places = {name: tmp_path / name / "train.json" for name in ("waited", "elsewhere", "under-way", "copied")}
+    for name, text in (("waited", "by now"), ("copied", "on the machine")):
+        places[name].parent.mkdir()
+        places[name].write_text(text)
+    texts = {"waited": None, "elsewhere": "sent along", "under-way": None, "copied": "sent too"}
     known = {str(places[name]): text for name, text in texts.items()}
-    reply = run_job(Job("any", (WARM_START,), 30.0, known=known))
-    assert reply.log.strip() == "by now sent along"
+    for shares_files, copied in ((False, "sent too"), (True, "on the machine")):
+        reply = run_job(Job("any", (WARM_START,), 30.0, known=known), shares_files=shares_files)
+        assert reply.log.strip() == f"by now sent along {copied}"
+
+
+@pytest.mark.parametrize(
+    ("text", "summary_first", "reason"),
+    [
+        ("", False, "none"),
+        ("Traceback\nerror: it is\n  too old\n", False, "error: it is too old"),
+        ("loading\nOSError: no file\n----\n", False, "OSError: no file"),
+        ("the node died\nits address: x\n", True, "the node died"),
+        ("task failed\nTraceback (most recent call last):\nOSError: no file\n", True, "OSError: no file"),
+    ],
+)
+def test_an_output_says_why(text: str, summary_first: bool, reason: str) -> None:
+    """From "error:" on, else in its last line; Ray's own errors begin with what they say."""
+    assert reason_in(text, "none", summary_first=summary_first) == reason
 
 
 @pytest.mark.slow

@@ -32,10 +32,23 @@ def test_machines_are_read_in_their_order_with_their_prices(tmp_path: Path) -> N
     assert plan.wait_seconds == 120
 
 
+def test_an_engine_that_is_a_list_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """Also beside an address."""
+    with pytest.raises(UsageError, match="engine: expected 'ray', 'slurm' or 'local', got"):
+        read_plan(written("engine = ['ray']\n[machines.any]\n", tmp_path), address="auto")
+
+
 def test_an_engine_and_an_address_may_be_named_outside_of_the_file(tmp_path: Path) -> None:
     """A cluster of today is tried with the file of always."""
     plan = read_plan(written("[machines.any]\n", tmp_path), engine="ray", address="10.0.0.7:6379")
     assert (plan.engine, plan.address) == ("ray", "10.0.0.7:6379")
+
+
+def test_a_file_of_a_cluster_can_be_tried_on_this_machine(tmp_path: Path) -> None:
+    """The engine local, named outside of the file, ignores the cluster's keys."""
+    text = f'{RAY}address = "auto"\nexcludes = ["data"]\nwait = "2h"\n[machines.any]\n'
+    plan = read_plan(written(text, tmp_path), engine="local")
+    assert (plan.engine, plan.address, plan.excludes, plan.wait) == ("local", None, (), None)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +65,18 @@ def test_an_engine_and_an_address_may_be_named_outside_of_the_file(tmp_path: Pat
         ("engine = 'slurm'\n[machines.a]\nlabels = { a = 'b' }\n", "means nothing to the engine slurm"),
         (f"{RAY}[machines.'a b']\n[machines.a-b]\n", "would share the folder results/a-b"),
         (f"{RAY}wait = 'soon'\n[machines.a]\n", "expected a duration"),
-        ("engine = 'pbs'\n[machines.a]\n", "engine"),
-        ("engine = ", "cannot be read as TOML"),
+        ("engine = 'pbs'\n[machines.a]\n", "engine: expected 'ray', 'slurm' or 'local', got 'pbs'; write engine = "),
+        ("engine = ", "cannot be read as TOML: .*; correct it, as in engine = "),
+        (f"{RAY}[machines.a]\ngpus = 'two'\n", "a.gpus: expected a valid integer.*, got 'two'; write gpus = 1"),
+        (f"{RAY}[machines.a]\nlabels = {{ a = 1 }}\n", "labels.a: expected a valid string, got 1; write labels = "),
+        (f"{RAY}machines = 1\n", "machines: expected .*, got 1; write engine = .ray. and"),
+        (f"{RAY}[machines]\na = 1\n", "machines.a: expected .*, got 1; write engine = .ray. and"),
+        (f"{RAY}excludes = [1]\n[machines.a]\n", "excludes.0: expected a valid string, got 1; write excludes = "),
+        (f"{RAY}folder = 'x'\n[machines.a]\n", "folder means nothing to the engine ray; leave it out"),
+        ("engine = 'slurm'\naddress = 'auto'\n[machines.a]\n", "address means nothing to the engine slurm"),
+        ("engine = 'slurm'\nexcludes = ['x']\n[machines.a]\n", "excludes means nothing to the engine slurm"),
+        ("engine = 'local'\naddress = 'auto'\n[machines.a]\n", "address means nothing to the engine local"),
+        ("engine = 'local'\nwait = '2h'\n[machines.a]\n", "wait means nothing to the engine local"),
     ],
 )
 def test_what_is_wrong_is_told_by_name(text: str, told: str, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
 from autotune.fleet.campaign import Ending
@@ -50,6 +52,44 @@ class Refusing:
     def options(self, **options: Any) -> Refusing:
         """What it needs."""
         raise ValueError(f"Invalid label selector {options['label_selector']}")
+
+
+class Slow(Refusing):
+    """A Ray whose tasks do not end; it notes what it is asked for."""
+
+    exceptions = None
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def options(self, **options: Any) -> Any:
+        """A task that starts."""
+        return SimpleNamespace(remote=lambda job: self.calls.append("start") or job.machine)
+
+    def wait(self, references: list[str], timeout: float) -> tuple[list[str], list[str]]:
+        """Nothing ends."""
+        self.calls.append("wait")
+        time.sleep(0.01)
+        return [], references
+
+    def cancel(self, reference: str) -> None:
+        """Notes the task."""
+        self.calls.append(f"cancel {reference}")
+
+
+def test_no_request_waits_for_a_task() -> None:
+    """Else each start would take half a second, and an interruption would come after all of them."""
+    parent, driver = multiprocessing.Pipe()
+    for machine in ("one", "two"):
+        parent.send({"job": Job(machine, (), 1.0), "kind": MachineKind()})
+    parent.send({"cancel": True})
+    ray = Slow()
+    serving = threading.Thread(target=Driver(ray, 0.0, driver).serve, daemon=True)
+    serving.start()
+    time.sleep(0.1)
+    parent.close()
+    serving.join(10)
+    assert ray.calls[:5] == ["start", "start", "cancel one", "cancel two", "wait"]
 
 
 def test_what_ray_refuses_is_told_of_its_machine_and_the_driver_goes_on() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune.fleet import Job, MachineKind, slurm_engine
+from autotune.fleet.job import FOLDER, RESULT
 from autotune.fleet.slurm_engine import SlurmEngine
 from autotune.results.result import read_result
 from tests.processes import ROOT, budget, run
@@ -141,6 +142,21 @@ def test_a_job_that_somebody_cancels_is_told(tmp_path: Path, monkeypatch: pytest
     (ending,) = engine.endings(60.0)
     assert (ending.machine, ending.fate) == ("any", "failed")
     assert "is over (cancelled) and has left no result" in ending.message
+
+
+def test_a_job_that_slurm_requeues_is_lost_and_does_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a preemption does, which interrupts the job first."""
+    monkeypatch.setattr(slurm_engine, "ASK_SECONDS", 0.2)
+    engine = SlurmEngine(tmp_path / "jobs", local=False)
+    workload = ("--model", "tests.workloads.tiny:build", "--budget", "60s", f"--out={FOLDER}/{RESULT}")
+    engine.start(Job("any", workload, 60), MachineKind())
+    assert not engine.endings(4.0)
+    said("scontrol", "requeue", engine._jobs["any"][0].job_id)
+    (ending,) = engine.endings(60.0)
+    assert (ending.fate, ending.reply and ending.reply.status) == ("lost", 130)
+    assert said("squeue", "--noheader", "--states=PENDING,RUNNING") == ""
 
 
 def test_a_job_that_waits_for_too_long_is_taken_back(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from submitit.core.utils import cloudpickle_dump
 from submitit.slurm.slurm import SlurmJob
 
 from autotune.errors import UsageError
 from autotune.fleet import Job, MachineKind
+from autotune.fleet.job import Reply
 from autotune.fleet.slurm_engine import SlurmEngine
 
 SBATCH = """#!/bin/sh
@@ -60,6 +62,17 @@ def test_what_one_machine_asks_for_is_not_asked_for_the_next(tmp_path: Path, mon
     assert not [word for word in ("gpu", "h100", "qos") if word in second]
 
 
+def test_what_is_left_holds_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hold secrets."""
+    with_slurm(tmp_path, monkeypatch)
+    engine = SlurmEngine(tmp_path / "jobs", local=False)
+    engine.start(Job("any", ("--version",), 60), MachineKind())
+    assert list((tmp_path / "jobs").glob("*/*_submitted.pkl"))
+    engine.close()
+    assert list((tmp_path / "jobs").iterdir())
+    assert not list((tmp_path / "jobs").glob("*/*_submitted.pkl"))
+
+
 def test_a_job_that_slurm_refuses_is_told_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a partition that does not exist; the other machines go on."""
     with_slurm(
@@ -100,6 +113,32 @@ def test_a_job_that_is_lost_is_cancelled(tmp_path: Path, monkeypatch: pytest.Mon
     (ending,) = engine.endings(10.0)
     assert ending.fate == "lost"
     assert (tmp_path / "cancelled").read_text().split()
+
+
+@pytest.mark.parametrize(
+    ("reply", "state", "fate", "cancelled"),
+    [
+        (Reply(130, "partial", ""), "RUNNING", "lost", True),
+        (Reply(130, None, ""), "PREEMPTED", "lost", True),
+        (Reply(0, "found", ""), "PENDING", "done", True),
+        (Reply(0, "found", ""), "REQUEUED", "done", True),
+        (Reply(0, "found", ""), "PREEMPTED", "done", True),
+        (Reply(0, "found", ""), "COMPLETED", "done", False),
+    ],
+)
+def test_a_job_does_not_run_again_by_itself(
+    reply: Reply, state: str, fate: str, cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm may requeue a preempted job, although it has replied."""
+    with_slurm(tmp_path, monkeypatch)
+    (tmp_path / "bin" / "scancel").write_text(f"#!/bin/sh\necho $1 >> {tmp_path}/cancelled\n")
+    told_by_sacct(tmp_path, state)
+    engine = SlurmEngine(tmp_path / "jobs", local=False)
+    engine.start(Job("any", ("--version",), 60), MachineKind())
+    cloudpickle_dump(("success", reply), engine._jobs["any"][0].paths.result_pickle)
+    (ending,) = engine.endings(10.0)
+    assert (ending.fate, ending.reply) == (fate, reply)
+    assert (tmp_path / "cancelled").exists() == cancelled
 
 
 def test_a_job_that_is_suspended_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
