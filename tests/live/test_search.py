@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler
 
-from autotune.recorder.live import training
+from autotune.recorder.live import pools, training
+from autotune.timing import clock
+from autotune.torch_settings import process_settings
 from autotune.torch_settings.compiled import compiled_graphs
 from tests.live.loops import OF_LOADER, OTHERS, Advice, Alternating, Numbers, candidate
 
@@ -278,3 +281,56 @@ def test_a_candidate_is_out_when_its_blocks_overrun_again_and_again(
     if not is_out:
         assert len(pairs) >= 4
         assert min(pairs) < 0.95
+
+
+@pytest.mark.parametrize(
+    ("where", "times", "charged"),
+    [
+        ("after the step", 1, 0.0),
+        ("after the step", 2, 5.0),  # in one block: what comes again may be its doing
+        ("in the loader", 1, 5.0),
+        ("in the forward pass", 1, 5.0),
+    ],
+)
+def test_what_the_script_does_between_two_steps_is_not_charged(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch, where: str, times: int, charged: float
+) -> None:
+    """A checkpoint within a candidate's block; what the candidate may slow down is charged."""
+    now, left = 0.0, times
+
+    def passes(place: str) -> None:
+        nonlocal now, left
+        block = live._block
+        if place == where and left and block is not None and block.age > 0 and block.setting.process:
+            now, left = now + 5.0, left - 1
+
+    for module in (training, pools, clock):
+        monkeypatch.setattr(module, "perf_counter", lambda: now)
+    monkeypatch.setattr(Numbers, "__getitem__", lambda *_: passes("in the loader") or (torch.ones(16), 0, 0))
+    live, _ = tuned(ONE_THREAD, evidence=Undecided)
+    monkeypatch.setattr(training, "ODD_TIMES", 5.0)
+    monkeypatch.setattr(training, "BLOCK_SECONDS", 1.0)
+    trained = Trained()
+    for batch in itertools.chain.from_iterable(loader_of() for _ in range(4)):
+        now += 0.1
+        passes("in the forward pass")
+        trained.step(batch)
+        passes("after the step")
+    assert left == 0
+    assert live._ledger.spent == pytest.approx(charged, abs=0.5)
+
+
+def test_a_checkpoint_between_blocks_makes_no_step_usual(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step usually takes decides what candidates cost."""
+    now = 0.0
+    monkeypatch.setattr(training, "perf_counter", lambda: now)
+    live, _ = tuned(ONE_THREAD)
+    monkeypatch.setattr(training, "ODD_TIMES", 5.0)
+    monkeypatch.setattr(training.Ledger, "allows", lambda *_, **__: False)
+    trained = Trained()
+    for number, batch in enumerate(loader_of()):
+        now += 5.0 if number == 30 else 0.1
+        trained.step(batch)
+        if number == 30:
+            break
+    assert live._usual < 0.15

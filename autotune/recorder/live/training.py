@@ -159,6 +159,7 @@ class _Block:
     began: float = 0.0
     waited: float = 0.0  # seconds that training had waited for data by then
 
+    is_excused: bool = False  # something of the script's own was long in one of its steps, and was not charged
 
 @dataclass
 class _Race:
@@ -218,6 +219,7 @@ class LiveTraining:
         self._usual = 0.0  # seconds of a step of the script's own setting
         self._last: float | None = None
         self._interruptions: set[str] = set()  # what else lay in this step so far: "pass", "mode"
+        self._marks: list[Any] = []  # in a block: the end of the last step, and the next batch's draw
         self._recent: deque[set[str]] = deque(maxlen=WARM_STEPS)  # the same, of the last steps
         self._recurring: set[str] = set()  # what lies in each step is part of it
         self._began = perf_counter()
@@ -320,6 +322,8 @@ class LiveTraining:
             self._drawn.add(key)
             self._draws += 1
             self._draw_thread = threading.get_ident()
+        if len(self._marks) == 1 and threading.get_ident() == self._thread:
+            self._marks.append(self._clock.mark())
             if self._draws > MOST_DRAWS and not self._steps:
                 self.give_up("no optimizer of torch was seen to step")
             # The first batch draws what the order is shuffled by.
@@ -587,19 +591,20 @@ class LiveTraining:
         block = self._block
         if block is None:
             if seconds is not None:
-                self._usual = 0.95 * self._usual + 0.05 * seconds * self._gain
+                self._usual = 0.95 * self._usual + 0.05 * min(seconds, self._odd_seconds) * self._gain
                 self._ledger.count_saved(1, self._usual, self._gain)
             self._begin_block(race)
             return
         block.age += 1
         is_candidate = block.setting is race.candidate
         if seconds is not None and (is_candidate or block.leads >= 0):
-            self._ledger.spent += seconds - self._usual
+            self._ledger.spent += seconds - self._usual - (0.0 if block.is_excused else own)
+            block.is_excused |= own > 0
         if is_candidate and (out := self._why_out(block, race.candidate)) is not None:
             self._decide(race, *out)
             return
         # An evaluation, another epoch, a checkpoint.
-        if seconds is None or seconds > max(ODD_TIMES * self._usual, self._usual + ODD_SECONDS):
+        if seconds is None or own or seconds > self._odd_seconds:
             block.steps, block.leads = 0, 0
             return
         if block.leads >= 0:
@@ -619,6 +624,7 @@ class LiveTraining:
         elif is_candidate and spent > WORST * self._usual * (block.steps + 1):
             self._end_overrun(race, block)
 
+        own = self._own_seconds(seconds) if seconds is not None else 0.0
     def _end_overrun(self, race: _Race, block: _Block) -> None:
         """Ends a block of the candidate whose steps take twice as long."""
         race.overruns += 1
@@ -644,6 +650,23 @@ class LiveTraining:
         """Batches that the workers of a setting prepare in advance."""
         workers = setting.loader.get("num_workers", self._own_workers) or 0
         return int(workers * (setting.loader.get("prefetch_factor") or self._own_prefetch))
+
+    @property
+    def _odd_seconds(self) -> float:
+        """A longer step holds something else."""
+        return max(ODD_TIMES * self._usual, self._usual + ODD_SECONDS)
+
+    def _own_seconds(self, seconds: float) -> float:
+        """Seconds of a step that the script took for itself, before it drew a batch, if they are those of many steps.
+
+        A checkpoint or a log is no candidate's doing. What a candidate slows down there comes with each step, so only
+        the first one of a block is not charged. A device that still works on the step before is the candidate's.
+        """
+        if len(self._marks) < 2 or seconds <= ODD_TIMES * self._usual:
+            return 0.0
+        self._clock.synchronize()
+        own = min(self._clock.seconds(*self._marks), seconds - self._usual)
+        return own if own > (ODD_TIMES - 1) * self._usual else 0.0
 
     def _why_out(self, block: _Block, candidate: Setting) -> tuple[str, str] | None:
         """The verdict on a candidate that has cost too much, or whose block should have ended long ago; else None."""
