@@ -334,3 +334,21 @@ def test_a_checkpoint_between_blocks_makes_no_step_usual(tuned: Tuned, monkeypat
         if number == 30:
             break
     assert live._usual < 0.15
+
+
+@pytest.mark.parametrize(
+    ("what", "cached", "is_room"), [(ONE_THREAD, 0, True), (FOREACH, 0, False), (FOREACH, 20, True)]
+)
+def test_room_on_a_gpu_counts_what_its_allocator_keeps(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch, what: dict[str, Any], cached: int, is_room: bool
+) -> None:
+    """But for what a step takes at its peak. Threads take none."""
+    live, _ = tuned()
+    live._device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (5, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 40 + cached)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 10)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 40)
+    live._candidates.append(what)
+    live._next_race()
+    assert (live._race is not None) is is_room

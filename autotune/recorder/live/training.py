@@ -545,7 +545,7 @@ class LiveTraining:
             if self.left.keys() & words["knobs"].keys():
                 continue
             race = _Race(words, candidate, Evidence(self._spread))
-            if (why := self._no_room(candidate)) is not None:
+            if (why := self._no_room(candidate, words["knobs"])) is not None:
                 self._decided(race, "too costly", why)
                 continue
             self._race = race
@@ -560,11 +560,13 @@ class LiveTraining:
             return False  # what workers draw for augmentation, this process would draw from training's generators
         return bool(workers) or "prefetch_factor" not in candidate.knobs or candidate.loader["prefetch_factor"] is None
 
-    def _no_room(self, candidate: Setting) -> str | None:
-        """Why a candidate's loader may not fit into memory; None where it does."""
-        if self._device.type == "cuda" and candidate.of_loader == self._incumbent.of_loader:
+    def _no_room(self, candidate: Setting, knobs: Mapping[str, Any]) -> str | None:
+        """Why a candidate may not fit into memory; None where it does."""
+        if self._device.type == "cuda" and knobs.keys() - {*OF_LOADER, "num_threads"}:
             free, whole = torch.cuda.mem_get_info(self._device)
-            if free < FREE_SHARE * whole:
+            # What the allocator keeps is room, except for what a step needs at its peak.
+            kept = torch.cuda.memory_reserved(self._device) - torch.cuda.max_memory_allocated(self._device)
+            if free + kept < FREE_SHARE * whole:
                 return "there is too little free memory on the device to try it"
         workers = candidate.loader.get("num_workers", self._own_workers)
         if not workers or candidate.of_loader == self._incumbent.of_loader:
@@ -622,9 +624,9 @@ class LiveTraining:
             race.overruns = 0 if is_candidate else race.overruns
             self._end_block(race, block)
         elif is_candidate and spent > WORST * self._usual * (block.steps + 1):
+        own = self._own_seconds(seconds) if seconds is not None else 0.0
             self._end_overrun(race, block)
 
-        own = self._own_seconds(seconds) if seconds is not None else 0.0
     def _end_overrun(self, race: _Race, block: _Block) -> None:
         """Ends a block of the candidate whose steps take twice as long."""
         race.overruns += 1
@@ -649,8 +651,6 @@ class LiveTraining:
     def _queue_of(self, setting: Setting) -> int:
         """Batches that the workers of a setting prepare in advance."""
         workers = setting.loader.get("num_workers", self._own_workers) or 0
-        return int(workers * (setting.loader.get("prefetch_factor") or self._own_prefetch))
-
     @property
     def _odd_seconds(self) -> float:
         """A longer step holds something else."""
@@ -667,6 +667,8 @@ class LiveTraining:
         self._clock.synchronize()
         own = min(self._clock.seconds(*self._marks), seconds - self._usual)
         return own if own > (ODD_TIMES - 1) * self._usual else 0.0
+
+        return int(workers * (setting.loader.get("prefetch_factor") or self._own_prefetch))
 
     def _why_out(self, block: _Block, candidate: Setting) -> tuple[str, str] | None:
         """The verdict on a candidate that has cost too much, or whose block should have ended long ago; else None."""
