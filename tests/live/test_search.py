@@ -352,3 +352,26 @@ def test_room_on_a_gpu_counts_what_its_allocator_keeps(
     live._candidates.append(what)
     live._next_race()
     assert (live._race is not None) is is_room
+
+
+@pytest.mark.parametrize(
+    ("candidates", "why"),
+    [((ONE_THREAD, FOREACH, OF_LOADER[1]), "all candidates are decided"), ((OF_LOADER[1], FOREACH), training.COMPILES)],
+)
+def test_a_script_that_compiles_later_keeps_its_threads_and_optimizer(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch, candidates: tuple[dict[str, Any], ...], why: str
+) -> None:
+    """Compiled code would hold a candidate's. Loaders are tried all the same."""
+    loader, trained, graphs = loader_of(), Trained(), 0
+    live, advice = tuned(*candidates)
+    monkeypatch.setattr(training, "compiled_graphs", lambda: graphs)
+    for batch in itertools.chain.from_iterable(loader for _ in range(4)):
+        trained.step(batch)
+        graphs |= live._block is not None and live._block.setting is not live._incumbent
+    ended = [event for event in advice.events if event["event"] == "decided"]
+    reasons = {knob: event["reason"] for event in ended for knob in event["knobs"]}
+    assert reasons.get("num_threads", training.COMPILES) == training.COMPILES
+    assert reasons["num_workers"] == ""
+    assert live.left == {"optimizer_impl": training.COMPILES}
+    assert last_over(advice)["why"] == why
+    assert not live._in_force.process

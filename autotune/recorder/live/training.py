@@ -101,6 +101,7 @@ KNOWN_SAMPLERS = ("torch", "accelerate", "lightning", "lightning_fabric", "pytor
 """Packages whose samplers draw from a generator of their own, whatever is trained meanwhile."""
 OF_LOADER = ("num_workers", "prefetch_factor", "pin_memory")
 """The knobs that another pool takes."""
+COMPILES = "the script compiles its training itself"
 BOTH = ("incumbent", "candidate", "candidate", "incumbent")
 """The order of blocks, so that a slow drift touches both sides alike."""
 
@@ -158,8 +159,8 @@ class _Block:
     age: int = 0  # all steps since it began
     began: float = 0.0
     waited: float = 0.0  # seconds that training had waited for data by then
-
     is_excused: bool = False  # something of the script's own was long in one of its steps, and was not charged
+
 
 @dataclass
 class _Race:
@@ -218,8 +219,8 @@ class LiveTraining:
         self._block_steps = FEWEST_STEPS
         self._usual = 0.0  # seconds of a step of the script's own setting
         self._last: float | None = None
-        self._interruptions: set[str] = set()  # what else lay in this step so far: "pass", "mode"
         self._marks: list[Any] = []  # in a block: the end of the last step, and the next batch's draw
+        self._interruptions: set[str] = set()  # what else lay in this step so far: "pass", "mode"
         self._recent: deque[set[str]] = deque(maxlen=WARM_STEPS)  # the same, of the last steps
         self._recurring: set[str] = set()  # what lies in each step is part of it
         self._began = perf_counter()
@@ -321,9 +322,9 @@ class LiveTraining:
         if self._phase == "warms up":
             self._drawn.add(key)
             self._draws += 1
-            self._draw_thread = threading.get_ident()
         if len(self._marks) == 1 and threading.get_ident() == self._thread:
             self._marks.append(self._clock.mark())
+            self._draw_thread = threading.get_ident()
             if self._draws > MOST_DRAWS and not self._steps:
                 self.give_up("no optimizer of torch was seen to step")
             # The first batch draws what the order is shuffled by.
@@ -472,7 +473,7 @@ class LiveTraining:
             if unfit is not None:
                 self.left["num_workers"] = unfit
         if compiled_graphs():
-            self.left |= dict.fromkeys(("optimizer_impl", "num_threads"), "the script compiles its training itself")
+            self.left |= dict.fromkeys(("optimizer_impl", "num_threads"), COMPILES)
         if self._key is None:
             self.left = dict.fromkeys(OF_LOADER, self.left["num_workers"]) | self.left
 
@@ -550,8 +551,13 @@ class LiveTraining:
                 continue
             self._race = race
             return
-        self._finish("all candidates are decided")
+        end = "all candidates are decided"
+        self._finish(end)
 
+            if compiled_graphs() and (kept := words["knobs"].keys() - {*OF_LOADER, *self.left}):
+                self.left |= dict.fromkeys(kept - self._incumbent.knobs.keys(), COMPILES)
+                end = COMPILES
+                continue
     def _means_something(self, candidate: Setting) -> bool:
         if not candidate.loader:
             return True
@@ -587,14 +593,19 @@ class LiveTraining:
         race = self._race
         if race is None:
             return
-        if race.failure is not None:
-            self._decide(race, "failed", race.failure)
+        if (failure := self._failure_of(race)) is not None:
+            self._decide(race, "failed", failure)
             return
         block = self._block
         if block is None:
             if seconds is not None:
                 self._usual = 0.95 * self._usual + 0.05 * min(seconds, self._odd_seconds) * self._gain
                 self._ledger.count_saved(1, self._usual, self._gain)
+    def _failure_of(self, race: _Race) -> str | None:
+        """Why its candidate has failed; code that the script compiles meanwhile would hold more than loaders."""
+        is_held = compiled_graphs() and race.words["knobs"].keys() - {*OF_LOADER}
+        return race.failure or (COMPILES if is_held else None)
+
             self._begin_block(race)
             return
         block.age += 1
@@ -613,6 +624,7 @@ class LiveTraining:
             block.leads += 1
             if self._has_settled(block):
                 self._clock.synchronize()
+        own = self._own_seconds(seconds) if seconds is not None else 0.0
                 block.leads, block.began, block.waited = -1, perf_counter(), self._waited
             elif is_candidate and self._is_hopeless(block.leads, seconds):
                 block.steps, block.began = 1, perf_counter() - seconds
@@ -624,7 +636,6 @@ class LiveTraining:
             race.overruns = 0 if is_candidate else race.overruns
             self._end_block(race, block)
         elif is_candidate and spent > WORST * self._usual * (block.steps + 1):
-        own = self._own_seconds(seconds) if seconds is not None else 0.0
             self._end_overrun(race, block)
 
     def _end_overrun(self, race: _Race, block: _Block) -> None:
@@ -640,17 +651,6 @@ class LiveTraining:
         waiting = self._pass.pool.queue_batches if self._pass is not None else 0
         return leads > self._filling_steps(waiting) + 2 * LEAD_STEPS and seconds > WORST * self._usual
 
-    def _filling_steps(self, waiting: int) -> int:
-        """Most steps for which a filling queue of batches explains slowness: during slow steps it fills fast."""
-        return min(waiting, math.ceil(BLOCK_SECONDS / self._usual))
-
-    def _has_settled(self, block: _Block) -> bool:
-        is_fed = self._key is None or self._pass is None or self._pass.has_settled
-        return block.leads > LEAD_STEPS and is_fed
-
-    def _queue_of(self, setting: Setting) -> int:
-        """Batches that the workers of a setting prepare in advance."""
-        workers = setting.loader.get("num_workers", self._own_workers) or 0
     @property
     def _odd_seconds(self) -> float:
         """A longer step holds something else."""
@@ -668,6 +668,17 @@ class LiveTraining:
         own = min(self._clock.seconds(*self._marks), seconds - self._usual)
         return own if own > (ODD_TIMES - 1) * self._usual else 0.0
 
+    def _filling_steps(self, waiting: int) -> int:
+        """Most steps for which a filling queue of batches explains slowness: during slow steps it fills fast."""
+        return min(waiting, math.ceil(BLOCK_SECONDS / self._usual))
+
+    def _has_settled(self, block: _Block) -> bool:
+        is_fed = self._key is None or self._pass is None or self._pass.has_settled
+        return block.leads > LEAD_STEPS and is_fed
+
+    def _queue_of(self, setting: Setting) -> int:
+        """Batches that the workers of a setting prepare in advance."""
+        workers = setting.loader.get("num_workers", self._own_workers) or 0
         return int(workers * (setting.loader.get("prefetch_factor") or self._own_prefetch))
 
     def _why_out(self, block: _Block, candidate: Setting) -> tuple[str, str] | None:
