@@ -375,3 +375,49 @@ def test_a_script_that_compiles_later_keeps_its_threads_and_optimizer(
     assert live.left == {"optimizer_impl": training.COMPILES}
     assert last_over(advice)["why"] == why
     assert not live._in_force.process
+
+
+@pytest.fixture
+def python_hears_ctrl_c() -> Iterator[None]:
+    """A process of several that run tests may ignore it."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+@pytest.mark.usefixtures("python_hears_ctrl_c")
+def test_ctrl_c_as_settings_change_leaves_loader_and_setting_alike(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script may catch it and train on."""
+    loader, trained = loader_of(), Trained()
+    both = {**OF_LOADER[1], "process": ONE_THREAD["process"]}
+    came = 0
+    set_threads = process_settings.set_threads
+
+    def interrupted(*arguments: Any) -> Any:
+        nonlocal came
+        came += 1
+        if came == 1:
+            signal.raise_signal(signal.SIGINT)
+        return set_threads(*arguments)
+
+    monkeypatch.setattr(process_settings, "set_threads", interrupted)
+    live, _ = tuned(both, evidence=Undecided)
+    passing: Any = iter(loader)
+    with pytest.raises(KeyboardInterrupt):
+        list(map(trained.step, passing))
+    assert live._block is not None
+    assert live._block.setting is live._in_force
+    assert [next(passing), next(passing)]
+    assert passing.pool.changed == live._in_force.of_loader != ()
+
+
+@pytest.mark.usefixtures("python_hears_ctrl_c")
+def test_workers_that_start_while_ctrl_c_waits_hear_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As untuned."""
+    with training._uninterrupted():
+        monkeypatch.setattr(training.os, "getpid", lambda: 0)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        monkeypatch.undo()

@@ -397,12 +397,14 @@ class LiveTraining:
         elif self._phase == "asks":
             self._await_answer()
         elif self._phase == "races":
-            self._play(seconds)
-            if (
-                self._steps - self._searched_from[0] > MOST_STEPS
-                or self._trained - self._searched_from[1] > MOST_SECONDS
-            ):
-                self._finish("its time is over")
+            with _uninterrupted():
+                self._play(seconds)
+                if (
+                    self._steps - self._searched_from[0] > MOST_STEPS
+                    or self._trained - self._searched_from[1] > MOST_SECONDS
+                ):
+                    self._finish("its time is over")
+        self._marks = [self._clock.mark()] if self._block is not None else []
         self._last = perf_counter()  # what we did in between is no part of the next step
         self._ledger.spent += self._last - now
 
@@ -549,15 +551,15 @@ class LiveTraining:
             if (why := self._no_room(candidate, words["knobs"])) is not None:
                 self._decided(race, "too costly", why)
                 continue
+        end = "all candidates are decided"
             self._race = race
             return
-        end = "all candidates are decided"
-        self._finish(end)
-
             if compiled_graphs() and (kept := words["knobs"].keys() - {*OF_LOADER, *self.left}):
                 self.left |= dict.fromkeys(kept - self._incumbent.knobs.keys(), COMPILES)
                 end = COMPILES
                 continue
+        self._finish(end)
+
     def _means_something(self, candidate: Setting) -> bool:
         if not candidate.loader:
             return True
@@ -599,13 +601,13 @@ class LiveTraining:
         block = self._block
         if block is None:
             if seconds is not None:
-                self._usual = 0.95 * self._usual + 0.05 * min(seconds, self._odd_seconds) * self._gain
-                self._ledger.count_saved(1, self._usual, self._gain)
     def _failure_of(self, race: _Race) -> str | None:
         """Why its candidate has failed; code that the script compiles meanwhile would hold more than loaders."""
         is_held = compiled_graphs() and race.words["knobs"].keys() - {*OF_LOADER}
         return race.failure or (COMPILES if is_held else None)
 
+                self._usual = 0.95 * self._usual + 0.05 * min(seconds, self._odd_seconds) * self._gain
+                self._ledger.count_saved(1, self._usual, self._gain)
             self._begin_block(race)
             return
         block.age += 1
@@ -622,9 +624,9 @@ class LiveTraining:
             return
         if block.leads >= 0:
             block.leads += 1
+        own = self._own_seconds(seconds) if seconds is not None else 0.0
             if self._has_settled(block):
                 self._clock.synchronize()
-        own = self._own_seconds(seconds) if seconds is not None else 0.0
                 block.leads, block.began, block.waited = -1, perf_counter(), self._waited
             elif is_candidate and self._is_hopeless(block.leads, seconds):
                 block.steps, block.began = 1, perf_counter() - seconds
@@ -649,8 +651,6 @@ class LiveTraining:
     def _is_hopeless(self, leads: int, seconds: float) -> bool:
         """Whether lead-in steps stay slow for longer than a queue takes to fill."""
         waiting = self._pass.pool.queue_batches if self._pass is not None else 0
-        return leads > self._filling_steps(waiting) + 2 * LEAD_STEPS and seconds > WORST * self._usual
-
     @property
     def _odd_seconds(self) -> float:
         """A longer step holds something else."""
@@ -667,6 +667,8 @@ class LiveTraining:
         self._clock.synchronize()
         own = min(self._clock.seconds(*self._marks), seconds - self._usual)
         return own if own > (ODD_TIMES - 1) * self._usual else 0.0
+
+        return leads > self._filling_steps(waiting) + 2 * LEAD_STEPS and seconds > WORST * self._usual
 
     def _filling_steps(self, waiting: int) -> int:
         """Most steps for which a filling queue of batches explains slowness: during slow steps it fills fast."""
@@ -814,9 +816,9 @@ class LiveTraining:
                     changes.on_optimizer(optimizer)
                 if changes.refused_form is not None and self._race is not None:
                     self._race.failure = changes.refused_form
-        passing = self._pass
-        if passing is not None and former.of_loader != setting.of_loader:
-            passing.go_on_with(self._pool_for(setting, passing.loader, passing.pools))
+            passing = self._pass
+            if passing is not None and former.of_loader != setting.of_loader:
+                passing.go_on_with(self._pool_for(setting, passing.loader, passing.pools))
 
     def _on_forward_failed(self, error: Exception) -> None:
         """A model has raised in a setting of ours. Its own is restored; an error of the script's own comes again."""
@@ -1015,7 +1017,9 @@ def _uninterrupted() -> Iterator[None]:
         yield
         return
     came: list[Any] = []
-    signal.signal(signal.SIGINT, lambda *arguments: came.append(arguments))
+    process = os.getpid()  # workers that are started meanwhile hear it at once
+    hear = lambda *arguments: came.append(arguments) if os.getpid() == process else handler(*arguments)  # noqa: E731
+    signal.signal(signal.SIGINT, hear)
     try:
         yield
     finally:
