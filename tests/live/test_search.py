@@ -421,3 +421,50 @@ def test_workers_that_start_while_ctrl_c_waits_hear_it(monkeypatch: pytest.Monke
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         monkeypatch.undo()
+
+
+def test_a_fault_of_ours_as_a_model_fails_reaches_no_script(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is called again all the same."""
+
+    def faulty(*_: Any) -> None:
+        raise OSError("of ours")
+
+    live, advice = tuned(ONE_THREAD)
+    live._race = training._Race(ONE_THREAD, live._incumbent, training.Evidence(live._spread))
+    monkeypatch.setattr(live, "_enter", faulty)
+    live._on_forward_failed(ValueError("of the model"))
+    assert last_over(advice)["why"] == "OSError: of ours"
+
+
+class Unhashable(DataLoader[Any]):
+    """As data classes are."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_loader_without_a_hash_is_read_as_it_is(tuned: Tuned) -> None:
+    """Ours cannot be kept beside it."""
+    tuned(ONE_THREAD)
+    with torch.no_grad():
+        assert len(list(Unhashable(Numbers(samples=8), batch_size=4))) == 2
+
+
+def test_gradients_that_cannot_be_looked_at_end_the_search_alone(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is made."""
+
+    def faulty(_: Any) -> None:
+        raise RuntimeError("tensors of this kind have no strides")
+
+    live, _ = tuned(ONE_THREAD)
+    monkeypatch.setattr(training, "why_not_fused", faulty)
+    Trained().step(next(iter(loader_of())))
+    assert live._phase == "over"
+
+
+def test_a_step_that_a_cuda_graph_captures_is_left_alone(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the device would end the capture, and with it the training."""
+    live, _ = tuned(ONE_THREAD)
+    live._device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    Trained().step(next(iter(loader_of())))
+    assert live._steps == 0

@@ -248,15 +248,20 @@ class LiveTraining:
     # What the script does.
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
+        passing = self._begun(loader)
+        return iterate(loader) if passing is None else passing
+
+    @harmless
+    def _begun(self, loader: DataLoader[Any]) -> Pass | None:
         self._interruptions.add("pass")
         # Torch would reset an iterator of ours that persists, whose order is that of its last pass.
         is_ours = torch.is_grad_enabled() or loader in self._lasting
         if not is_ours or os.getpid() != self._process:
-            return iterate(loader)
+            return None
         passing = self._passes(loader)
         if passing is None and any(pool.batches is loader._iterator for pool in self._lasting.get(loader, {}).values()):
             loader._iterator = None  # torch would reuse a pool's workers
-        return iterate(loader) if passing is None else passing
+        return passing
 
     @harmless
     def _passes(self, loader: DataLoader[Any]) -> Pass | None:
@@ -317,13 +322,13 @@ class LiveTraining:
 
     @harmless
     def _draw(self, key: str, passing: Pass) -> None:
+        if len(self._marks) == 1 and threading.get_ident() == self._thread:
+            self._marks.append(self._clock.mark())
         if passing.is_superseded and self._phase != "over":
             self._leave_loader(passing)
         if self._phase == "warms up":
             self._drawn.add(key)
             self._draws += 1
-        if len(self._marks) == 1 and threading.get_ident() == self._thread:
-            self._marks.append(self._clock.mark())
             self._draw_thread = threading.get_ident()
             if self._draws > MOST_DRAWS and not self._steps:
                 self.give_up("no optimizer of torch was seen to step")
@@ -367,6 +372,8 @@ class LiveTraining:
 
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         if torch.compiler.is_dynamo_compiling():  # a compiled step would be compiled again for each count
+            return
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # waiting would end a CUDA graph
             return
         now = perf_counter()
         if self._phase == "over":
@@ -525,7 +532,11 @@ class LiveTraining:
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Looks at gradients, which a script may drop after the step."""
         if self._phase == "warms up" and self._unfused is None and not torch.compiler.is_dynamo_compiling():
-            self._unfused = why_not_fused(optimizer)
+            self._see_gradients(optimizer)
+
+    @harmless
+    def _see_gradients(self, optimizer: Optimizer) -> None:
+        self._unfused = why_not_fused(optimizer)
 
     def _await_answer(self) -> None:
         candidates = self._adviser.answer()
@@ -540,8 +551,13 @@ class LiveTraining:
     def _next_race(self) -> None:
         """Starts the next candidate that differs from the incumbent, and fits into memory."""
         self._race, self._block = None, None
+        end = "all candidates are decided"
         while self._candidates:
             words = self._candidates.popleft()
+            if compiled_graphs() and (kept := words["knobs"].keys() - {*OF_LOADER, *self.left}):
+                self.left |= dict.fromkeys(kept - self._incumbent.knobs.keys(), COMPILES)
+                end = COMPILES
+                continue
             candidate = self._incumbent.with_changes(words)
             if candidate.knobs == self._incumbent.knobs or not self._means_something(candidate):
                 continue
@@ -551,13 +567,8 @@ class LiveTraining:
             if (why := self._no_room(candidate, words["knobs"])) is not None:
                 self._decided(race, "too costly", why)
                 continue
-        end = "all candidates are decided"
             self._race = race
             return
-            if compiled_graphs() and (kept := words["knobs"].keys() - {*OF_LOADER, *self.left}):
-                self.left |= dict.fromkeys(kept - self._incumbent.knobs.keys(), COMPILES)
-                end = COMPILES
-                continue
         self._finish(end)
 
     def _means_something(self, candidate: Setting) -> bool:
@@ -590,6 +601,11 @@ class LiveTraining:
                 return "there is too little room in /dev/shm for what its workers prepare"
         return None
 
+    def _failure_of(self, race: _Race) -> str | None:
+        """Why its candidate has failed; code that the script compiles meanwhile would hold more than loaders."""
+        is_held = compiled_graphs() and race.words["knobs"].keys() - {*OF_LOADER}
+        return race.failure or (COMPILES if is_held else None)
+
     def _play(self, seconds: float | None) -> None:
         """Handles the end of a step during the search."""
         race = self._race
@@ -601,17 +617,13 @@ class LiveTraining:
         block = self._block
         if block is None:
             if seconds is not None:
-    def _failure_of(self, race: _Race) -> str | None:
-        """Why its candidate has failed; code that the script compiles meanwhile would hold more than loaders."""
-        is_held = compiled_graphs() and race.words["knobs"].keys() - {*OF_LOADER}
-        return race.failure or (COMPILES if is_held else None)
-
                 self._usual = 0.95 * self._usual + 0.05 * min(seconds, self._odd_seconds) * self._gain
                 self._ledger.count_saved(1, self._usual, self._gain)
             self._begin_block(race)
             return
         block.age += 1
         is_candidate = block.setting is race.candidate
+        own = self._own_seconds(seconds) if seconds is not None else 0.0
         if seconds is not None and (is_candidate or block.leads >= 0):
             self._ledger.spent += seconds - self._usual - (0.0 if block.is_excused else own)
             block.is_excused |= own > 0
@@ -624,7 +636,6 @@ class LiveTraining:
             return
         if block.leads >= 0:
             block.leads += 1
-        own = self._own_seconds(seconds) if seconds is not None else 0.0
             if self._has_settled(block):
                 self._clock.synchronize()
                 block.leads, block.began, block.waited = -1, perf_counter(), self._waited
@@ -640,17 +651,6 @@ class LiveTraining:
         elif is_candidate and spent > WORST * self._usual * (block.steps + 1):
             self._end_overrun(race, block)
 
-    def _end_overrun(self, race: _Race, block: _Block) -> None:
-        """Ends a block of the candidate whose steps take twice as long."""
-        race.overruns += 1
-        if race.overruns >= MOST_OVERRUNS:
-            self._decide(race, "lost", "its steps take twice as long")
-        else:
-            self._end_block(race, block)
-
-    def _is_hopeless(self, leads: int, seconds: float) -> bool:
-        """Whether lead-in steps stay slow for longer than a queue takes to fill."""
-        waiting = self._pass.pool.queue_batches if self._pass is not None else 0
     @property
     def _odd_seconds(self) -> float:
         """A longer step holds something else."""
@@ -668,6 +668,17 @@ class LiveTraining:
         own = min(self._clock.seconds(*self._marks), seconds - self._usual)
         return own if own > (ODD_TIMES - 1) * self._usual else 0.0
 
+    def _end_overrun(self, race: _Race, block: _Block) -> None:
+        """Ends a block of the candidate whose steps take twice as long."""
+        race.overruns += 1
+        if race.overruns >= MOST_OVERRUNS:
+            self._decide(race, "lost", "its steps take twice as long")
+        else:
+            self._end_block(race, block)
+
+    def _is_hopeless(self, leads: int, seconds: float) -> bool:
+        """Whether lead-in steps stay slow for longer than a queue takes to fill."""
+        waiting = self._pass.pool.queue_batches if self._pass is not None else 0
         return leads > self._filling_steps(waiting) + 2 * LEAD_STEPS and seconds > WORST * self._usual
 
     def _filling_steps(self, waiting: int) -> int:
@@ -820,6 +831,7 @@ class LiveTraining:
             if passing is not None and former.of_loader != setting.of_loader:
                 passing.go_on_with(self._pool_for(setting, passing.loader, passing.pools))
 
+    @harmless
     def _on_forward_failed(self, error: Exception) -> None:
         """A model has raised in a setting of ours. Its own is restored; an error of the script's own comes again."""
         reason, race = f"{type(error).__name__}: {error}", self._race
