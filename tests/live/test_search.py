@@ -468,3 +468,29 @@ def test_a_step_that_a_cuda_graph_captures_is_left_alone(tuned: Tuned, monkeypat
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     Trained().step(next(iter(loader_of())))
     assert live._steps == 0
+
+
+def test_workers_that_start_with_an_epoch_are_charged(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step of a pass is not, since it holds the script's own evaluation."""
+    now, start = 0.0, pools.Pool.start
+
+    def slow(pool: pools.Pool) -> None:
+        nonlocal now
+        now += 1.0
+        start(pool)
+
+    for module in (training, pools, clock):
+        monkeypatch.setattr(module, "perf_counter", lambda: now)
+    monkeypatch.setattr(pools.Pool, "start", slow)
+    loader, trained, charged = loader_of(samples=64), Trained(), []
+    live, _ = tuned(OF_LOADER[1], evidence=Undecided)
+    for _ in range(10):
+        before = live._ledger.spent
+        batches = iter(loader)
+        if live._in_force.loader:
+            charged.append(live._ledger.spent - before)
+        for batch in batches:
+            now += 0.1
+            trained.step(batch)
+    assert charged
+    assert charged == pytest.approx([1.0] * len(charged))

@@ -278,8 +278,12 @@ class LiveTraining:
         pools = self._lasting.setdefault(loader, Pools()) if loader.persistent_workers else Pools()
         if loader._iterator is None:  # that of workers which persist; scripts set it to None to start them again
             pools.end()
-        begins = not pools
+        begins, began = not pools, perf_counter()
         pool = self._pool_for(self._in_force if self._key == key else OWN, loader, pools)
+        if self._race is not None and pool.changed == self._race.candidate.of_loader != self._incumbent.of_loader:
+            # Starting workers is charged here, as the beginning of a pass is not; the script's own would start, too.
+            more = 1 - loader.num_workers / max(1, pool.loader.num_workers)
+            self._ledger.spent += max(0.0, more) * (perf_counter() - began)
         order = Indices(loader, Own.of(loader), loader._index_sampler, begins=begins)  # it draws: after the pool's copy
         # Workers of ours may be dead: with the first batch, others take their place.
         lazily = not loader.num_workers or not pool.is_own
