@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler
 
-from autotune.recorder.live import training
+from autotune.recorder.live import pools, training
+from autotune.timing import clock
+from autotune.torch_settings import process_settings
 from autotune.torch_settings.compiled import compiled_graphs
 from tests.live.loops import OF_LOADER, OTHERS, Advice, Alternating, Numbers, candidate
 
@@ -278,3 +281,216 @@ def test_a_candidate_is_out_when_its_blocks_overrun_again_and_again(
     if not is_out:
         assert len(pairs) >= 4
         assert min(pairs) < 0.95
+
+
+@pytest.mark.parametrize(
+    ("where", "times", "charged"),
+    [
+        ("after the step", 1, 0.0),
+        ("after the step", 2, 5.0),  # in one block: what comes again may be its doing
+        ("in the loader", 1, 5.0),
+        ("in the forward pass", 1, 5.0),
+    ],
+)
+def test_what_the_script_does_between_two_steps_is_not_charged(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch, where: str, times: int, charged: float
+) -> None:
+    """A checkpoint within a candidate's block; what the candidate may slow down is charged."""
+    now, left = 0.0, times
+
+    def passes(place: str) -> None:
+        nonlocal now, left
+        block = live._block
+        if place == where and left and block is not None and block.age > 0 and block.setting.process:
+            now, left = now + 5.0, left - 1
+
+    for module in (training, pools, clock):
+        monkeypatch.setattr(module, "perf_counter", lambda: now)
+    monkeypatch.setattr(Numbers, "__getitem__", lambda *_: passes("in the loader") or (torch.ones(16), 0, 0))
+    live, _ = tuned(ONE_THREAD, evidence=Undecided)
+    monkeypatch.setattr(training, "ODD_TIMES", 5.0)
+    monkeypatch.setattr(training, "BLOCK_SECONDS", 1.0)
+    trained = Trained()
+    for batch in itertools.chain.from_iterable(loader_of() for _ in range(4)):
+        now += 0.1
+        passes("in the forward pass")
+        trained.step(batch)
+        passes("after the step")
+    assert left == 0
+    assert live._ledger.spent == pytest.approx(charged, abs=0.5)
+
+
+def test_a_checkpoint_between_blocks_makes_no_step_usual(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step usually takes decides what candidates cost."""
+    now = 0.0
+    monkeypatch.setattr(training, "perf_counter", lambda: now)
+    live, _ = tuned(ONE_THREAD)
+    monkeypatch.setattr(training, "ODD_TIMES", 5.0)
+    monkeypatch.setattr(training.Ledger, "allows", lambda *_, **__: False)
+    trained = Trained()
+    for number, batch in enumerate(loader_of()):
+        now += 5.0 if number == 30 else 0.1
+        trained.step(batch)
+        if number == 30:
+            break
+    assert live._usual < 0.15
+
+
+@pytest.mark.parametrize(
+    ("what", "cached", "is_room"), [(ONE_THREAD, 0, True), (FOREACH, 0, False), (FOREACH, 20, True)]
+)
+def test_room_on_a_gpu_counts_what_its_allocator_keeps(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch, what: dict[str, Any], cached: int, is_room: bool
+) -> None:
+    """But for what a step takes at its peak. Threads take none."""
+    live, _ = tuned()
+    live._device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (5, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 40 + cached)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 10)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 40)
+    live._candidates.append(what)
+    live._next_race()
+    assert (live._race is not None) is is_room
+
+
+@pytest.mark.parametrize(
+    ("candidates", "why"),
+    [((ONE_THREAD, FOREACH, OF_LOADER[1]), "all candidates are decided"), ((OF_LOADER[1], FOREACH), training.COMPILES)],
+)
+def test_a_script_that_compiles_later_keeps_its_threads_and_optimizer(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch, candidates: tuple[dict[str, Any], ...], why: str
+) -> None:
+    """Compiled code would hold a candidate's. Loaders are tried all the same."""
+    loader, trained, graphs = loader_of(), Trained(), 0
+    live, advice = tuned(*candidates)
+    monkeypatch.setattr(training, "compiled_graphs", lambda: graphs)
+    for batch in itertools.chain.from_iterable(loader for _ in range(4)):
+        trained.step(batch)
+        graphs |= live._block is not None and live._block.setting is not live._incumbent
+    ended = [event for event in advice.events if event["event"] == "decided"]
+    reasons = {knob: event["reason"] for event in ended for knob in event["knobs"]}
+    assert reasons.get("num_threads", training.COMPILES) == training.COMPILES
+    assert reasons["num_workers"] == ""
+    assert live.left == {"optimizer_impl": training.COMPILES}
+    assert last_over(advice)["why"] == why
+    assert not live._in_force.process
+
+
+@pytest.fixture
+def python_hears_ctrl_c() -> Iterator[None]:
+    """A process of several that run tests may ignore it."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+@pytest.mark.usefixtures("python_hears_ctrl_c")
+def test_ctrl_c_as_settings_change_leaves_loader_and_setting_alike(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script may catch it and train on."""
+    loader, trained = loader_of(), Trained()
+    both = {**OF_LOADER[1], "process": ONE_THREAD["process"]}
+    came = 0
+    set_threads = process_settings.set_threads
+
+    def interrupted(*arguments: Any) -> Any:
+        nonlocal came
+        came += 1
+        if came == 1:
+            signal.raise_signal(signal.SIGINT)
+        return set_threads(*arguments)
+
+    monkeypatch.setattr(process_settings, "set_threads", interrupted)
+    live, _ = tuned(both, evidence=Undecided)
+    passing: Any = iter(loader)
+    with pytest.raises(KeyboardInterrupt):
+        list(map(trained.step, passing))
+    assert live._block is not None
+    assert live._block.setting is live._in_force
+    assert [next(passing), next(passing)]
+    assert passing.pool.changed == live._in_force.of_loader != ()
+
+
+@pytest.mark.usefixtures("python_hears_ctrl_c")
+def test_workers_that_start_while_ctrl_c_waits_hear_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As untuned."""
+    with training._uninterrupted():
+        monkeypatch.setattr(training.os, "getpid", lambda: 0)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        monkeypatch.undo()
+
+
+def test_a_fault_of_ours_as_a_model_fails_reaches_no_script(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is called again all the same."""
+
+    def faulty(*_: Any) -> None:
+        raise OSError("of ours")
+
+    live, advice = tuned(ONE_THREAD)
+    live._race = training._Race(ONE_THREAD, live._incumbent, training.Evidence(live._spread))
+    monkeypatch.setattr(live, "_enter", faulty)
+    live._on_forward_failed(ValueError("of the model"))
+    assert last_over(advice)["why"] == "OSError: of ours"
+
+
+class Unhashable(DataLoader[Any]):
+    """As data classes are."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_loader_without_a_hash_is_read_as_it_is(tuned: Tuned) -> None:
+    """Ours cannot be kept beside it."""
+    tuned(ONE_THREAD)
+    with torch.no_grad():
+        assert len(list(Unhashable(Numbers(samples=8), batch_size=4))) == 2
+
+
+def test_gradients_that_cannot_be_looked_at_end_the_search_alone(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is made."""
+
+    def faulty(_: Any) -> None:
+        raise RuntimeError("tensors of this kind have no strides")
+
+    live, _ = tuned(ONE_THREAD)
+    monkeypatch.setattr(training, "why_not_fused", faulty)
+    Trained().step(next(iter(loader_of())))
+    assert live._phase == "over"
+
+
+def test_a_step_that_a_cuda_graph_captures_is_left_alone(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the device would end the capture, and with it the training."""
+    live, _ = tuned(ONE_THREAD)
+    live._device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    Trained().step(next(iter(loader_of())))
+    assert live._steps == 0
+
+
+def test_workers_that_start_with_an_epoch_are_charged(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step of a pass is not, since it holds the script's own evaluation."""
+    now, start = 0.0, pools.Pool.start
+
+    def slow(pool: pools.Pool) -> None:
+        nonlocal now
+        now += 1.0
+        start(pool)
+
+    for module in (training, pools, clock):
+        monkeypatch.setattr(module, "perf_counter", lambda: now)
+    monkeypatch.setattr(pools.Pool, "start", slow)
+    loader, trained, charged = loader_of(samples=64), Trained(), []
+    live, _ = tuned(OF_LOADER[1], evidence=Undecided)
+    for _ in range(10):
+        before = live._ledger.spent
+        batches = iter(loader)
+        if live._in_force.loader:
+            charged.append(live._ledger.spent - before)
+        for batch in batches:
+            now += 0.1
+            trained.step(batch)
+    assert charged
+    assert charged == pytest.approx([1.0] * len(charged))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +13,7 @@ from ...timing.loop import autocast_dtype, is_compiled, outermost
 from ...torch_settings.compiled import compiled_graphs
 from ...torch_settings.layout import convolved, layout_of
 from ...torch_settings.naming import weights_of
-from ...torch_settings.undo import Undo, in_reverse
+from ...torch_settings.undo import Undo, in_reverse, nothing
 from ...torch_settings.wrapping import is_in_backward, wrap_forward
 from .. import hooks
 from ..hooks import harmless
@@ -21,6 +21,9 @@ from .forwards import Forwards
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+MOST_SHAPES = 1000
+"""Calls of a model that are known to go well, by their shapes. Not tuned."""
 
 
 class Models:
@@ -105,31 +108,53 @@ class Models:
 def with_fallback(model: nn.Module, fall_back: Callable[[Exception], None]) -> Undo:
     """Calls a model's forward again where it raises, once `fall_back` has restored the script's own.
 
-    Random numbers are drawn as by the first call. Running averages are restored where that call is the first one.
+    Random numbers are drawn as by the first call, unless such a call has gone well before: copying their state would
+    take longer than all else here. Running averages are restored where that call is the first one.
     """
+    known: set[tuple[Any, ...]] = set()  # calls that have gone well, by mode and shapes
     buffers: list[tuple[torch.Tensor, torch.Tensor]] | None = [
         (buffer, buffer.detach().clone()) for buffer in model.buffers()
     ]
 
     def guarded(forward: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal buffers
-        generators = [torch.get_rng_state()]
-        if next(model.parameters()).is_cuda:
-            generators.append(torch.cuda.get_rng_state())
-        kept, buffers = buffers, None
+        values = (*args, *kwargs.values()) if kwargs else args
+        shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
+        call = (torch.is_grad_enabled(), model.training, *shapes)
+        if call in known:
+            restore = nothing
+        else:
+            restore = _restoring_draws(model, buffers or ())
+            buffers = None
         try:
-            return forward(*args, **kwargs)
+            returned = forward(*args, **kwargs)
         except Exception as error:
             called = args[0] if args and isinstance(args[0], type(model)) else model
             if called is not model:  # a copy
                 raise
             fall_back(error)
-            torch.set_rng_state(generators[0])
-            if len(generators) > 1:
-                torch.cuda.set_rng_state(generators[1])
-            with torch.no_grad():
-                for buffer, value in kept or ():
-                    buffer.copy_(value)
-            return model.forward(*(args[1:] if args and args[0] is model else args), **kwargs)
+        else:
+            if restore is not nothing and len(known) < MOST_SHAPES:
+                known.add(call)
+            return returned
+        # Here the error is gone, and with it what the first call had computed: memory need not hold both.
+        restore()
+        return model.forward(*(args[1:] if args and args[0] is model else args), **kwargs)
 
     return wrap_forward(model, guarded)
+
+
+def _restoring_draws(model: nn.Module, buffers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Undo:
+    """Restores the generators of random numbers as they are now, and some buffers as they were."""
+    state = torch.get_rng_state()
+    on_device = torch.cuda.get_rng_state() if next(model.parameters()).is_cuda else None
+
+    def restore() -> None:
+        torch.set_rng_state(state)
+        if on_device is not None:
+            torch.cuda.set_rng_state(on_device)
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+    return restore

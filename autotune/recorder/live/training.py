@@ -101,6 +101,7 @@ KNOWN_SAMPLERS = ("torch", "accelerate", "lightning", "lightning_fabric", "pytor
 """Packages whose samplers draw from a generator of their own, whatever is trained meanwhile."""
 OF_LOADER = ("num_workers", "prefetch_factor", "pin_memory")
 """The knobs that another pool takes."""
+COMPILES = "the script compiles its training itself"
 BOTH = ("incumbent", "candidate", "candidate", "incumbent")
 """The order of blocks, so that a slow drift touches both sides alike."""
 
@@ -158,6 +159,7 @@ class _Block:
     age: int = 0  # all steps since it began
     began: float = 0.0
     waited: float = 0.0  # seconds that training had waited for data by then
+    is_excused: bool = False  # something of the script's own was long in one of its steps, and was not charged
 
 
 @dataclass
@@ -217,6 +219,7 @@ class LiveTraining:
         self._block_steps = FEWEST_STEPS
         self._usual = 0.0  # seconds of a step of the script's own setting
         self._last: float | None = None
+        self._marks: list[Any] = []  # in a block: the end of the last step, and the next batch's draw
         self._interruptions: set[str] = set()  # what else lay in this step so far: "pass", "mode"
         self._recent: deque[set[str]] = deque(maxlen=WARM_STEPS)  # the same, of the last steps
         self._recurring: set[str] = set()  # what lies in each step is part of it
@@ -245,15 +248,20 @@ class LiveTraining:
     # What the script does.
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
+        passing = self._begun(loader)
+        return iterate(loader) if passing is None else passing
+
+    @harmless
+    def _begun(self, loader: DataLoader[Any]) -> Pass | None:
         self._interruptions.add("pass")
         # Torch would reset an iterator of ours that persists, whose order is that of its last pass.
         is_ours = torch.is_grad_enabled() or loader in self._lasting
         if not is_ours or os.getpid() != self._process:
-            return iterate(loader)
+            return None
         passing = self._passes(loader)
         if passing is None and any(pool.batches is loader._iterator for pool in self._lasting.get(loader, {}).values()):
             loader._iterator = None  # torch would reuse a pool's workers
-        return iterate(loader) if passing is None else passing
+        return passing
 
     @harmless
     def _passes(self, loader: DataLoader[Any]) -> Pass | None:
@@ -270,8 +278,12 @@ class LiveTraining:
         pools = self._lasting.setdefault(loader, Pools()) if loader.persistent_workers else Pools()
         if loader._iterator is None:  # that of workers which persist; scripts set it to None to start them again
             pools.end()
-        begins = not pools
+        begins, began = not pools, perf_counter()
         pool = self._pool_for(self._in_force if self._key == key else OWN, loader, pools)
+        if self._race is not None and pool.changed == self._race.candidate.of_loader != self._incumbent.of_loader:
+            # Starting workers is charged here, as the beginning of a pass is not; the script's own would start, too.
+            more = 1 - loader.num_workers / max(1, pool.loader.num_workers)
+            self._ledger.spent += max(0.0, more) * (perf_counter() - began)
         order = Indices(loader, Own.of(loader), loader._index_sampler, begins=begins)  # it draws: after the pool's copy
         # Workers of ours may be dead: with the first batch, others take their place.
         lazily = not loader.num_workers or not pool.is_own
@@ -314,6 +326,8 @@ class LiveTraining:
 
     @harmless
     def _draw(self, key: str, passing: Pass) -> None:
+        if len(self._marks) == 1 and threading.get_ident() == self._thread:
+            self._marks.append(self._clock.mark())
         if passing.is_superseded and self._phase != "over":
             self._leave_loader(passing)
         if self._phase == "warms up":
@@ -363,6 +377,8 @@ class LiveTraining:
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         if torch.compiler.is_dynamo_compiling():  # a compiled step would be compiled again for each count
             return
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # waiting would end a CUDA graph
+            return
         now = perf_counter()
         if self._phase == "over":
             if optimizer is self._optimizer:
@@ -392,12 +408,14 @@ class LiveTraining:
         elif self._phase == "asks":
             self._await_answer()
         elif self._phase == "races":
-            self._play(seconds)
-            if (
-                self._steps - self._searched_from[0] > MOST_STEPS
-                or self._trained - self._searched_from[1] > MOST_SECONDS
-            ):
-                self._finish("its time is over")
+            with _uninterrupted():
+                self._play(seconds)
+                if (
+                    self._steps - self._searched_from[0] > MOST_STEPS
+                    or self._trained - self._searched_from[1] > MOST_SECONDS
+                ):
+                    self._finish("its time is over")
+        self._marks = [self._clock.mark()] if self._block is not None else []
         self._last = perf_counter()  # what we did in between is no part of the next step
         self._ledger.spent += self._last - now
 
@@ -468,7 +486,7 @@ class LiveTraining:
             if unfit is not None:
                 self.left["num_workers"] = unfit
         if compiled_graphs():
-            self.left |= dict.fromkeys(("optimizer_impl", "num_threads"), "the script compiles its training itself")
+            self.left |= dict.fromkeys(("optimizer_impl", "num_threads"), COMPILES)
         if self._key is None:
             self.left = dict.fromkeys(OF_LOADER, self.left["num_workers"]) | self.left
 
@@ -518,7 +536,11 @@ class LiveTraining:
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Looks at gradients, which a script may drop after the step."""
         if self._phase == "warms up" and self._unfused is None and not torch.compiler.is_dynamo_compiling():
-            self._unfused = why_not_fused(optimizer)
+            self._see_gradients(optimizer)
+
+    @harmless
+    def _see_gradients(self, optimizer: Optimizer) -> None:
+        self._unfused = why_not_fused(optimizer)
 
     def _await_answer(self) -> None:
         candidates = self._adviser.answer()
@@ -533,20 +555,25 @@ class LiveTraining:
     def _next_race(self) -> None:
         """Starts the next candidate that differs from the incumbent, and fits into memory."""
         self._race, self._block = None, None
+        end = "all candidates are decided"
         while self._candidates:
             words = self._candidates.popleft()
+            if compiled_graphs() and (kept := words["knobs"].keys() - {*OF_LOADER, *self.left}):
+                self.left |= dict.fromkeys(kept - self._incumbent.knobs.keys(), COMPILES)
+                end = COMPILES
+                continue
             candidate = self._incumbent.with_changes(words)
             if candidate.knobs == self._incumbent.knobs or not self._means_something(candidate):
                 continue
             if self.left.keys() & words["knobs"].keys():
                 continue
             race = _Race(words, candidate, Evidence(self._spread))
-            if (why := self._no_room(candidate)) is not None:
+            if (why := self._no_room(candidate, words["knobs"])) is not None:
                 self._decided(race, "too costly", why)
                 continue
             self._race = race
             return
-        self._finish("all candidates are decided")
+        self._finish(end)
 
     def _means_something(self, candidate: Setting) -> bool:
         if not candidate.loader:
@@ -556,11 +583,13 @@ class LiveTraining:
             return False  # what workers draw for augmentation, this process would draw from training's generators
         return bool(workers) or "prefetch_factor" not in candidate.knobs or candidate.loader["prefetch_factor"] is None
 
-    def _no_room(self, candidate: Setting) -> str | None:
-        """Why a candidate's loader may not fit into memory; None where it does."""
-        if self._device.type == "cuda" and candidate.of_loader == self._incumbent.of_loader:
+    def _no_room(self, candidate: Setting, knobs: Mapping[str, Any]) -> str | None:
+        """Why a candidate may not fit into memory; None where it does."""
+        if self._device.type == "cuda" and knobs.keys() - {*OF_LOADER, "num_threads"}:
             free, whole = torch.cuda.mem_get_info(self._device)
-            if free < FREE_SHARE * whole:
+            # What the allocator keeps is room, except for what a step needs at its peak.
+            kept = torch.cuda.memory_reserved(self._device) - torch.cuda.max_memory_allocated(self._device)
+            if free + kept < FREE_SHARE * whole:
                 return "there is too little free memory on the device to try it"
         workers = candidate.loader.get("num_workers", self._own_workers)
         if not workers or candidate.of_loader == self._incumbent.of_loader:
@@ -576,30 +605,37 @@ class LiveTraining:
                 return "there is too little room in /dev/shm for what its workers prepare"
         return None
 
+    def _failure_of(self, race: _Race) -> str | None:
+        """Why its candidate has failed; code that the script compiles meanwhile would hold more than loaders."""
+        is_held = compiled_graphs() and race.words["knobs"].keys() - {*OF_LOADER}
+        return race.failure or (COMPILES if is_held else None)
+
     def _play(self, seconds: float | None) -> None:
         """Handles the end of a step during the search."""
         race = self._race
         if race is None:
             return
-        if race.failure is not None:
-            self._decide(race, "failed", race.failure)
+        if (failure := self._failure_of(race)) is not None:
+            self._decide(race, "failed", failure)
             return
         block = self._block
         if block is None:
             if seconds is not None:
-                self._usual = 0.95 * self._usual + 0.05 * seconds * self._gain
+                self._usual = 0.95 * self._usual + 0.05 * min(seconds, self._odd_seconds) * self._gain
                 self._ledger.count_saved(1, self._usual, self._gain)
             self._begin_block(race)
             return
         block.age += 1
         is_candidate = block.setting is race.candidate
+        own = self._own_seconds(seconds) if seconds is not None else 0.0
         if seconds is not None and (is_candidate or block.leads >= 0):
-            self._ledger.spent += seconds - self._usual
+            self._ledger.spent += seconds - self._usual - (0.0 if block.is_excused else own)
+            block.is_excused |= own > 0
         if is_candidate and (out := self._why_out(block, race.candidate)) is not None:
             self._decide(race, *out)
             return
         # An evaluation, another epoch, a checkpoint.
-        if seconds is None or seconds > max(ODD_TIMES * self._usual, self._usual + ODD_SECONDS):
+        if seconds is None or own or seconds > self._odd_seconds:
             block.steps, block.leads = 0, 0
             return
         if block.leads >= 0:
@@ -618,6 +654,23 @@ class LiveTraining:
             self._end_block(race, block)
         elif is_candidate and spent > WORST * self._usual * (block.steps + 1):
             self._end_overrun(race, block)
+
+    @property
+    def _odd_seconds(self) -> float:
+        """A longer step holds something else."""
+        return max(ODD_TIMES * self._usual, self._usual + ODD_SECONDS)
+
+    def _own_seconds(self, seconds: float) -> float:
+        """Seconds of a step that the script took for itself, before it drew a batch, if they are those of many steps.
+
+        A checkpoint or a log is no candidate's doing. What a candidate slows down there comes with each step, so only
+        the first one of a block is not charged. A device that still works on the step before is the candidate's.
+        """
+        if len(self._marks) < 2 or seconds <= ODD_TIMES * self._usual:
+            return 0.0
+        self._clock.synchronize()
+        own = min(self._clock.seconds(*self._marks), seconds - self._usual)
+        return own if own > (ODD_TIMES - 1) * self._usual else 0.0
 
     def _end_overrun(self, race: _Race, block: _Block) -> None:
         """Ends a block of the candidate whose steps take twice as long."""
@@ -778,10 +831,11 @@ class LiveTraining:
                     changes.on_optimizer(optimizer)
                 if changes.refused_form is not None and self._race is not None:
                     self._race.failure = changes.refused_form
-        passing = self._pass
-        if passing is not None and former.of_loader != setting.of_loader:
-            passing.go_on_with(self._pool_for(setting, passing.loader, passing.pools))
+            passing = self._pass
+            if passing is not None and former.of_loader != setting.of_loader:
+                passing.go_on_with(self._pool_for(setting, passing.loader, passing.pools))
 
+    @harmless
     def _on_forward_failed(self, error: Exception) -> None:
         """A model has raised in a setting of ours. Its own is restored; an error of the script's own comes again."""
         reason, race = f"{type(error).__name__}: {error}", self._race
@@ -979,7 +1033,9 @@ def _uninterrupted() -> Iterator[None]:
         yield
         return
     came: list[Any] = []
-    signal.signal(signal.SIGINT, lambda *arguments: came.append(arguments))
+    process = os.getpid()  # workers that are started meanwhile hear it at once
+    hear = lambda *arguments: came.append(arguments) if os.getpid() == process else handler(*arguments)  # noqa: E731
+    signal.signal(signal.SIGINT, hear)
     try:
         yield
     finally:
