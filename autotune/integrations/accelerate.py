@@ -71,7 +71,6 @@ def prepare(
     if compiles := plugin.backend.value != "NO":
         values["compile_mode"] = (tuned.config.compile_mode, plugin.mode)
     missing = common.apply(tuned, model, [optimizer], device=accelerator.device, compiles=compiles)
-    common.lay_out_inputs(tuned, model)
     accumulation = accelerator.gradient_accumulation_steps
     loader, kept = common.tuned_loader(tuned, loader, accumulation, common.splitting(accelerator))
     prepared = accelerator.prepare(model, optimizer, loader, *others)

@@ -136,7 +136,6 @@ def _callback_class() -> Any:
             inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
             missing = common.apply(self._tuned, model, [inner], device=args.device, compiles=args.torch_compile)
             common.tell("transformers", self._tuned, missing)
-            common.lay_out_inputs(self._tuned, model)
 
     return TunedCallback
 

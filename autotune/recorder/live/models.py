@@ -11,7 +11,7 @@ from torch import nn
 
 from ...timing.loop import autocast_dtype, is_compiled, outermost
 from ...torch_settings.compiled import compiled_graphs
-from ...torch_settings.layout import convolved, layout_of
+from ...torch_settings.layout import convolved, entries, layout_of
 from ...torch_settings.naming import weights_of
 from ...torch_settings.undo import Undo, in_reverse
 from ...torch_settings.wrapping import is_in_backward, wrap_forward
@@ -103,25 +103,27 @@ class Models:
 
 
 def with_fallback(model: nn.Module, fall_back: Callable[[Exception], None]) -> Undo:
-    """Calls a model's forward again where it raises, once `fall_back` has restored the script's own.
+    """Calls a model, or a part of it, again where it raises, once `fall_back` has restored the script's own forward.
 
     Random numbers are drawn as by the first call. Running averages are restored where that call is the first one.
     """
+    inside = False
     buffers: list[tuple[torch.Tensor, torch.Tensor]] | None = [
         (buffer, buffer.detach().clone()) for buffer in model.buffers()
     ]
 
-    def guarded(forward: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal buffers
+    def guarded(part: nn.Module, forward: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal buffers, inside
         generators = [torch.get_rng_state()]
         if next(model.parameters()).is_cuda:
             generators.append(torch.cuda.get_rng_state())
         kept, buffers = buffers, None
+        inside = True
         try:
             return forward(*args, **kwargs)
         except Exception as error:
-            called = args[0] if args and isinstance(args[0], type(model)) else model
-            if called is not model:  # a copy
+            called = args[0] if args and isinstance(args[0], type(part)) else part
+            if called is not part:  # a copy
                 raise
             fall_back(error)
             torch.set_rng_state(generators[0])
@@ -130,6 +132,11 @@ def with_fallback(model: nn.Module, fall_back: Callable[[Exception], None]) -> U
             with torch.no_grad():
                 for buffer, value in kept or ():
                     buffer.copy_(value)
-            return model.forward(*(args[1:] if args and args[0] is model else args), **kwargs)
+            return part.forward(*(args[1:] if args and args[0] is part else args), **kwargs)
+        finally:
+            inside = False
 
-    return wrap_forward(model, guarded)
+    def guarding(part: nn.Module) -> Any:
+        return lambda forward, *args, **kwargs: guarded(part, forward, *args, **kwargs)
+
+    return in_reverse([wrap_forward(part, guarding(part), lambda _: not inside) for part in entries(model)])
