@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class _Thread(threading.local):
     """Whether a thread is within a call of a model."""
 
-    is_inside = False
+    def __init__(self) -> None:  # called in each thread; dynamo refuses an attribute that is made later
+        self.is_inside = False
 
 
 def convolve_channels_last(model: nn.Module, config: TrainConfig) -> Undo:
@@ -115,11 +116,11 @@ def _giving_contiguous(argument: Any) -> Any:
 def is_image(value: Any) -> bool:
     """Whether a value is a tensor that can be laid out as channels-last, by its numbers, dimensions and memory."""
     import torch
-    from torch.nn.parameter import is_lazy
+    from torch.nn.parameter import UninitializedTensorMixin
 
-    if not isinstance(value, torch.Tensor) or is_lazy(value) or value.is_nested or value.layout is not torch.strided:
+    if not isinstance(value, torch.Tensor) or isinstance(value, UninitializedTensorMixin) or value.is_nested:
         return False
-    return value.dim() == 4 and value.is_floating_point()
+    return value.layout is torch.strided and value.dim() == 4 and value.is_floating_point()
 
 
 def as_channels_last(value: Any) -> Any:
@@ -176,4 +177,4 @@ def _lies_otherwise(value: Any, weight: Any) -> bool:
 def _laid_out_as(weight: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     import torch
 
-    return torch.empty_laid_out_as(weight, dtype=value.dtype, device=value.device).copy_(value)
+    return torch.empty_like(weight, dtype=value.dtype, device=value.device).copy_(value)

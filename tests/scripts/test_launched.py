@@ -487,7 +487,8 @@ def test_a_model_that_exchanges_gradients_trains_alike(launched: Launch, by: str
     loop = {"loaders": [], "models": [f"{name} {shapes_hash(net)}" for name in names], "device": "cpu"}
     (expected, _), _ = launched({}, loop, "none", EXCHANGED, forks=False)
     (losses, fused), told = launched(changes, loop, by, EXCHANGED, forks=False)
-    assert (fused, told) == ([True], "")
+    assert fused == [True]
+    assert "autotune:" not in told
     assert losses == pytest.approx(expected, abs=1e-4)
 
 

@@ -181,7 +181,7 @@ def test_a_thread_that_evaluates_meanwhile_keeps_its_layout() -> None:
             got.append(model.features(images))
 
     def meanwhile(*_: Any) -> None:
-        if not got:
+        if torch.is_grad_enabled():
             thread = threading.Thread(target=evaluate)
             thread.start()
             thread.join()
@@ -231,6 +231,7 @@ def test_dynamo_makes_one_graph_of_it(mode: str, fine: TrainConfig) -> None:
         return graph.forward
 
     expected = model(images)
+    model.features[1]._forward_hooks.clear()  # what it lists would be another state each time
     autocast_forward(model, fine)
     convolve_channels_last(model, LAST)
     compiled = torch.compile(model if mode == "whole" else model.features, backend=backend, fullgraph=True)
@@ -240,6 +241,7 @@ def test_dynamo_makes_one_graph_of_it(mode: str, fine: TrainConfig) -> None:
     assert len(graphs) == 1
     torch.testing.assert_close(out, expected, rtol=0.05, atol=0.05)
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()  # later tests look there for what their scripts have compiled
 
 
 class Replaced(nn.DataParallel):
