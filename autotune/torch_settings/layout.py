@@ -116,9 +116,9 @@ def _giving_contiguous(argument: Any) -> Any:
 def is_image(value: Any) -> bool:
     """Whether a value is a tensor that can be laid out as channels-last, by its numbers, dimensions and memory."""
     import torch
-    from torch.nn.parameter import UninitializedTensorMixin
+    from torch.nn.parameter import UninitializedParameter
 
-    if not isinstance(value, torch.Tensor) or isinstance(value, UninitializedTensorMixin) or value.is_nested:
+    if not isinstance(value, torch.Tensor) or isinstance(value, UninitializedParameter) or value.is_nested:
         return False
     return value.layout is torch.strided and value.dim() == 4 and value.is_floating_point()
 
