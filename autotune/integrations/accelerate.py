@@ -74,7 +74,6 @@ def prepare(
     missing = common.apply(
         tuned, model, [optimizer], device=accelerator.device, compiles=compiles, micro_steps=accumulation
     )
-    common.lay_out_inputs(tuned, model)
     loader, kept = common.tuned_loader(tuned, loader, accumulation, common.splitting(accelerator))
     prepared = accelerator.prepare(model, optimizer, loader, *others)
     ends = accelerator.gradient_state.sync_with_dataloader  # otherwise the next epoch completes the step

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, OWN_MODES, ddp_arguments, keep_gradients, variables
 from autotune.recorder.drawing import Own
-from autotune.torch_settings.layout import as_channels_last
 from autotune.torch_settings.process_settings import why_no_form
 from autotune.training.tuned import Tuned
 from autotune.workload.adapters.loaders import LoaderParts, read_loader
@@ -170,16 +169,6 @@ def apply(
         Tuned(own, device=device).apply(model, optimizer)
         model, config = nn.Identity(), config.eager  # the model is done with the first optimizer
     return missing
-
-
-def lay_out_inputs(tuned: Tuned, model: nn.Module) -> None:
-    """Gives the images among the model's arguments the tuned layout, as `Tuned.to_device` does."""
-    if tuned.config.memory_format == "channels_last":
-        model.register_forward_pre_hook(_lay_out_arguments, with_kwargs=True)
-
-
-def _lay_out_arguments(_model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return tuple(map(as_channels_last, args)), {name: as_channels_last(value) for name, value in kwargs.items()}
 
 
 def tuned_loader(

@@ -62,7 +62,6 @@ def setup(
     leave = {"optimizer_impl": common.UNCLIPPED} if unclipped else {}
     missing = leave | common.apply(tuned, model, [optimizer], device=fabric.device, leave=tuple(leave))
     missing |= common.differences({"precision": (precision, actual)})
-    common.lay_out_inputs(tuned, model)
     loader, kept = common.tuned_loader(tuned, loader)
     common.tell("Fabric", tuned, missing | kept | common.other_copies(tuned))
     model, optimizer = fabric.setup(model, optimizer)

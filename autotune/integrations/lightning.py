@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,6 @@ from autotune.integrations import common
 from autotune.integrations.common import Missing
 from autotune.integrations.fabric import placement
 from autotune.knobs import framework_arguments
-from autotune.torch_settings.repeated_blocks import repeated_blocks, without_cache
 from autotune.torch_settings.undo import put, remember
 from autotune.training import live
 from autotune.training.tuned import Tuned
@@ -109,8 +107,7 @@ def tuned_callback(tuned: Tuned) -> Any:
     """A Lightning ``Callback`` that applies layout, optimizer, compiling, attention, threads and allocator.
 
     It compiles `training_step` as a whole, except ``self.log``. When training starts, it warns of each knob that is not
-    in effect, and keeps their names in ``not_in_effect``. When training ends, it reverts its changes to the module,
-    except the layout of the weights.
+    in effect, and keeps their names in ``not_in_effect``. When training ends, it reverts its changes to the module.
     """
     return _callback_class("TunedCallback", _Hooks, _bases())(tuned)
 
@@ -185,7 +182,7 @@ class _Hooks:
         if config.optimizer_impl == "fused" and trainer.precision == "16-mixed" and trainer.gradient_clip_val:
             leave.append("optimizer_impl")
             refused["optimizer_impl"] = common.UNCLIPPED
-        for part in (*itertools.chain.from_iterable(repeated_blocks(pl_module)), *without_cache(pl_module)):
+        for part in pl_module.modules():
             for name in ("forward", "_compiled_call_impl"):
                 self._undo.callback(remember(part, name))
         steps = _accumulation(pl_module)
@@ -193,8 +190,6 @@ class _Hooks:
             self.tuned, pl_module, trainer.optimizers, device=device, compiles=whole, leave=leave, micro_steps=steps
         )
         self._missing = missing | refused
-        if config.memory_format == "channels_last":
-            self._lay_out_batches(trainer.datamodule, pl_module, device)
         if whole:
             self._wrap_step(pl_module, device)
 
@@ -220,20 +215,6 @@ class _Hooks:
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """Reverts what was replaced."""
         self._undo.close()
-
-    def _lay_out_batches(self, datamodule: Any, pl_module: Any, device: torch.device) -> None:
-        """Wraps the last batch hook that Lightning calls: the datamodule's, unless only the module overrides it."""
-        name = "on_after_batch_transfer"
-        owner = pl_module
-        if datamodule is not None and (_has_own(datamodule, name) or not _has_own(pl_module, name)):
-            owner = datamodule
-        original = getattr(owner, name)
-        at_work = Tuned(self.tuned.config, device=device)
-
-        def on_after_batch_transfer(batch: Any, dataloader_idx: int) -> Any:
-            return at_work.to_device(original(batch, dataloader_idx))
-
-        self._undo.callback(put(owner, name, on_after_batch_transfer))
 
     def _wrap_step(self, pl_module: Any, device: torch.device) -> None:
         """Compiles `training_step`, which Lightning calls."""
@@ -268,9 +249,3 @@ def _miscounted(tuned: Tuned, trainer: Any, accumulation: int | None) -> Missing
         return {}
     why = "it counts micro-batches in {}: a step had {} of {} samples, and has {} of {}; adapt what counts them"
     return {"batch_size": why.format(" and ".join(counts), *before, *now)}
-
-
-def _has_own(owner: Any, hook: str) -> bool:
-    """Whether a hook is the user's rather than Lightning's."""
-    module = getattr(getattr(owner, hook), "__module__", "") or ""
-    return not module.startswith(("lightning.", "pytorch_lightning."))

@@ -139,7 +139,6 @@ def _callback_class() -> Any:
                 self._tuned, model, [inner], device=args.device, compiles=args.torch_compile, micro_steps=steps
             )
             common.tell("transformers", self._tuned, missing)
-            common.lay_out_inputs(self._tuned, model)
 
     return TunedCallback
 

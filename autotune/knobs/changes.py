@@ -48,8 +48,5 @@ def in_words(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
     """A candidate for a running training, in the recorder's format."""
     changes = changes_of(config, baseline)
     knobs = {knob: now for knob, (_, now) in config.changes_from(baseline).items()}
-    changed = {what: changes[what] for what in ("loader", "process", "optimizer")}
-    model = {
-        getattr(KNOBS[knob].on_running_model, "__name__", function): knob for function, knob in changes["model"].items()
-    }
-    return {"name": words_of(knobs), "knobs": knobs, **changed, "model": model}
+    changed = {what: changes[what] for what in ("loader", "process", "optimizer", "model")}
+    return {"name": words_of(knobs), "knobs": knobs, **changed}

@@ -101,8 +101,6 @@ class Knob:
     # sets the value for the whole process, whatever was set before
     on_process: Callable[[Any, torch.device], Undo] | None = None
     on_model: Callable[[nn.Module, TrainConfig], Undo] | None = None  # changes a model that is on its device
-    # the same in a running training, where more must be left alone
-    on_running_model: Callable[[nn.Module, TrainConfig], Undo] | None = None
     looks_at: tuple[str, ...] = ()  # other knobs that `on_model` reads
     on_optimizer: Callable[[Optimizer, Any], Undo] | None = None  # changes an optimizer
     # the value in force; None if it cannot be read. A word that is not a value of this knob says what is there instead.

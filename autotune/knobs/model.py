@@ -9,7 +9,7 @@ from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import EVERYWHERE, Knob
 from autotune.recorder.effects import Effects
 from autotune.torch_settings import in_force
-from autotune.torch_settings.layout import convolve_channels_last, lay_out, layout_of
+from autotune.torch_settings.layout import convolve_channels_last, layout_of
 from autotune.torch_settings.precision import HALF
 from autotune.torch_settings.process_settings import restrict_attention
 from autotune.torch_settings.wrapping import checkpoint_blocks, checkpointed
@@ -105,10 +105,9 @@ KNOBS = (
         when="the model convolves images", why="convolutions on images are often faster in channels_last",
         candidates=_layouts, meets=("precision",), prefers=_preferred_layout,
         priority={"gpu": 50, "cpu": 40}, guide=100,
-        affects={"memory", "arithmetic", "compiled code"}, on_model=lay_out,
-        on_running_model=convolve_channels_last, reads=layout_of,
+        affects={"memory", "arithmetic", "compiled code"}, on_model=convolve_channels_last, reads=layout_of,
         trials={"channels_last": EVERYWHERE},
-        without_word="weights and batches are laid out when training starts",
+        without_word="the model's convolutions are wrapped when training starts",
     ),
     Knob(
         name="sdpa_backend", scope="live", while_training="neutral",

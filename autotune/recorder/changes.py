@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..torch_settings import process_settings
 from ..torch_settings.copies import Copies
-from ..torch_settings.layout import follow_weights
 from ..torch_settings.naming import batches_of, is_own_batch_sampler
 from ..torch_settings.undo import Undo, in_reverse, kept_on, never, nothing, unless_changed
 from .ranks import exchange_by
@@ -88,7 +87,6 @@ class Changes:
         self._optimizer: dict[str, Any] = description.get("optimizer", {})
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._undos: dict[str, Undo] = {}  # of the process; a model's and an optimizer's own are kept on them
-        follow_weights()  # now: models may be laid out within a step, when torch takes no further hook
 
     def exchange(self, suits: Callable[[nn.Module], bool] = lambda _: True) -> Changes:
         """Sets how gradients are exchanged, from here on; the ranks have not met yet.

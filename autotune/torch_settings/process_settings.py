@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..sandbox.system import libc
 from .compiled import compile_calls
-from .layout import convolve_channels_last, follow_weights, lay_out
+from .layout import convolve_channels_last, lay_out_gradients, lay_out_state
 from .naming import weights_of
 from .precision import set_tf32
 from .undo import Undo, in_reverse, never, nothing, put, unless_changed
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "accumulate_in_fp16", "autocast_forward", "checkpoint_blocks", "compile_calls", "convolve_channels_last",
-    "lay_out", "let_cudnn_search", "multiply_in_fp8", "restrict_attention", "set_allocator", "set_tf32",
-    "set_threads", "switch_optimizer", "try_nvgemm",
+    "let_cudnn_search", "multiply_in_fp8", "restrict_attention", "set_allocator", "set_tf32", "set_threads",
+    "switch_optimizer", "try_nvgemm",
 ]  # fmt: skip
 """Scripts' processes, which lack the knobs' declarations, call these functions by name."""
 _attention = contextlib.ExitStack()
@@ -224,9 +224,15 @@ def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
             optimizer.register_load_state_dict_pre_hook(choose).remove,
             optimizer.register_state_dict_post_hook(keep_own).remove,
         ]
-    follow_weights()
+    if implementation == "fused":
+        undos += [
+            optimizer.register_load_state_dict_post_hook(lay_out_state).remove,
+            optimizer.register_step_pre_hook(lay_out_gradients).remove,
+        ]
     try:
         _recast(optimizer)  # state that was made or loaded before the parameters moved
+        if implementation == "fused":
+            lay_out_state(optimizer)
     except BaseException:
         in_reverse(undos[1:])()
         raise

@@ -50,6 +50,11 @@ def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], b
     return put(model, "forward", types.MethodType(wrapped, model))
 
 
+def is_wrapped(model: nn.Module, around: Any) -> bool:
+    """Whether `wrap_forward` has put this function around a model's forward."""
+    return around.__qualname__ in getattr(model.forward, _WITHIN, ())
+
+
 def checkpoint_blocks(model: nn.Module, config: TrainConfig) -> Undo:
     """Makes repeated blocks keep only their inputs: the backward pass recomputes each with the same dropout."""
     if config.checkpointing != "blocks":
@@ -63,7 +68,7 @@ def checkpointed(model: nn.Module | None, *_: object) -> str | None:
     """``blocks`` if the backward pass recomputes them, else ``none``; None if there are no such blocks."""
     if model is None:
         return None
-    if any(recomputed.__qualname__ in getattr(part.forward, _WITHIN, ()) for part in model.modules()):
+    if any(is_wrapped(part, recomputed) for part in model.modules()):
         return "blocks"
     return "none" if repeated_blocks(model, recomputable=True) else None
 

@@ -170,7 +170,7 @@ class Tuned:
         self._placed[:] = [entry for entry in self._placed if id(entry[3]) in kept]
 
     def prepare(self, model: Model, optimizer: Optimizer | None = None) -> tuple[Model, Optimizer | None]:
-        """Moves, lays out, checkpoints and compiles the model, and switches the optimizer's implementation, in place.
+        """Moves the model, switches its layout and the optimizer's implementation, checkpoints and compiles, in place.
 
         It also sets process-wide settings (threads, allocator, TF32, cuDNN, attention). The optimizer's state follows
         the parameters, and so does a checkpoint that it loads later.
@@ -250,10 +250,9 @@ class Tuned:
     def to_device(self, batch: Any) -> Any:
         """The batch on the device: tensors in mappings, sequences and dataclasses; anything with ``.to``."""
         config = self.config
-        channels_last = config.memory_format == "channels_last"
 
         def copy(batch: Any) -> Any:
-            return move(batch, self.device, non_blocking=config.non_blocking, channels_last=channels_last)
+            return move(batch, self.device, non_blocking=config.non_blocking)
 
         if not config.device_prefetch or self.device.type != "cuda":
             return copy(batch)

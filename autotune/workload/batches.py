@@ -11,28 +11,24 @@ from typing import Any
 
 import torch
 
-from autotune.torch_settings.layout import as_channels_last
 
-
-def move(batch: Any, device: torch.device, *, non_blocking: bool = False, channels_last: bool = False) -> Any:
+def move(batch: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
     """Moves a batch to a device: tensors in mappings, sequences and dataclasses; anything with ``.to``.
 
     Args:
         batch: A batch of the loader.
         device: The target device.
         non_blocking: Do not wait for the copies.
-        channels_last: Use this layout for floating-point tensors of four dimensions.
     """
     if isinstance(batch, torch.Tensor):
-        moved = batch.to(device, non_blocking=non_blocking)
-        return as_channels_last(moved) if channels_last else moved
+        return batch.to(device, non_blocking=non_blocking)
     # Before the containers: packed sequences and token batches move themselves. A named tuple may have a field `to`.
     if callable(getattr(batch, "to", None)):
         if non_blocking:
             with contextlib.suppress(TypeError):  # not every .to() has this argument
                 return batch.to(device, non_blocking=True)
         return batch.to(device)
-    return _rebuild(batch, lambda part: move(part, device, non_blocking=non_blocking, channels_last=channels_last))
+    return _rebuild(batch, lambda part: move(part, device, non_blocking=non_blocking))
 
 
 def with_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:

@@ -49,7 +49,7 @@ class Net(nn.Module):
 
 
 class Seen:
-    """What a convolution met: each call's type of output, layout of input, and kernels that attention may use."""
+    """What a convolution met: each call's type and layout of output, and kernels that attention may use."""
 
     def __init__(self, conv: nn.Module) -> None:
         self.dtypes: set[torch.dtype] = set()
@@ -57,9 +57,9 @@ class Seen:
         self.flash: set[bool] = set()
         conv.register_forward_hook(self._see)
 
-    def _see(self, _: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    def _see(self, _: nn.Module, _inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         self.dtypes.add(output.dtype)
-        self.channels_last.add(is_channels_last(inputs[0]))
+        self.channels_last.add(is_channels_last(output))
         self.flash.add(torch.backends.cuda.flash_sdp_enabled())
 
 

@@ -92,22 +92,6 @@ def test_blocks_are_compiled_and_computed_again(monkeypatch: pytest.MonkeyPatch)
         assert not {"forward", "_compiled_call_impl"} & vars(block).keys() or block._compiled_call_impl is None
 
 
-def test_batches_are_laid_out_after_the_datas_own_hook() -> None:
-    """A DataModule that changes batches on the device goes on doing so, and only while it is trained."""
-
-    class Augmenting(Data):
-        calls = 0
-
-        def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-            self.calls += 1
-            return [batch[0].flip(-1), batch[1]]
-
-    setting = tuned(memory_format="channels_last", batch_size=13)
-    data = tuned_datamodule(setting, Augmenting())
-    assert (Run(setting, data=data).seen.channels_last, data.calls) == ({True}, 2)
-    assert "on_after_batch_transfer" not in vars(data)
-
-
 def test_arguments_and_callbacks_of_the_user_stay() -> None:
     """Yours win over the tuned ones; your callbacks are called too."""
     called: list[str] = []

@@ -11,8 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from autotune import TrainConfig
 from autotune.recorder.live.forwards import MOST_CALLS
-from autotune.recorder.live.models import Models
+from autotune.recorder.live.models import Models, with_fallback
+from autotune.torch_settings.layout import convolve_channels_last
 
 
 class Net(nn.Module):
@@ -205,3 +207,28 @@ def test_a_layout_of_the_scripts_own_stays() -> None:
     net(torch.randn(4, 3, 8, 8))
     models.end()
     assert "lays its model out itself" in models.why_not([net])["memory_format"]
+
+
+class Viewing(nn.Sequential):
+    """Views what its convolution returns."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """A vector for each image."""
+        return self[0](images).view(len(images), -1)
+
+
+def test_a_part_that_fails_when_it_is_called_by_itself_is_called_again() -> None:
+    """As a perceptual loss calls features, before any other call of the model; the error goes no further."""
+    model, images = nn.Sequential(Viewing(nn.Conv2d(1, 8, 3)), nn.Linear(288, 2)), torch.randn(2, 1, 8, 8)
+    expected, errors = model[0](images), []
+    undo = convolve_channels_last(model, TrainConfig(memory_format="channels_last"))
+
+    def fall_back(error: Exception) -> None:
+        errors.append(error)
+        end()
+        undo()
+
+    end = with_fallback(model, fall_back)
+    assert torch.equal(model[0](images), expected)
+    assert len(errors) == 1
+    assert not any("forward" in vars(part) for part in model.modules())

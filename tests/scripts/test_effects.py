@@ -23,6 +23,7 @@ from autotune.recorder.script_gate import ScriptGate
 from autotune.recorder.stream import Stream
 from autotune.scripts import ScriptIsolation
 from autotune.scripts.facts import baseline_of
+from autotune.torch_settings.layout import layout_of
 from autotune.torch_settings.naming import model_key, models_of
 from tests.example_scripts import START_SECONDS, alone, script
 from tests.scripts.test_script_clock import LOOP, Unwatched, Wire
@@ -112,7 +113,7 @@ def test_what_was_changed_is_taken_back_and_changed_again() -> None:
         told.undo()
     found.append(settings_of(model, optimizer))
     assert found[0] == found[2] == found[4]
-    assert all(found[1][name] != found[0][name] for name in ("threads", "attention", "copies", "forwards", "weights"))
+    assert all(found[1][name] != found[0][name] for name in ("threads", "attention", "copies", "forwards"))
     again = {name: value for name, value in found[3].items() if name not in {"forwards", "copies"}}
     assert again == {name: found[1][name] for name in again}
 
@@ -140,11 +141,11 @@ def test_a_model_that_is_not_called_is_not_compiled() -> None:
     assert "torch.compile compiled nothing of the model" in found["compile_mode"]
 
 
-def test_weights_that_are_laid_out_again_are_missing() -> None:
-    """As those that are computed anew for each call."""
+def test_a_convolution_that_is_replaced_is_missing() -> None:
+    """It computes as the script says."""
     model, effects = Net(), effects_of(memory_format="channels_last")
     effects[1].on_models([model])
-    model.body[0].weight.data = model.body[0].weight.data.contiguous()
+    model.body[0] = nn.Conv2d(3, 4, 3)
     assert effects[0].missing(None, reads_only=False) == {"memory_format": "the script itself sets it to contiguous"}
 
 
@@ -233,7 +234,7 @@ def test_models_are_searched_only_where_they_are_to_be_changed(monkeypatch: pyte
     assert searched == []
     plain._enter(changing.playing, plain.playing)
     assert searched == [own]
-    assert second.body[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert layout_of(second) == "channels_last"
 
 
 def test_each_model_that_a_script_trains_in_a_burst_is_changed() -> None:
@@ -242,7 +243,7 @@ def test_each_model_that_a_script_trains_in_a_burst_is_changed() -> None:
     gate = gate_of(models[0], memory_format="channels_last")
     for weights in (models[0].parameters(), [nn.Parameter(torch.ones(1))], models[1].parameters()):
         gate.before_step(torch.optim.SGD(weights, 0.1))
-    assert [model.body[0].weight.is_contiguous(memory_format=torch.channels_last) for model in models] == [True, True]
+    assert [layout_of(model) for model in models] == ["channels_last", "channels_last"]
     last = weakref.ref(models.pop())
     gc.collect()
     assert last() is None

@@ -1,9 +1,11 @@
-"""Convolutions that compute channels-last in a running training."""
+"""Convolutions that compute channels-last while a model trains; its weights stay as they are."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import io
+import threading
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from autotune import TrainConfig
 from autotune.torch_settings.compiled import keep_gradients
-from autotune.torch_settings.layout import convolve_channels_last, lay_out
+from autotune.torch_settings.layout import convolve_channels_last, layout_of
 from autotune.torch_settings.wrapping import autocast_forward
 
 LAST = TrainConfig(memory_format="channels_last")
@@ -87,8 +89,8 @@ def test_a_copy_made_meanwhile_computes_as_before_once_it_is_undone() -> None:
     assert other.seen == [False]
 
 
-def test_evaluation_and_parts_by_themselves_keep_their_layout() -> None:
-    """The script may view what it gets of them."""
+def test_evaluation_keeps_its_layout() -> None:
+    """The script may do there what it does nowhere else."""
     net, images = Net(3), torch.randn(2, 3, 9, 9)
     convolve_channels_last(net, LAST)
     average = copy.deepcopy(net).eval()
@@ -124,18 +126,137 @@ def test_dataclasses_that_a_model_returns_are_changed_too(wrap: Any) -> None:
     assert (out.is_contiguous(), out.dtype) == (True, torch.float32)
 
 
-def test_weights_that_share_their_data_share_it_in_each_layout() -> None:
-    """Also weights that are not one parameter; those of lazy layers and sparse buffers stay."""
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3), nn.LazyConv2d(4, 3), nn.LazyLinear(2))
-    model[1].weight.data = model[0].weight.data  # type: ignore[assignment, union-attr]
-    model.register_buffer("mask", torch.ones(1, 2, 3, 4).to_sparse())
-    undo = lay_out(model, LAST)
-    first, second = (part.weight for part in model[:2])
-    assert first.is_contiguous(memory_format=torch.channels_last)  # type: ignore[operator]
-    assert first.data_ptr() == second.data_ptr()  # type: ignore[operator]
+class Parts(nn.Module):
+    """Has parts that a script, or a LightningModule's step, calls without the model itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Sequential(nn.Conv2d(4, 4, 3)))
+        self.scores = nn.LazyLinear(2)
+        self.seen: list[bool] = []
+        self.features[1].register_forward_hook(lambda *_: self.seen.append(_[2].is_contiguous()))
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """Scores."""
+        return self.scores(self.features(images).flatten(1))
+
+
+def test_a_part_that_is_called_by_itself_computes_so_and_returns_what_can_be_viewed() -> None:
+    """As the model does, which may have none of its convolutions called by its own forward."""
+    model, images = Parts(), torch.randn(2, 3, 9, 9)
+    undo = convolve_channels_last(model, LAST)
+    model.features(images).view(2, -1).sum().backward()
+    model(images)
+    assert model.seen == [False, False]
     undo()
-    assert first.is_contiguous()  # type: ignore[operator]
-    assert first.data_ptr() == second.data_ptr()  # type: ignore[operator]
+    model.features(images)
+    assert model.seen == [False, False, True]
+    assert not any("forward" in vars(part) for part in model.modules())
+
+
+def test_a_part_computes_so_though_it_computes_no_gradients() -> None:
+    """As frozen features of a model that trains."""
+    model, images = Parts(), torch.randn(2, 3, 9, 9)
+    model.forward = torch.no_grad()(model.forward)  # type: ignore[method-assign]
+    convolve_channels_last(model, LAST)
+    model(images)
+    assert model.seen == [False]
+
+
+def test_a_failed_call_leaves_nothing_behind() -> None:
+    """The next one computes as any other."""
+    model = Parts()
+    convolve_channels_last(model, LAST)
+    with pytest.raises(RuntimeError, match="expected input"):
+        model(torch.randn(2, 5, 9, 9))
+    assert model.features(torch.randn(2, 3, 9, 9)).is_contiguous()
+
+
+def test_a_thread_that_evaluates_meanwhile_keeps_its_layout() -> None:
+    """What it gets may be viewed, though another thread is within a step."""
+    model, images, got = Parts(), torch.randn(2, 3, 9, 9), []
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            got.append(model.features(images))
+
+    def meanwhile(*_: Any) -> None:
+        if torch.is_grad_enabled():
+            thread = threading.Thread(target=evaluate)
+            thread.start()
+            thread.join()
+
+    model.features[2].register_forward_pre_hook(meanwhile)
+    convolve_channels_last(model, LAST)
+    model(images)
+    assert got[0].is_contiguous()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_a_model_is_saved_and_scripted_as_ever() -> None:
+    """A whole saved model needs no autotune; its checkpoints hold the weights as they were made."""
+    model, images = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.Conv2d(4, 4, 3))), torch.randn(2, 3, 9, 9)
+    file = io.BytesIO()
+    expected = model(images)
+    convolve_channels_last(model, LAST)
+    torch.save(model, file)
+    assert b"autotune" not in file.getvalue()
+    saved = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+    assert (layout_of(saved), layout_of(model)) == ("contiguous", "channels_last")
+    assert all(weight.is_contiguous() for weight in model.state_dict().values())
+    torch.testing.assert_close(saved(images), expected)
+    torch.testing.assert_close(torch.jit.script(model)(images), expected)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("of_tensor", [False, True], ids=["a model", "a conv"])
+def test_weights_that_the_script_has_laid_out_are_recognised(of_tensor: bool) -> None:
+    """They are its baseline; a weight of one channel and pixel says nothing."""
+    model = nn.Conv2d(3, 4, 3) if of_tensor else nn.Sequential(nn.Conv2d(1, 4, 1), nn.Conv2d(4, 4, 3))
+    assert layout_of(model) == "contiguous"
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    assert layout_of(model) == "channels_last"
+    assert layout_of(nn.Conv2d(1, 4, 1)) is None
+    assert layout_of(nn.Sequential(nn.Linear(2, 2))) is None
+
+
+@pytest.mark.parametrize("mode", ["whole", "part"])
+@pytest.mark.parametrize("fine", [TrainConfig(), TrainConfig(precision="bf16")], ids=["fp32", "bf16"])
+def test_dynamo_makes_one_graph_of_it(mode: str, fine: TrainConfig) -> None:
+    """Without a break, and it is not compiled again in later steps."""
+    torch._dynamo.reset()
+    model, images, graphs = Parts(), torch.randn(2, 3, 9, 9), []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    expected = model(images)
+    model.features[1]._forward_hooks.clear()  # what it lists would be another state each time
+    autocast_forward(model, fine)
+    convolve_channels_last(model, LAST)
+    compiled = torch.compile(model if mode == "whole" else model.features, backend=backend, fullgraph=True)
+    for _ in range(3):
+        out = compiled(images) if mode == "whole" else model.scores(compiled(images).flatten(1))
+        out.sum().backward()
+    assert len(graphs) == 1
+    torch.testing.assert_close(out, expected, rtol=0.05, atol=0.05)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()  # later tests look there for what their scripts have compiled
+
+
+class Replaced(nn.DataParallel):
+    """As on two devices."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        self.device_ids = [0, 1]
+
+
+def test_a_model_that_is_copied_to_several_devices_stays() -> None:
+    """A copy would call the original's forward, on another device."""
+    model = Replaced(Net(3))
+    convolve_channels_last(model, LAST)
+    assert layout_of(model) == "contiguous"
 
 
 def test_gradients_of_lazy_layers_are_left_alone() -> None:

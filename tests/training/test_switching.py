@@ -13,7 +13,7 @@ from torch import nn
 
 from autotune.errors import ConfigError
 from autotune.knobs import TrainConfig
-from autotune.torch_settings import layout
+from autotune.torch_settings.layout import layout_of
 from autotune.torch_settings.process_settings import switch_optimizer
 from autotune.training.switching import InForce
 from autotune.training.tuned import Tuned
@@ -271,7 +271,7 @@ def test_a_value_that_does_not_come_into_effect_is_told() -> None:
     with pytest.raises(ConfigError, match=told):
         in_force.switch(PLAIN.replace(optimizer_impl="fused"))
     in_force.switch(PLAIN.replace(memory_format="channels_last"))
-    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[index, union-attr, operator]
+    assert layout_of(model) == "channels_last"
 
 
 def test_a_value_that_cannot_be_undone_is_told() -> None:
@@ -365,20 +365,3 @@ def test_compiled_training_is_switched_like_any_other(mode: Any) -> None:
     expected_losses, expected = outcome(((config, 6),))
     assert losses == pytest.approx(expected_losses, abs=1e-6)
     torch.testing.assert_close(weights, expected, atol=1e-6, rtol=0)
-
-
-def test_a_layout_that_memory_does_not_hold_leaves_nothing_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fused optimizer would step weights and moments of other strides unchecked."""
-    model, optimizer = make()
-    before = settings_of(model, optimizer)
-    lay_states, calls = layout._lay_out_states, iter((MemoryError("full"),))
-
-    def run_out() -> None:
-        for error in calls:
-            raise error
-        lay_states()
-
-    monkeypatch.setattr(layout, "_lay_out_states", run_out)
-    with pytest.raises(MemoryError):
-        layout.lay_out(model, PLAIN.replace(memory_format="channels_last"))
-    assert settings_of(model, optimizer) == before

@@ -242,21 +242,13 @@ class Images(nn.Module):
         self.register_buffer("mean", torch.ones(1, 3, 4, 4))
 
 
-def is_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether it is laid out so, and not contiguous as well."""
-    return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
-
-
-def test_channels_last_is_for_what_has_four_dimensions() -> None:
-    """Weights and buffers of images change, in place; the rest, a 3-D convolution among it, stays."""
+def test_channels_last_is_for_convolutions_of_images() -> None:
+    """Nothing is put around others; weights and buffers keep their strides, in which checkpoints need them."""
     model = Images()
-    weights = list(model.parameters())
     tuned(memory_format="channels_last").prepare(model)
-    assert is_channels_last(model.picture.weight)
-    assert is_channels_last(model.mean)
-    assert model.video.weight.is_contiguous()
-    assert model.flat.weight.is_contiguous()
-    assert all(after is before for after, before in zip(model.parameters(), weights, strict=True))
+    wrapped = {name for name, part in model.named_modules() if "forward" in vars(part)}
+    assert wrapped == {"", "picture"}
+    assert all(value.is_contiguous() for value in model.state_dict().values())
 
 
 def test_channels_last_changes_no_result() -> None:
@@ -273,17 +265,6 @@ def test_channels_last_changes_no_result() -> None:
         optimizer.step()
         outcomes.append(model.weight.detach())
     torch.testing.assert_close(outcomes[1], outcomes[0])
-
-
-def test_channels_last_inputs_are_images_of_floats() -> None:
-    """Masks, tokens and flat features keep their layout."""
-    move = tuned(memory_format="channels_last").to_device
-    assert is_channels_last(move(torch.ones(2, 3, 4, 4)))
-    assert is_channels_last(move(torch.ones(2, 3, 4, 4, dtype=torch.bfloat16)))
-    assert move(torch.ones(2, 3, 4, 4, dtype=torch.uint8)).is_contiguous()
-    assert move(torch.ones(2, 3, 4)).is_contiguous()
-    assert move(torch.ones(2, 3, 4, 4, 4)).is_contiguous()
-    assert tuned().to_device(torch.ones(2, 3, 4, 4)).is_contiguous()
 
 
 # Compiling and attention

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -90,22 +90,34 @@ def test_a_learning_rate_schedule_goes_on(steps_before: int) -> None:
 
 
 @pytest.mark.parametrize("implementation", ["default", "foreach", "fused"])
-def test_state_follows_the_layout_of_the_weights(implementation: Any) -> None:
-    """Momenta that were made before the weights changed their layout still belong to the same weights."""
+def test_state_and_gradients_follow_the_layout_of_the_weights(implementation: Any) -> None:
+    """Momenta and gradients that were made before the user laid the weights out still belong to the same weights."""
     expected = train(*make_trained(torch.optim.AdamW), 5)
     model, optimizer = make_trained(torch.optim.AdamW)
     train(model, optimizer, 2)
-    tuned(optimizer_impl=implementation, memory_format="channels_last").prepare(model, optimizer)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    tuned(optimizer_impl=implementation).prepare(model, optimizer)
+    assert not model[0].weight.is_contiguous()  # type: ignore[index, union-attr, operator]
+    with_old_strides = [weight.register_post_accumulate_grad_hook(contiguous) for weight in model.parameters()]  # type: ignore[no-untyped-call]
     torch.testing.assert_close(train(model, optimizer, 3), expected)
+    assert len(with_old_strides) == 4
 
 
-def test_a_checkpoint_of_another_config_is_taken_up() -> None:
+def contiguous(weight: torch.Tensor) -> None:
+    """As a gradient lies in DDP's bucket, which was made before the weights were laid out."""
+    weight.grad = cast("torch.Tensor", weight.grad).contiguous()
+
+
+@pytest.mark.parametrize("laid_out", [False, True], ids=["contiguous", "laid out by the user"])
+def test_a_checkpoint_of_another_config_is_taken_up(laid_out: bool) -> None:
     """Its state takes the layout of the weights, and its groups the tuned form, when it is loaded after `prepare`."""
     expected = train(*make_trained(torch.optim.AdamW), 5)
     model, optimizer = make_trained(torch.optim.AdamW)
     train(model, optimizer, 2)
     weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
     model, optimizer = make_trained(torch.optim.AdamW)
+    if laid_out:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     tuned(optimizer_impl="fused", memory_format="channels_last").prepare(model, optimizer)
     model.load_state_dict(weights)
     optimizer.load_state_dict(state)

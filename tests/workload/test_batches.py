@@ -124,23 +124,6 @@ class Edge(NamedTuple):
     to: torch.Tensor
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        Edge(torch.ones(1), torch.ones(1)),
-        torch.ones(1, 2, 3, 4).to_sparse(),
-        torch.nested.nested_tensor([torch.ones(3, 4, 4), torch.ones(3, 5, 4)]),
-        torch.ones(1, 2, 3, 4, dtype=torch.int64),
-    ],
-    ids=["named tuple", "sparse", "nested", "integers"],
-)
-def test_what_cannot_be_laid_out_moves_as_it_is(odd: Any) -> None:
-    """Beside images that can."""
-    moved, image = tuned(memory_format="channels_last").to_device((odd, torch.ones(1, 2, 3, 4)))
-    assert type(moved) is type(odd)
-    assert image.is_contiguous(memory_format=torch.channels_last)
-
-
 def test_packed_sequences_move_as_they_can() -> None:
     """Their batch sizes must stay on the CPU, though a packed sequence is a tuple of tensors."""
     packed = on_meta(pack_sequence([torch.ones(3), torch.ones(2)]))

@@ -11,7 +11,7 @@ from torch import nn
 
 from ...timing.loop import autocast_dtype, is_compiled, outermost
 from ...torch_settings.compiled import compiled_graphs
-from ...torch_settings.layout import convolved, layout_of
+from ...torch_settings.layout import convolved, entries, layout_of
 from ...torch_settings.naming import weights_of
 from ...torch_settings.undo import Undo, in_reverse, nothing
 from ...torch_settings.wrapping import is_in_backward, wrap_forward
@@ -106,42 +106,49 @@ class Models:
 
 
 def with_fallback(model: nn.Module, fall_back: Callable[[Exception], None]) -> Undo:
-    """Calls a model's forward again where it raises, once `fall_back` has restored the script's own.
+    """Calls a model, or a part of it, again where it raises, once `fall_back` has restored the script's own forward.
 
     Random numbers are drawn as by the first call, unless such a call has gone well before: copying their state would
     take longer than all else here. Running averages are restored where that call is the first one.
     """
     known: set[tuple[Any, ...]] = set()  # calls that have gone well, by mode and shapes
+    inside = False
     buffers: list[tuple[torch.Tensor, torch.Tensor]] | None = [
         (buffer, buffer.detach().clone()) for buffer in model.buffers()
     ]
 
-    def guarded(forward: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal buffers
+    def guarded(part: nn.Module, forward: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal buffers, inside
         values = (*args, *kwargs.values()) if kwargs else args
         shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
-        call = (torch.is_grad_enabled(), model.training, *shapes)
+        call = (part, torch.is_grad_enabled(), model.training, *shapes)
         if call in known:
             restore = nothing
         else:
             restore = _restoring_draws(model, buffers or ())
             buffers = None
+        inside = True
         try:
             returned = forward(*args, **kwargs)
         except Exception as error:
-            called = args[0] if args and isinstance(args[0], type(model)) else model
-            if called is not model:  # a copy
+            called = args[0] if args and isinstance(args[0], type(part)) else part
+            if called is not part:  # a copy
                 raise
             fall_back(error)
         else:
             if restore is not nothing and len(known) < MOST_SHAPES:
                 known.add(call)
             return returned
+        finally:
+            inside = False
         # Here the error is gone, and with it what the first call had computed: memory need not hold both.
         restore()
-        return model.forward(*(args[1:] if args and args[0] is model else args), **kwargs)
+        return part.forward(*(args[1:] if args and args[0] is part else args), **kwargs)
 
-    return wrap_forward(model, guarded)
+    def guarding(part: nn.Module) -> Any:
+        return lambda forward, *args, **kwargs: guarded(part, forward, *args, **kwargs)
+
+    return in_reverse([wrap_forward(part, guarding(part), lambda _: not inside) for part in entries(model)])
 
 
 def _restoring_draws(model: nn.Module, buffers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Undo:
