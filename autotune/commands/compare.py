@@ -54,7 +54,9 @@ def compare(
         require_replaceable("--out", out, COMPARISONS[chosen])
     advising = {"--samples": samples, "--at-least": at_least, "--mine": mine}
     if chosen == "csv" and (given := next((option for option, value in advising.items() if value), None)):
-        raise UsageError(f"{given}: CSV holds results, and no advice on them; choose another --format, or leave it out")
+        raise UsageError(
+            f"{given}: CSV holds results, and no advice on them; leave {given} out, or choose another --format"
+        )
     if mine is not None:
         read_result(mine)  # an unusable file of yours is an error; another one is left out
         paths = [mine, *paths]

@@ -48,7 +48,8 @@ def doctor(
         chosen = requested or hardware.default_device
         if chosen not in hardware.devices:
             raise missing_device(chosen, hardware)
-        place = out or examination_path(Path("results") / hardware.slug, chosen)
+        default = examination_path(Path("results") / hardware.slug, chosen)
+        place = out or default
         require_replaceable("--out", place, EXAMINATION)
         examination = examine(
             Clinic(hardware, chosen, isolation=isolation),
@@ -62,6 +63,7 @@ def doctor(
     if json:
         say(examination.to_json())
     elif show:
-        console.print(examination_lines(examination, hardware.machine(chosen), place))
+        is_read = place.resolve() == default.resolve()
+        console.print(examination_lines(examination, hardware.machine(chosen), place, is_read=is_read))
     if not examination.trusted:
         sys.exit(UNTRUSTED_STATUS)

@@ -17,7 +17,7 @@ import psutil
 from autotune.doctor.context import DEADLINE_SECONDS, SHORT, Clinic, point
 from autotune.doctor.findings import Finding
 from autotune.hardware.cgroups import process_limit, read_text
-from autotune.measuring import Burst, TelemetrySummary
+from autotune.measuring import Burst, Measurement, TelemetrySummary
 from autotune.sandbox.protection import find_offer
 from autotune.sandbox.system import KILL, LINUX, WINDOWS, open_files_limit, resource
 from autotune.units import format_bytes
@@ -39,6 +39,8 @@ FAMILY = (
 ORPHANED = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); print(p.pid, flush=True)"
 """Starts another program and ends, because a command's live descendants count as its own."""
 FOREIGN = "import torch, time; x = torch.ones(1, device='cuda'); print('here', flush=True); time.sleep(60)"
+EXCLUSIVE = "busy or unavailable"
+"""CUDA's words where the driver admits one program at a time (exclusive-process mode)."""
 
 
 def open_files(_: Clinic) -> Iterator[Finding]:
@@ -169,7 +171,7 @@ def telemetry(clinic: Clinic) -> Iterator[Finding]:
         remedy = "mend what it names, and run doctor again"
         yield Finding.of("telemetry", holds=False, found=f"the burst to watch {burst.ending}", remedy=remedy)
         return
-    summary = _told(burst)
+    summary = _told(burst.measurement)
     if summary is None:
         why = clinic.hardware.unread.get("gpus", "it returned no figures")
         remedy = "install the driver's libnvidia-ml.so.1 (in a container: the capability `utility`)"
@@ -200,9 +202,9 @@ def _watched(clinic: Clinic) -> Burst:
     return clinic.runner().run(point("saturating"), SHORT, DEADLINE_SECONDS)
 
 
-def _told(burst: Burst) -> TelemetrySummary | None:
-    """The telemetry of a burst; None if the driver does not answer."""
-    summary = burst.measurement.telemetry if burst.measurement is not None else None
+def _told(measurement: Measurement) -> TelemetrySummary | None:
+    """The telemetry of a measurement; None if the driver does not answer."""
+    summary = measurement.telemetry
     answers = summary is not None and (summary.gpu_utilization_fraction, summary.power_watts) != (None, None)
     return summary if answers else None
 
@@ -221,10 +223,13 @@ def _foreign(clinic: Clinic) -> Finding:
         finally:
             late.cancel()
             _end(other)
-    if burst.measurement is None:  # as in the driver's exclusive-process mode
-        return Finding.none("other programs on the GPU", f"beside a second one, training {burst.ending}")
-    summary = _told(burst)
+    name, remedy = "other programs on the GPU", "make sure that no other program uses this GPU while you tune"
+    if burst.measurement is None:
+        text = f"while a second program held the GPU, training {burst.ending}"
+        if EXCLUSIVE in text:
+            return Finding.none(name, text)
+        return Finding.of(name, holds=False, found=text, remedy=remedy)
+    summary = _told(burst.measurement)
     seen = bool(summary is not None and summary.foreign_gpu_processes)
     text = "a second one is seen" if seen else "a second one is not seen: the driver does not report its process"
-    remedy = "make sure that no other program uses this GPU while you tune"
-    return Finding.of("other programs on the GPU", holds=seen, found=text, remedy=remedy)
+    return Finding.of(name, holds=seen, found=text, remedy=remedy)

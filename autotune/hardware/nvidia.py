@@ -19,7 +19,7 @@ from autotune.hardware.model import Gpu, GpuProcess
 # The TU116 and TU117 chips have compute capability 7.5 like the RTX 20 series, but no tensor cores.
 _TURING_WITHOUT_TENSOR_CORES = re.compile(r"\bGTX 16\d\d|\bMX ?\d{3}\b|\bT(?:400|500|550|600|1000|1200|2000)\b")
 ANY_OF_THESE = "gpus.visible"
-"""The key of the reason why it is not certain which GPUs the environment allows; then all of them are read."""
+"""Under this key stands why the allowed GPUs are uncertain; all GPUs are then read."""
 
 
 def gpu_precisions(name: str, capability: tuple[int, int] | None) -> tuple[tuple[str, ...], str]:
@@ -245,21 +245,21 @@ def select(cards: Sequence[Card], unread: dict[str, str], environ: Mapping[str, 
     rules, facts about one card would be attributed to another.
 
     CUDA stops at the first invalid entry, sees no device if an entry is repeated, and uses at most one slice. Where its
-    numbers may mean other cards than NVML's, all are returned, and torch's UUIDs decide.
+    numbers may mean other cards than NVML's, all are returned, the named ones first, and torch's UUIDs decide.
 
     Args:
         cards: Every card in bus order.
-        unread: Receives the reason if no device is visible, or the order is uncertain.
+        unread: Receives the reason if no device is visible, or it is uncertain which are, or in which order.
         environ: The environment variables.
     """
     variable = environ.get("CUDA_VISIBLE_DEVICES")
     if not cards:
         unread["gpus"] = "the NVIDIA driver answers, but lists no GPU"
         return ()
-    whole = [card for card in cards if card.handle is not None and not card.partitioned]
-    slices = [part for card in cards for part in card.slices]
+    whole: list[Card | Slice] = [card for card in cards if card.handle is not None and not card.partitioned]
+    slices: list[Card | Slice] = [part for card in cards for part in card.slices]
     if variable is None:
-        chosen: list[Card | Slice] = [*whole] or [*slices[:1]]
+        chosen = [*whole] or slices[:1]
         if not chosen:
             unread["gpus"] = "every GPU is partitioned (MIG), and no slice has been made"
     else:
@@ -268,11 +268,12 @@ def select(cards: Sequence[Card], unread: dict[str, str], environ: Mapping[str, 
             unread["gpus"] = f"CUDA_VISIBLE_DEVICES={variable!r} names none of the {len(cards)} NVIDIA GPUs"
     by_number = variable is None or re.match(r"\s*\d", variable)
     if by_number and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len({card.name for card in cards}) > 1:
-        unread["gpus.order" if variable is None else ANY_OF_THESE] = (
+        is_certain = variable is None or len(chosen) == len(cards)  # which cards, though not in which order
+        unread["gpus.order" if is_certain else ANY_OF_THESE] = (
             "CUDA numbers the fastest card first, NVML by bus; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         )
-        if variable is not None and chosen:
-            chosen = [*whole, *slices]
+        if chosen and not is_certain:
+            chosen += [device for device in (*whole, *slices) if all(device is not other for other in chosen)]
     first = next((device for device in chosen if isinstance(device, Slice)), None)
     return tuple(device for device in chosen if not isinstance(device, Slice) or device is first)
 

@@ -383,10 +383,8 @@ class Options(BaseModel):
 
     def _suit_the_workload(self) -> None:
         for name in sorted(FOR_MODELS if self.script else FOR_SCRIPTS):
-            field = OFFERED[name]
-            if getattr(self, NAMES[name]) != field.default:
-                only = next(entry for entry in field.metadata if isinstance(entry, Only))
-                raise UsageError(f"{option_of(name)} is for {only.kind}: {only.reason}; leave it out")
+            if getattr(self, NAMES[name]) != OFFERED[name].default:
+                raise unsuited(name)
         if self.script and isinstance(self.effective_batch, int):
             raise UsageError(
                 "--effective-batch: expected 'free' for a script, which accumulates by itself, got "
@@ -467,6 +465,12 @@ def read(hint: Any, name: str, given: Any) -> Any:
 def option_of(name: str) -> str:
     """An option as it is typed: ``--memory-target``."""
     return f"--{name.replace('_', '-')}"
+
+
+def unsuited(name: str) -> UsageError:
+    """The error for an option that the other kind of workload has."""
+    only = next(entry for entry in OFFERED[name].metadata if isinstance(entry, Only))
+    return UsageError(f"{option_of(name)} is for {only.kind}: {only.reason}; leave it out")
 
 
 def words_of(name: str) -> tuple[str, ...]:

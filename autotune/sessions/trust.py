@@ -17,7 +17,7 @@ from autotune.errors import UsageError
 from autotune.results.result import WorkloadRecord
 from autotune.scripts.script import Script
 from autotune.secrets import is_masked
-from autotune.sessions.options import OFFERED, Existing, Only, read
+from autotune.sessions.options import Existing, read, unsuited
 from autotune.workload.target import split_target
 
 _HARMLESS = {"-u", "-B", "-O", "-OO"}
@@ -70,9 +70,8 @@ def allowing(target: str | Script, writable: Sequence[Path], *, any_network: boo
         UsageError: A path does not exist; or a model, which nothing restricts, is given either.
     """
     if isinstance(target, str):
-        for name in (name for name, given in (("writable", writable), ("network", any_network)) if given):
-            only = next(entry for entry in OFFERED[name].metadata if isinstance(entry, Only))
-            raise UsageError(f"--{name} is for {only.kind}: {only.reason}; leave it out")
+        if writable or any_network:
+            raise unsuited("writable" if writable else "network")
         return target
     return replace(target, writable=read(Existing, "writable", [*writable]) or (), any_network=any_network)
 

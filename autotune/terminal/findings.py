@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from autotune.doctor.findings import TEN, Examination, Finding, examination_path
+from autotune.doctor.findings import TEN, Examination, Finding
 from autotune.units import format_seconds
 from autotune.wording import as_text
 
@@ -28,8 +28,15 @@ def finding_line(finding: Finding) -> RenderableType:
     return Group(line, as_text(f"{' ' * _WIDTH}→ {finding.remedy}")) if finding.remedy else line
 
 
-def examination_lines(examination: Examination, machine: str, path: Path) -> RenderableType:
-    """The ten points, the verdict, the knobs that the search leaves out here, and the number of checks."""
+def examination_lines(examination: Examination, machine: str, path: Path, *, is_read: bool) -> RenderableType:
+    """The ten points, the verdict, the knobs that the search leaves out here, and the number of checks.
+
+    Args:
+        examination: All findings.
+        machine: The machine's name.
+        path: The file of the findings.
+        is_read: Whether tunings read that file.
+    """
     failed = [finding for finding in examination.findings if finding.status == "does not hold"]
     if not examination.trusted:
         verdict = as_text(f"\n{machine}: measurements here cannot be trusted", "bold red")
@@ -47,7 +54,6 @@ def examination_lines(examination: Examination, machine: str, path: Path) -> Ren
     )
     parts = [as_text("\nthe ten points that verify a device:"), ten, verdict, as_text(f"{checks}; kept in {path}")]
     if left_out:
-        read = path == examination_path(Path("results") / path.parent.name, examination.device)
-        unless = "" if read else "; this file is not read by tunings: run doctor without --out"
+        unless = "" if is_read else "; tunings do not read this file: run doctor without --out"
         parts.insert(-1, as_text(f"left out of the search here: {left_out}{unless}"))
     return Group(*parts)

@@ -44,6 +44,25 @@ def test_what_was_found_is_kept_beside_the_results_and_summed_up(doctor: Any, tm
     assert f"ok 2 {TEN[1]} not here 3 {TEN[2]}" in " ".join(done.output.split())
 
 
+@pytest.mark.parametrize(
+    ("place", "is_read"), [("{own}", True), ("{own.name}", False), ("results/b/{own.name}", False)]
+)
+def test_tunings_read_only_the_file_in_the_folder_of_the_machine(
+    doctor: Any, tmp_path: Path, place: str, is_read: bool
+) -> None:
+    """However its path is written; one for another machine is not read."""
+
+    def crashing(_: Any) -> Any:
+        """A value that crashes."""
+        drop = Drop(knob="precision", value="fp16", reason="it crashed")
+        yield Finding(name="precision", status="does not hold", found="", remedy="it is left out", drops=(drop,))
+
+    own = examination_path(tmp_path / "results" / probe_host().slug, "cpu")
+    done = doctor("--out", place.format(own=own), checks=(crashing,))
+    assert "precision=fp16" in done.output, done.output
+    assert ("tunings do not read this file" in " ".join(done.output.split())) is not is_read
+
+
 def test_a_machine_that_cannot_be_trusted_ends_with_a_status_of_its_own(doctor: Any, tmp_path: Path) -> None:
     """A check that does not even end well is such a finding, and costs the others nothing; a script gets the file."""
 

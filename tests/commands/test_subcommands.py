@@ -131,7 +131,7 @@ def test_the_format_follows_the_file(name: str, start: str, two_machines: Path) 
         (["--out", "all.txt"], "--out: expected a file that ends in .md, .csv, .json or .html"),
         (["--out", "all.md", "--format", "table"], "--out: expected a file"),
         (["--out", "all.csv", "--samples", "1000"], "--samples: CSV holds results, and no advice"),
-        (["--format", "csv", "--mine", "broken.json"], "--mine: CSV holds results, and no advice"),
+        (["--format", "csv", "--mine", "broken.json"], "on them; leave --mine out, or choose another --format"),
         (["--format", "csv", "--at-least", "0.9"], "--at-least: CSV holds results, and no advice"),
     ],
 )

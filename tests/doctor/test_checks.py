@@ -184,14 +184,31 @@ def test_a_driver_that_is_silent_or_lies_is_named(
 
 
 def test_a_burst_that_fails_is_no_fault_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own reason is told; where none can run beside another program, there is nothing to see."""
-    failed = make_burst(None, outcome=Outcome.CRASHED, reason="all CUDA-capable devices are busy")
+    """Its own reason is told, and no second program is started."""
+    failed = make_burst(None, outcome=Outcome.CRASHED, reason="SIGSEGV")
     monkeypatch.setattr(limits, "_watched", lambda *_: failed)
+    (finding,) = limits.telemetry(Clinic(gpu_machine(), "cuda"))
+    assert (finding.status, finding.found) == ("does not hold", "the burst to watch ended as crashed: SIGSEGV")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "status"),
+    [
+        (Outcome.CRASHED, "CUDA error: all CUDA-capable devices are busy or unavailable", "not here"),
+        (Outcome.CRASHED, "CUDA error: CUDA-capable device(s) is/are busy or unavailable", "not here"),
+        (Outcome.CRASHED, "SIGSEGV", "does not hold"),
+        (Outcome.TIMEOUT, "it was still in its phase 'train' after 90.0 s", "does not hold"),
+    ],
+)
+def test_training_that_fails_beside_a_second_program_is_found(
+    monkeypatch: pytest.MonkeyPatch, outcome: Outcome, reason: str, status: str
+) -> None:
+    """Only where the driver admits one program at a time, there is nothing to check."""
+    monkeypatch.setattr(limits, "_watched", lambda *_: make_burst(None, outcome=outcome, reason=reason))
     monkeypatch.setattr(limits, "FOREIGN", "print('here', flush=True)")
-    (finding,) = failures(limits.telemetry, gpu_machine(), "cuda")
-    assert finding.found == "the burst to watch ended as crashed: all CUDA-capable devices are busy"
-    beside = limits._foreign(Clinic(gpu_machine(), "cuda"))
-    assert (beside.status, beside.found.partition(": ")[2]) == ("not here", failed.reason)
+    finding = limits._foreign(Clinic(gpu_machine(), "cuda"))
+    assert (finding.status, bool(finding.remedy)) == (status, status == "does not hold")
+    assert finding.found == f"while a second program held the GPU, training ended as {outcome.value}: {reason}"
 
 
 class FakeRunner:

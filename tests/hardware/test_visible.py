@@ -59,11 +59,18 @@ def test_order_of_unlike_cards_is_not_certain() -> None:
 
 
 def test_numbers_of_unlike_cards_may_mean_any_of_them() -> None:
-    """All are read, so that torch's UUIDs can decide; a number that no card has still names none."""
-    found, unread = names(rtx_3060(), rtx_4070(), rtx_a6000(), CUDA_VISIBLE_DEVICES="0")
-    assert found == ["3060", "4070", "A6000"]
+    """All are read, the named one first, so that torch's UUIDs can decide; a number that no card has names none."""
+    found, unread = names(rtx_3060(), rtx_4070(), rtx_a6000(), CUDA_VISIBLE_DEVICES="1")
+    assert found == ["4070", "3060", "A6000"]
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in unread["gpus.visible"]
     assert names(rtx_3060(), rtx_4070(), CUDA_VISIBLE_DEVICES="7")[0] == []
+
+
+def test_numbers_that_name_all_unlike_cards_leave_only_their_order_open() -> None:
+    """Whatever the numbers mean, every card may be used."""
+    found, unread = names(rtx_3060(), rtx_4070(), CUDA_VISIBLE_DEVICES="1,0")
+    assert found == ["4070", "3060"]
+    assert set(unread) & {"gpus.order", "gpus.visible"} == {"gpus.order"}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +124,13 @@ def test_a_choice_that_was_made_stays() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "0"}
     assert pin_gpu(environ, FakeNvml(rtx_4070(), rtx_3060())) is None
     assert environ == {"CUDA_VISIBLE_DEVICES": "0"}
+
+
+def test_of_unlike_cards_that_are_all_allowed_the_freest_is_tuned() -> None:
+    """By its UUID, which means the same card in each order."""
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert pin_gpu(environ, FakeNvml(dataclasses.replace(rtx_3060(), used_bytes=11 * 2**30), rtx_4070())) is not None
+    assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-40700000-0000"
 
 
 @pytest.mark.parametrize(("order", "chosen"), [({}, "0,1"), ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "GPU-40700000-0000")])

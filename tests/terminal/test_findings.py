@@ -14,14 +14,14 @@ from autotune.terminal.findings import examination_lines
 from tests.spaces import cpu_machine
 
 
-@pytest.mark.parametrize(("place", "is_read"), [("results/a-cpu/doctor-cpu.json", True), ("mine.json", False)])
-def test_what_is_left_out_of_the_search_is_so_only_where_tunings_read_it(place: str, is_read: bool) -> None:
-    """They read the machine's own folder, and no file of another name."""
+@pytest.mark.parametrize("is_read", [True, False])
+def test_what_is_left_out_of_the_search_is_so_only_where_tunings_read_it(is_read: bool) -> None:
+    """Else the line says what to do."""
     drop = Drop(knob="precision", value="fp16", reason="it crashed")
     finding = Finding(name="precision", status="does not hold", found="", remedy="", drops=(drop,))
     examined = examine_quickly(cpu_machine(), "cpu").model_copy(update={"findings": (finding,)})
     console = Console(file=io.StringIO(), width=200)
-    console.print(examination_lines(examined, "a cpu", Path(place)))
+    console.print(examination_lines(examined, "a cpu", Path("here.json"), is_read=is_read))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "left out of the search here: precision=fp16" in text
-    assert ("not read by tunings: run doctor without --out" in text) is not is_read
+    assert ("; tunings do not read this file: run doctor without --out" in text) is not is_read
