@@ -1,9 +1,9 @@
 """Hides secrets in everything that leaves autotune: people commit and share its files, messages and pages.
 
 A secret is the value of an option or variable with a name such as ``--hf-token`` or ``WANDB_API_KEY``, or a string in
-the form of a known service's keys. A value that was given under such a name is hidden wherever it is repeated; under a
-name such as ``--key`` only one that looks random, since other values may be words of the training. Commands run with
-their secrets: only text that is shown or stored passes through here.
+the form of a known service's keys. It is hidden where it stands under such a name, and wherever it is repeated; a value
+of a name such as ``--key`` is hidden elsewhere only if it looks random: it may be a word of the training. Commands run
+with their secrets: only text that is shown or stored passes through here.
 """
 
 from __future__ import annotations
@@ -85,6 +85,9 @@ _OF_DATA = {
     "state", "stop", "suffix", "target", "task", "text", "train", "type", "unk", "value", "video", "vocab",
 }  # fmt: skip
 """In a name with one of these words ``key`` and ``token`` belong to a data set or a model: ``--pad-token``."""
+_WORDS = re.compile(r"[A-Za-z_]+\d{0,3}")
+"""A word, perhaps with a number, as a data set's columns and a model's parts are called."""
+_ENVIRONMENT = re.compile(r"[A-Z\d_]+_(?:TOKEN|KEY)")
 _PLACES = {"dir", "directory", "file", "filename", "folder", "path"}
 """At the end of a name: its value is the place of a secret, and no secret."""
 _SWITCHES = {"", "true", "false", "none", "null", "yes", "no", "on", "off"}
@@ -106,13 +109,19 @@ _SHELL = re.compile(r"-[a-z]*c")
 """The option that precedes a shell's command."""
 _HEXADECIMAL = re.compile(r"[0-9a-f]{40,}")
 _RANDOM = re.compile(r"\d{4}|\d[A-Za-z]+\d|[A-Za-z0-9]{20}")
-"""In a key; in words with a number, such as ``attention_v2`` and ``resnet50``, at most by chance."""
+"""A key contains this; words with a number, such as `resnet50`, contain it only by chance."""
+LEAST_MIXED = 16
+"""Characters of a key without a digit, in upper and lower case."""
 _TARGET = re.compile(r"[\w./\\-]+:[A-Za-z_][\w.]*")
 """``module:attr`` or ``path.py:attr``, which is no name with its secret."""
-_STRUCTURE = {"file", "fingerprint", "folder", "loop", "main"}
-"""Fields of files by which a script is found again: they stay as they are."""
+_MODULE = re.compile(r"[a-z]\w*[_.][\w.]*")
+_STRUCTURE = re.compile(
+    r"workload\.(?:target|fingerprint|script\.(?:loop(?:\..*)?|source\.(?:main|folder|(?:loaders|optimizers)\.file)))",
+    re.DOTALL,
+)
+"""Places in autotune's files by which a script is found again: words under doubtful names stay there."""
 
-_remembered: set[str] = set()  # in all spellings
+_remembered: dict[str, bool] = {}  # each spelling of a secret: whether its name is certain
 
 
 def masked_command(words: Iterable[str]) -> tuple[str, ...]:
@@ -131,13 +140,20 @@ def masked_text(text: str) -> str:
 
 def masked_data(value: Any) -> Any:
     """Hides secrets in all text in lists, tuples and values of dicts; a list of texts counts as a command."""
+    return _masked(value, "")
+
+
+def _masked(value: Any, place: str) -> Any:
+    """Data at a place such as ``workload.target``, with its secrets hidden."""
+    is_structure = _STRUCTURE.fullmatch(place) is not None
     if isinstance(value, str):
-        return masked_text(value)
+        is_found = is_structure and (place != "workload.target" or _TARGET.fullmatch(value))
+        return _without_known(value, certain=True) if is_found else masked_text(value)
     if isinstance(value, Mapping):
-        return {key: inner if _is_structure(key, inner) else masked_data(inner) for key, inner in value.items()}
+        return {key: _masked(inner, f"{place}.{key}" if place else str(key)) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        is_command = all(isinstance(inner, str) for inner in value)
-        return type(value)(masked_command(value) if is_command else map(masked_data, value))
+        is_command = not is_structure and all(isinstance(inner, str) for inner in value)
+        return type(value)(masked_command(value) if is_command else (_masked(inner, place) for inner in value))
     return value
 
 
@@ -159,12 +175,11 @@ def remember_secrets(words: Iterable[str] = (), environment: Mapping[str, str] |
     """
     named = [secret for _, secrets in _scanned(words) for secret in secrets]
     named += [(name, value) for name, value in (environment or {}).items() if _is_secret(name, value)]
-    _remembered.update(
-        spelling
-        for name, value in named
-        if _is_distinctive(value) and (_is_certain(name) or _looks_random(value))
-        for spelling in _spellings(value)
-    )
+    for name, value in named:
+        certain = _is_certain(name)
+        if _is_distinctive(value) and (certain or _looks_random(value) or _is_mixed(value)):
+            for spelling in _spellings(value):
+                _remembered[spelling] = certain or _remembered.get(spelling, False)
 
 
 def hide(text: str, secret: str) -> str:
@@ -184,9 +199,12 @@ def _without(text: str, values: Iterable[str]) -> str:
     return text
 
 
-def _is_structure(name: Any, value: Any) -> bool:
-    """Whether a field identifies something, so that masking would break the file."""
-    return name in _STRUCTURE or (name == "target" and isinstance(value, str) and _TARGET.fullmatch(value) is not None)
+def _without_known(text: str, *, certain: bool = False) -> str:
+    """A text without secrets of known forms, and remembered ones; with `certain` only those of certain names."""
+    if not may_hold_secret(text):
+        return text
+    text = _without(text, (value for value in _remembered if _remembered[value] or not certain))
+    return _IN_CONTEXT.sub(lambda match: f"{match[match.lastgroup or 0]}{HIDDEN}", _FORMS.sub(HIDDEN, text))
 
 
 def _scanned(words: Iterable[str]) -> list[tuple[str, list[Named]]]:
@@ -217,8 +235,7 @@ def _scanned_text(text: str) -> tuple[str, list[Named]]:
     """A text with its secrets hidden, and its named secrets."""
     if not may_hold_secret(text):
         return text, []
-    text = _FORMS.sub(HIDDEN, _without(text, _remembered))
-    text = _IN_CONTEXT.sub(lambda match: f"{match[match.lastgroup or 0]}{HIDDEN}", text)
+    text = _without_known(text)
     shown: list[str] = []
     secrets: list[Named] = []
     position = 0
@@ -247,32 +264,41 @@ def _names_secret(match: re.Match[str]) -> bool:
         return name.startswith("-") and not value.startswith("--") and not is_metavariable and value not in _PROSE
     if between == "=" and not match["next"]:
         return value not in _PROSE
-    return _looks_random(value)  # other values may be code or a sentence
+    # Other values may be code or a sentence; without a space, ``module:attr``.
+    is_target = between == ":" and _MODULE.fullmatch(name) and not _is_certain(name) and _is_word(value)
+    return _has_digit(value) and not is_target
 
 
 def _is_secret(name: str, value: str) -> bool:
     """Whether an option or a variable of this name, with this value, is a secret."""
     if _REFERENCE.fullmatch(value) or value.lower() in _SWITCHES:
         return False
-    place, _, _ = name.rpartition(".")
-    around, parts = _parts(place), _parts(name[len(place) :])
+    parts = _parts(name.rpartition(".")[2])
     if not parts or parts[-1] in _PLACES:
         return False
-    if any(map(_PASSWORD.search, parts)):
+    if _PLAIN.fullmatch(value) or any(map(_PASSWORD.search, parts)):
+        return any(map(_PASSWORD.search, parts))
+    if any(map(_SECRET.search, parts)):
         return True
-    if _PLAIN.fullmatch(value):
-        return False
     of_service = any(map(_OF_SERVICE.fullmatch, parts))
     if any(map(_KEY.fullmatch, parts)):
-        is_plain = _KEY.fullmatch(parts[-1]) is not None and _OF_DATA.isdisjoint(around)
-        return of_service or (_OF_DATA.isdisjoint(parts) and (is_plain or _looks_random(value)))
-    return any(map(_SECRET.search, parts)) or (of_service and not _KEYS.isdisjoint(parts))
+        return of_service or (_OF_DATA.isdisjoint(parts) and not _is_of_training(name, value))
+    return of_service and not _KEYS.isdisjoint(parts)
+
+
+def _is_of_training(name: str, value: str) -> bool:
+    """Whether a value is a part of a model, ``token_mixer=attention_v2``, or a column of data, ``data.key=image``."""
+    *before, last = _parts(name)
+    is_column = last == "key" and not {"data", "dataset"}.isdisjoint(before)
+    is_part = last == "mixer" and before[-1:] == ["token"]
+    return (is_column or is_part) and _is_word(value) and not _is_certain(name)
 
 
 def _is_certain(name: str) -> bool:
     """Whether a secret's name can mean nothing else."""
-    tests = (_PASSWORD.search, _SECRET.search, _OF_SERVICE.fullmatch)
-    return any(test(part) for part in _parts(name) for test in tests)
+    parts, tests = _parts(name), (_PASSWORD.search, _SECRET.search, _OF_SERVICE.fullmatch)
+    is_of_environment = _ENVIRONMENT.fullmatch(name) is not None and _OF_DATA.isdisjoint(parts)
+    return is_of_environment or any(test(part) for part in parts for test in tests)
 
 
 def _parts(name: str) -> list[str]:
@@ -287,8 +313,22 @@ def _is_distinctive(value: str) -> bool:
 
 def _looks_random(value: str) -> bool:
     """Whether a text looks like a key rather than a word, or words with a number."""
-    kinds = (str.isdigit, str.isalpha)
-    return len(value) >= LEAST_REPEATED and all(any(map(kind, value)) for kind in kinds) and bool(_RANDOM.search(value))
+    return _has_digit(value) and _RANDOM.search(value) is not None
+
+
+def _has_digit(value: str) -> bool:
+    """Whether a text has a digit and a letter, and is long enough for a key."""
+    return len(value) >= LEAST_REPEATED and all(any(map(kind, value)) for kind in (str.isdigit, str.isalpha))
+
+
+def _is_word(value: str) -> bool:
+    """Whether a text is a word, perhaps with a number, and no key."""
+    return _WORDS.fullmatch(value) is not None and not (_looks_random(value) or _is_mixed(value))
+
+
+def _is_mixed(value: str) -> bool:
+    """Whether a text may be a key without a digit."""
+    return len(value) >= LEAST_MIXED and value != value.lower() and value != value.upper()
 
 
 def _unquoted(value: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
@@ -19,7 +20,7 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVPmB92K27uhbUJU1p1r"
 @pytest.fixture(autouse=True)
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test begins without the secrets of another one."""
-    monkeypatch.setattr(secrets, "_remembered", set())
+    monkeypatch.setattr(secrets, "_remembered", {})
     return
 
 
@@ -69,6 +70,24 @@ def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("python train.py --token-for-x Zx81-abcd-9911", "python train.py --token-for-x ***"),
         ("python train.py model.token=Zx81abcd9911", "python train.py model.token=***"),
         ("env GITHUB_TOKEN=abc OPENAI_KEY=abc python train.py", "env GITHUB_TOKEN=*** OPENAI_KEY=*** python train.py"),
+        ("env TOKEN_SECRET=my-super-secret-word KEY_1=hunter22 a.py", "env TOKEN_SECRET=*** KEY_1=*** a.py"),
+        (
+            "env SECRET_KEY_BASE=abc a.py --key-secret=x --token-secret x",
+            "env SECRET_KEY_BASE=*** a.py --key-secret=*** --token-secret ***",
+        ),
+        ("a.py --token-credential x --bot-token-prod letmein-pls", "a.py --token-credential *** --bot-token-prod ***"),
+        (
+            "a.py model.openai.key=abc model.hub.token=abc data.auth.token=abc",
+            "a.py model.openai.key=*** model.hub.token=*** data.auth.token=***",
+        ),
+        (
+            "a.py model.secret.key=abcd model.credentials.token=a dataset.token=letmein-please",
+            "a.py model.secret.key=*** model.credentials.token=*** dataset.token=***",
+        ),
+        (
+            "a.py data.key=letmein-please train.key=abcd --token-mixer Zx81-abcd-9911",
+            "a.py data.key=*** train.key=*** --token-mixer ***",
+        ),
         ("python train.py 'https://a/b?sv=1&sig=a%2Fb3D'", "python train.py 'https://a/b?sv=1&sig=***'"),
     ],
 )
@@ -88,7 +107,7 @@ def test_secrets_of_commands_are_hidden(command: str, shown: str) -> None:
         "python train.py --token 1e-3 --key 12 --tokens-per-batch 4k --hf-token",
         "python train.py --pad-token '<pad>' --eos-token '</s>' --mask-token '[MASK]' --token '<|end|>'",
         "python train.py --image-key jpg --label-key=cls --sort-key length --keys image,label",
-        "python train.py --token-mixer attention_v2 model.token_mixer=resnet50 data.key=image data.a.token=imagenet21k",
+        "python train.py --token-mixer attention_v2 model.token_mixer=resnet50 data.key=image",
         "autotune --model multi_token:build_gpt2",
         "python train.py --keyboard de --monkey x --hockey=y --turkey z",
         "python train.py --key-file ~/.ssh/id --token-path=t.txt --credentials-file c.json --credentials /a/b.json",
@@ -116,6 +135,13 @@ def test_what_only_looks_like_a_secret_stays(command: str) -> None:
         ('os.environ["HF_TOKEN"] = "abc"', 'os.environ["HF_TOKEN"] = "***"'),
         ('{"api_key": "a\\"bc", "x": 1}', '{"api_key": "***", "x": 1}'),
         ("hf_token: abcd1234", "hf_token: ***"),
+        ("password: hunter22x", "password: ***"),
+        ("connect(password=hunter22x)", "connect(password=***)"),
+        ("{password: summer24!}", "{password: ***}"),
+        ("api_key: sk_live-abcdefg1", "api_key: ***"),
+        ("openai_api_key: correct-horse-9", "openai_api_key: ***"),
+        ("my_token: hunter22x, f(key=resnet50)", "my_token: ***, f(key=***)"),
+        ("my_token:hunter22x token:hunter22 KEY_1:hunter22", "my_token:*** token:*** KEY_1:***"),
         ("GET /a?token=abc&page=2", "GET /a?token=***&page=2"),
         ("GET /a?X-Amz-Signature=0a1b&x=2 X-Goog-Signature=0a", "GET /a?X-Amz-Signature=***&x=2 X-Goog-Signature=***"),
         (f"Authorization: Bearer {HEX}", "Authorization: Bearer ***"),
@@ -164,10 +190,21 @@ def test_a_known_secret_is_hidden_without_its_name() -> None:
 
 def test_a_word_under_a_doubtful_name_is_hidden_only_there() -> None:
     """It may be a knob, a file or a class elsewhere; what looks random is hidden wherever it is repeated."""
-    environment = {"MY_KEY": "batch_size", "OUR_TOKEN": "attention_v2", "OTHER_TOKEN": "Zx81-abcd-9911"}
-    remember_secrets(["train.py", "--key", "imagefolder2"], environment)
+    environment = {"KEY": "batch_size", "SORT_KEY": "length_v2", "OTHER_TOKEN": "Zx81-abcd-9911"}
+    remember_secrets(["train.py", "--key", "imagefolder2", "--my-token", "attention_v2"], environment)
     text = "batch_size of attention_v2 in imagefolder2; refused: Zx81-abcd-9911"
     assert masked_text(text) == text.replace("Zx81-abcd-9911", "***")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["WEBHOOK_TOKEN=xKqPzRtLmNvBcWsDfGhJ", "STRIPE_KEY=ABCDEFGHIJKL", "STRIPE_KEY=correct-horse",
+     "--token=correct-Horse-battery", "model.openai.key=correct-horse"],
+)  # fmt: skip
+def test_a_key_without_a_digit_is_hidden_where_it_is_repeated(words: str) -> None:
+    """Under a certain name, or if it is long and in mixed case."""
+    remember_secrets([words])
+    assert masked_text(f"refused: {words.partition('=')[2]}") == "refused: ***"
 
 
 @pytest.mark.parametrize("value", ['p"ss\\w0rd!', "first line\nsecond line", "pässw\tord", "a b&c/d+e"])
@@ -184,12 +221,30 @@ def test_a_known_secret_is_hidden_in_every_spelling(value: str) -> None:
 
 
 def test_what_identifies_a_script_stays() -> None:
-    """Names of fields and files, targets and loops: with a part hidden, no command would find them."""
-    remember_secrets(environment={"MY_SECRET": "attention_v2"})
-    source = {"main": "attention_v2.py", "folder": "attention_v2", "files": {"models/attention_v2.py": "0" * 64}}
-    for data in (source, {"target": "attention_v2:build"}, {"loop": {"models": ["attention_v2.Net"]}}):
-        assert masked_data(data) == data
-    assert masked_data({"target": "python train.py --hf-token abc"}) == {"target": "python train.py --hf-token ***"}
+    """Files, targets and loops: with a part hidden, no command would find them."""
+    remember_secrets(["--key", "Zx81abcd9911"])
+    source = {
+        "main": "Zx81abcd9911.py", "folder": "Zx81abcd9911", "files": {"Zx81abcd9911.py": "0" * 64},
+        "loaders": [{"file": "Zx81abcd9911.py"}],
+    }  # fmt: skip
+    script = {"source": source, "loop": {"models": ["Zx81abcd9911.Net", "token=a"], "place": {"a": "Zx81abcd9911"}}}
+    data = {"workload": {"target": "Zx81abcd9911:build", "script": script}}
+    assert masked_data(data) == data
+    assert masked_data({"workload": {"target": "a.py --hf-token abc"}}) == {
+        "workload": {"target": "a.py --hf-token ***"}
+    }
+
+
+@pytest.mark.parametrize("value", ["hf_abcdefgh12345678", "https://u:pw123456@h/x", "from-the-shell"])
+@pytest.mark.parametrize("place", ["parameters.file", "script.loop.main", "script.source.folder", "target"])
+def test_secrets_are_hidden_in_every_place(place: str, value: str) -> None:
+    """Also in those by which a script is found again."""
+    remember_secrets(environment={"MY_SECRET": "from-the-shell"})
+    data: Any = value
+    for name in reversed(f"workload.{place}".split(".")):
+        data = {name: data}
+    assert value.rpartition("u:")[2].removesuffix("@h/x") not in str(masked_data(data))
+    assert masked_data({"loop": {"file": "--token abc"}}) == {"loop": {"file": "--token ***"}}
 
 
 def test_data_is_masked_to_any_depth() -> None:

@@ -412,6 +412,8 @@ class Notes:
         """Appends a line; another training may write to the file too."""
         began = perf_counter()
         place, graphs = {**here(), "ranks": self._ranks}, compiled_graphs()
+        if self._device.type != "cuda":
+            place["gpu"] = None  # the script may use CUDA for something else
         counted = sum(samples for samples, _ in self._elements)
         is_alone = self._ranks == 1
         note = {

@@ -45,7 +45,9 @@ class Row(Stored):
     machine: str = Field(description="what trained")
     hostname: str
     label: str = Field(description="the machine, with its host where several of one kind are compared")
-    processor: str = Field(description="the model of the GPU that trained, or of the CPU with its number; and ranks")
+    processor: str = Field(
+        description="the GPU's model, or the CPU's model and the number of CPUs; and the number of ranks, if several"
+    )
     kin: Kin = Field(
         default="", description="whether this is the result that you marked as yours, or has the same processor"
     )
@@ -234,7 +236,10 @@ def _judged_knobs(results: Mapping[str, Result]) -> tuple[dict[str, Any], dict[s
 
 
 def _processor(result: Result) -> str:
-    """What a result's rate may be compared with: CPUs by their model and number, GPUs by their model, and by ranks."""
+    """Results with the same text can be compared.
+
+    It holds the GPU's model, or the CPU's model and their number, and the ranks if there are several.
+    """
     name_of = result.hardware.machine if result.device == "cpu" else result.hardware.processor
     ranks = result.best.config.ranks
     return name_of(result.device) + (f", {ranks} ranks" if ranks > 1 else "")
@@ -431,7 +436,10 @@ def standing(rows: Sequence[Row]) -> Iterator[str]:
     alike = [row for row in rows if row.kin == "like yours" and row.judged and row.label != mine.label]
     others = [(row, other) for row in alike if (other := row.after_samples_per_second)]
     if not others:
-        yield f"yours: {format_rate(rate)}; no other result of this workload comes from {mine.processor}"
+        yield (
+            f"yours: {format_rate(rate)}; no other machine's complete result of this workload comes from "
+            f"{mine.processor}"
+        )
         return
     place = 1 + sum(other > rate for _, other in others)
     yield f"yours: {format_rate(rate)}, number {place} of {len(others) + 1} with {mine.processor}"

@@ -83,22 +83,28 @@ def read_document(path: Path | str, *kinds: type[Kind]) -> Kind:
             )
         if status.st_size > MOST_BYTES:
             raise ResultFileError(
-                f"{path} is not a {noun} of autotune: it has {format_bytes(status.st_size)}, "
-                f"and none has more than {format_bytes(MOST_BYTES)}; name a file that autotune wrote"
+                f"{path} cannot be read: it has {format_bytes(status.st_size)}, and autotune reads "
+                f"{format_bytes(MOST_BYTES)} at most; name another {noun}: ls results/*"
             )
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ResultFileError(f"expected a {noun} at {path}, but there is none; name another: ls results/*") from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no possible path
         raise ResultFileError(
-            f"{path} cannot be read: expected a file in UTF-8 that you may read, got {error}; check its name and "
-            f"permissions, or {kinds[0].REMEDY}"
+            f"{path} cannot be read: {_plainly(error)}; check its permissions, or {kinds[0].REMEDY}"
         ) from None
     try:
         data = _decoded(text)
     except (ValueError, RecursionError) as error:
         raise ResultFileError(f"{path} is not a {noun}: it is not valid JSON ({error}); {kinds[0].REMEDY}") from None
     return parse_document(data, str(path), *kinds, clean="\\u" not in text or _SURROGATE.search(text) is None)
+
+
+def _plainly(error: OSError | ValueError) -> str:
+    """Why a file cannot be read, without Python's own words."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text in UTF-8"
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def parse_document(data: Any, origin: str, *kinds: type[Kind], clean: bool = False) -> Kind:
@@ -138,7 +144,7 @@ def write_document(record: Document, path: Path) -> None:
     if len(content) > MOST_BYTES:
         raise ResultFileError(
             f"the {record.NOUN} is not written to {path}: it has {format_bytes(len(content))}, and no command reads "
-            f"more than {format_bytes(MOST_BYTES)}; tune again with a shorter --budget"
+            f"more than {format_bytes(MOST_BYTES)}; {record.REMEDY}"
         )
     try:
         write_whole(path, content)

@@ -19,8 +19,8 @@ from autotune.results.trainings import order_of
 from autotune.scripts.changes import MAY_CHANGE_DATA
 from autotune.scripts.script import Script
 
-_ALWAYS, _COUNTED = ("device", "loaders", "models"), ("accumulation", "optimizers")
-"""What a launch reads of a script's loop; the latter where steps are counted."""
+_LOOP: dict[str, type] = {"device": str, "loaders": list, "models": list, "accumulation": int, "optimizers": int}
+"""What a launch reads of a script's loop."""
 
 
 def apply(path: str | Path, *, realised: bool = False) -> None:
@@ -61,10 +61,10 @@ def orders_of(result: Result, path: str | Path, *, realised: bool) -> dict[str, 
         UsageError: It is not the result of a script.
     """
     script = script_of(result, path)
-    needed = (*_ALWAYS, *_COUNTED) if "step_samples" in script.loop else _ALWAYS
-    if missing := [name for name in needed if name not in script.loop]:
+    if missing := [name for name, kind in _LOOP.items() if not isinstance(script.loop.get(name), kind)]:
         raise ResultFileError(
-            f"{path} is broken: workload.script.loop lacks {', '.join(missing)}; tune again, or restore the file"
+            f"{path} is broken: workload.script.loop lacks a valid {', '.join(missing)}; "
+            "tune again, or restore the file"
         )
     changes = changes_of(result.best.config, result.baseline.config)
     left_out = []
@@ -77,9 +77,10 @@ def orders_of(result: Result, path: str | Path, *, realised: bool) -> dict[str, 
 
 def _step_samples(loop: Mapping[str, Any]) -> float | None:
     """Samples of an optimizer step in a loop without a loader; None where backward passes were counted, not steps."""
-    if loop["loaders"] or loop.get("updates_itself") or "step_samples" not in loop:
+    samples = loop.get("step_samples")
+    if loop["loaders"] or loop.get("updates_itself") or not isinstance(samples, (int, float)):
         return None
-    return float(loop["step_samples"] * max(1, loop["accumulation"]) / max(1, loop["optimizers"]))
+    return float(samples * max(1, loop["accumulation"]) / max(1, loop["optimizers"]))
 
 
 def script_of(result: Result, path: str | Path) -> ScriptRecord:

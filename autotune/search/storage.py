@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,7 +19,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from autotune.errors import UsageError
 from autotune.hardware import running, this_process
-from autotune.secrets import hide, remember_secrets
+from autotune.secrets import HIDDEN, hide, remember_secrets
 
 LOCK_SECONDS = 15.0
 """Writing a line takes milliseconds: a process that holds the lock for longer than this is stuck."""
@@ -47,9 +49,9 @@ def open_study(
         UsageError: The storage cannot be opened, or there is nothing to resume.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    secret = _secret_of(storage or "")
-    remember_secrets(environment={"password": secret})  # also for a storage that fails during the search
-    where = hide(storage or str(journal), secret)
+    where, passwords = _shown(storage) if storage is not None else (str(journal), ())
+    for password in passwords:  # also for a storage that fails during the search
+        remember_secrets(environment={"password": password})
     try:
         opened = open_database(storage, join=join) if storage is not None else open_journal(journal)
         if resume:
@@ -68,7 +70,7 @@ def open_study(
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
-        why = hide(str(error), secret)
+        why = str(error) if storage is None else _without_passwords(str(error), storage, where, passwords)
         message = f"the storage {where} cannot be opened: {why}; choose another with --storage or --out"
         raise UsageError(message) from None  # the error itself may hold a password
     return study
@@ -107,14 +109,28 @@ def sqlite_file(url: str) -> Path | None:
     return Path(unquote((parts.database or "").removeprefix("file:").partition("?")[0])) if is_file else None
 
 
-def _secret_of(url: str) -> str:
-    """The password of a database's URL; all of one that cannot be parsed and may hold one."""
+def _shown(url: str) -> tuple[str, tuple[str, ...]]:
+    """A database's URL without its password, and the password as it is and as the URL spells it.
+
+    Nothing is shown of a URL that cannot be parsed and may hold a password.
+    """
     from sqlalchemy.engine import make_url
 
     try:
-        return str(make_url(url).password or "")
+        parts = make_url(url)
+        shown = parts.render_as_string(hide_password=True)
     except Exception:  # noqa: BLE001 - SQLAlchemy raises its own errors, and some of Python's
-        return url if "@" in url else ""
+        return (HIDDEN, (url,)) if "@" in url else (url, ())
+    raw = re.search(r"://[^:/]*:([^@]*)@", url)
+    return shown, tuple({str(parts.password or ""), raw[1] if raw else ""} - {""})
+
+
+def _without_passwords(text: str, url: str, shown: str, passwords: Iterable[str]) -> str:
+    """A driver's message without the password; the URL in it is shown as elsewhere."""
+    pieces = text.replace(url, shown).split(shown)
+    for password in passwords:
+        pieces = [hide(piece, password) for piece in pieces]
+    return shown.join(pieces)
 
 
 def make_sampler(name: str, seed: int) -> BaseSampler:

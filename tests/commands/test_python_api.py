@@ -144,7 +144,7 @@ def test_a_target_is_a_text_or_a_function() -> None:
 
 def test_secrets_of_the_environment_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """As under the command: an error, and with it a result and its page, may quote one."""
-    monkeypatch.setattr(secrets, "_remembered", set())
+    monkeypatch.setattr(secrets, "_remembered", {})
     monkeypatch.setenv("HF_TOKEN", "Zx81-abcd-9911")
     with pytest.raises(TargetError, match=r"got \['invalid key \*\*\*'\]"):
         autotune.tune(["invalid key Zx81-abcd-9911"])  # type: ignore[arg-type]

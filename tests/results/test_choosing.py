@@ -144,7 +144,9 @@ def test_your_result_stands_only_beside_what_may_do_the_same(other: Result) -> N
     """The newest complete result of each other machine with the same hardware and ranks."""
     named = [("mine.json", cpus(2, "here")), ("other.json", other)]
     last = compare(Gathered(results=named), mine="mine.json").groups[0].choices[-1]
-    assert last.endswith("no other result of this workload comes from Intel(R) Xeon(R) Gold 6338, 2 CPUs")
+    assert last.endswith(
+        "no other machine's complete result of this workload comes from Intel(R) Xeon(R) Gold 6338, 2 CPUs"
+    )
     named.append(("alike.json", cpus(2)))
     group = compare(Gathered(results=named), mine="mine.json").groups[0]
     assert any(choice.endswith("number 1 of 2 with Intel(R) Xeon(R) Gold 6338, 2 CPUs") for choice in group.choices)
@@ -156,5 +158,5 @@ def test_what_cannot_be_told_apart_from_yours_is_said() -> None:
     named = [("0.json", on_gpu(hostname="a", best=wide)), ("1.json", on_gpu(1010, hostname="b"))]
     assert "no certain difference" in compare(Gathered(results=named), mine="0.json").groups[0].choices[-1]
     alone = compare(Gathered(results=named[:1]), mine="0.json").groups[0].choices
-    assert alone[0].endswith("no other result of this workload comes from NVIDIA GeForce RTX 4070")
+    assert alone[0].endswith("no other machine's complete result of this workload comes from NVIDIA GeForce RTX 4070")
     assert compare(Gathered(results=named[:1])).groups[0].choices == ()

@@ -59,7 +59,7 @@ def written(content: bytes, best: dict[str, Any], *, argv: Sequence[str] = ("tra
     source = source.model_copy(update=known)
     script = ScriptRecord(
         command=("python", "train.py"),
-        loop={"loaders": [], "models": ["__main__.Net abc"], "device": "cpu"},
+        loop={"loaders": [], "models": ["__main__.Net abc"], "device": "cpu", "accumulation": 1, "optimizers": 1},
         source=source,
     )
     baseline = TrainConfig(batch_size=32, **before)

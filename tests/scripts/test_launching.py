@@ -34,9 +34,20 @@ def test_samples_of_a_step_are_known_only_where_the_look_counted_steps(
     assert orders_of(result, "result.json", realised=True)["realised"]["step_samples"] == samples
 
 
-@pytest.mark.parametrize("loop", [{}, {"loaders": [], "models": [], "device": "cpu", "step_samples": 4}])
+WHOLE = {"device": "cpu", "loaders": [], "models": [], "accumulation": 1, "optimizers": 1}
+
+
+@pytest.mark.parametrize(
+    ("loop", "missing"),
+    [
+        ({}, "device, loaders, models, accumulation, optimizers"),
+        ({"loaders": [], "models": [], "device": "cpu", "step_samples": 4}, "accumulation, optimizers"),
+        ({**WHOLE, "loaders": None}, "loaders"),
+        ({**WHOLE, "device": 3, "optimizers": "1"}, "device, optimizers"),
+    ],
+)
 def test_a_result_without_a_whole_loop_is_refused(
-    loop: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loop: dict[str, Any], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A foreign or damaged file, of which the script would know no training."""
     monkeypatch.chdir(tmp_path)
@@ -44,8 +55,8 @@ def test_a_result_without_a_whole_loop_is_refused(
     assert result.workload.script is not None
     script = result.workload.script.model_copy(update={"loop": loop})
     result = result.model_copy(update={"workload": result.workload.model_copy(update={"script": script})})
-    missing = "accumulation, optimizers" if loop else "device, loaders, models"
-    with pytest.raises(ResultFileError, match=f"result.json is broken: workload.script.loop lacks {missing}; tune"):
+    words = f"result.json is broken: workload.script.loop lacks a valid {missing}; tune"
+    with pytest.raises(ResultFileError, match=words):
         orders_of(result, "result.json", realised=False)
 
 

@@ -245,6 +245,17 @@ def test_the_first_steps_and_those_after_compiling_are_left_out(world: World, mo
     assert not note.compiled
 
 
+def test_a_training_on_the_cpu_names_no_gpu(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the script has used CUDA for something else."""
+    monkeypatch.setattr(realised, "here", lambda: {"torch": "2", "gpu": "NVIDIA GeForce RTX 4070", "ranks": 1})
+    for _ in range(4):
+        for _ in world.read(world.loader(100)):
+            world.train()
+    notes = world.notes_of_all()
+    assert notes
+    assert {note.gpu for note in notes} == {None}
+
+
 def test_a_note_is_made_after_ten_minutes_and_else_at_the_end_of_an_epoch(world: World) -> None:
     """One epoch of 30 minutes has three notes, six of 20 seconds three."""
     plain(world, world.loader(600 + WARM_STEPS))

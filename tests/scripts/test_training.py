@@ -75,6 +75,8 @@ def write_result(**best: Any) -> None:
         "loaders": ["__main__.Rows 8 4 RandomSampler False"],
         "models": [f"__main__.Net {shapes_hash(nn.Linear(4, 3))}"],
         "device": "cpu",
+        "accumulation": 1,
+        "optimizers": 1,
     }
     source = SourceRecord(main=None, folder=".")
     script = ScriptRecord(command=("python", "train.py"), loop=loop, source=source)

@@ -16,6 +16,7 @@ from autotune.secrets import masked_text
     ("url", "shown"),
     [
         ("postgresql://me:s3cr%40t@host/trials", "postgresql://me:***@host/trials"),
+        ("mysql+pymysql://me:s3cr/w!%40s@db/x", "mysql+pymysql://me:***@db/x"),
         ("postgresql://me:s3cr@t@host:port/trials", "***"),
         ("me:s3cr@t", "***"),
         ("trials.db", "trials.db"),
@@ -27,7 +28,7 @@ def test_a_storage_that_cannot_be_opened_is_told_without_its_password(
     """Neither of its own, nor in what a driver says."""
 
     def fails(asked: str, *, join: bool) -> None:
-        raise RuntimeError(f"cannot connect to {asked}: s3cr@t and s3cr%40t were refused" if "%" in asked else asked)
+        raise RuntimeError(f"cannot connect to {asked}: s3cr@t and s3cr%40t were refused" if "%40t" in asked else asked)
 
     monkeypatch.setattr(storage, "open_database", fails)
     with pytest.raises(UsageError) as caught:
@@ -40,9 +41,27 @@ def test_a_storage_that_cannot_be_opened_is_told_without_its_password(
     assert caught.value.__cause__ is None
 
 
+def test_a_password_that_is_a_part_of_the_url_leaves_it_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``postgres``, the most common one."""
+
+    def fails(asked: str, *, join: bool) -> None:
+        raise RuntimeError(f"{asked} refused postgres")
+
+    monkeypatch.setattr(storage, "open_database", fails)
+    with pytest.raises(UsageError) as caught:
+        storage.open_study(
+            name="ours", storage="postgresql://postgres:postgres@localhost/optuna", journal=tmp_path / "r.journal",
+            sampler="random", seed=0, attributes={}, resume=False,
+        )  # fmt: skip
+    shown = "postgresql://postgres:***@localhost/optuna"
+    assert str(caught.value).startswith(f"the storage {shown} cannot be opened: {shown} refused ***; choose")
+
+
 def test_a_password_is_hidden_in_what_a_driver_says_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A storage that fails during the search is quoted in the result."""
-    monkeypatch.setattr(secrets, "_remembered", set())
+    monkeypatch.setattr(secrets, "_remembered", {})
     with pytest.raises(UsageError):
         storage.open_study(
             name="ours", storage="sqlite://me:s3cr%40t-4711@/", journal=tmp_path / "r.journal", sampler="random",
