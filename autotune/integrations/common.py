@@ -34,7 +34,7 @@ def package_of(*names: str) -> str:
     Raises:
         ModuleNotFoundError: None is installed; the error names the first.
     """
-    for name in sorted(names, key=lambda name: not sys.modules.get(name)):
+    for name in sorted(names, key=lambda name: name not in sys.modules):
         with contextlib.suppress(ModuleNotFoundError):
             return importlib.import_module(name).__name__
     return importlib.import_module(names[0]).__name__

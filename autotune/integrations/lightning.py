@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ def trainer_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
 def tuned_datamodule(tuned: Tuned, datamodule: Any) -> Any:
     """Applies the tuned settings to the loader of a LightningDataModule (or LightningModule), and returns the module.
 
-    If the result has an evaluation batch size, `val_dataloader` and `test_dataloader` use it.
+    If the result has an evaluation batch size, `val_dataloader` and `test_dataloader` use it, except for a loader with
+    ``drop_last``, which is left alone.
 
     Samples are drawn and collated as before. The batches of your own batch sampler stay unchanged, as does anything but
     a single DataLoader; when the data loads, a warning names each knob that is not in effect.
@@ -124,7 +126,7 @@ def live_callback(out: str | Path | None = None, allow: str = "") -> Any:
 
 def _bases() -> tuple[type, ...]:
     imported = [sys.modules[name] for name in _PACKAGES if name in sys.modules]
-    return tuple(package.Callback for package in imported or [sys.modules[common.package_of(*_PACKAGES)]])
+    return tuple(package.Callback for package in imported or [importlib.import_module(common.package_of(*_PACKAGES))])
 
 
 @functools.cache
@@ -205,7 +207,7 @@ class _Hooks:
             }
         )
         missing |= common.loader_differences(self.tuned, trainer.train_dataloader)
-        missing = _miscounted(self.tuned, trainer, accumulation) | missing
+        _tell_miscounted(self.tuned, trainer, accumulation)
         self.not_in_effect = common.tell("Lightning", self.tuned, missing)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
@@ -232,12 +234,13 @@ class _Hooks:
             self._undo.callback(put(pl_module, name, quiet))
 
 
-def _miscounted(tuned: Tuned, trainer: Any, accumulation: int | None) -> Missing:
-    """Says that some of the user's settings count micro-batches, where those of a step are not the baseline's."""
+def _tell_miscounted(tuned: Tuned, trainer: Any, accumulation: int | None) -> None:
+    """Warns of the user's settings that count micro-batches, where those of a step are not the baseline's."""
     loader = trainer.train_dataloader
-    if tuned.result is None or not isinstance(loader, DataLoader):
-        return {}
-    limits = {name: getattr(trainer, name) for name in ("limit_train_batches", "val_check_interval")}
+    if tuned.result is None or trainer.fast_dev_run or not isinstance(loader, DataLoader):
+        return
+    # A val_check_interval that is a time is no attribute.
+    limits = {name: getattr(trainer, name, None) for name in ("limit_train_batches", "val_check_interval")}
     counts = [f"{name}={limit}" for name, limit in limits.items() if type(limit) is int]
     if accumulation is not None:  # else the module also steps its schedulers by itself
         often = (one.frequency for one in trainer.lr_scheduler_configs if one.interval == "step" and one.frequency > 1)
@@ -246,6 +249,7 @@ def _miscounted(tuned: Tuned, trainer: Any, accumulation: int | None) -> Missing
     before = baseline.accumulation_steps, baseline.batch_size
     now = accumulation or tuned.accumulation_steps, read_loader(loader).batch_size or baseline.batch_size
     if not counts or now == before:
-        return {}
-    why = "it counts micro-batches in {}: a step had {} of {} samples, and has {} of {}; adapt what counts them"
-    return {"batch_size": why.format(" and ".join(counts), *before, *now)}
+        return
+    count, fit = ("counts", "it still fits") if len(counts) == 1 else ("count", "they still fit")
+    sizes = "a step now has {} of {} samples instead of {} of {}".format(*now, *before)
+    warnings.warn(f"{' and '.join(counts)} {count} micro-batches: {sizes}; check that {fit}", stacklevel=3)

@@ -44,7 +44,7 @@ def tune_trainer(tuned: Tuned, trainer: Any) -> Any:
 
     def made_again(loader: Any) -> Any:
         steps, ranks = trainer.args.gradient_accumulation_steps, common.splitting(trainer.accelerator)
-        keeps = trainer._train_batch_size != tuned.batch_size  # auto_find_batch_size may be looking for one that fits
+        keeps = trainer._train_batch_size != trainer.args.train_batch_size  # auto_find_batch_size has lowered it
         loader, missing = common.tuned_loader(tuned, loader, steps, ranks, keeps=keeps)
         common.tell("transformers", tuned, missing)
         return loader

@@ -247,7 +247,10 @@ def why_no_form(optimizer: Optimizer, form: str) -> str | None:
     """
     import torch
 
-    maker: Any = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
+    step = inspect.unwrap(type(optimizer).step)
+    # Torch hangs its hooks on the step of the first class that is made, which may inherit its step.
+    kinds = (kind for kind in reversed(type(optimizer).__mro__) if "step" in vars(kind))
+    maker: Any = next(kind for kind in kinds if inspect.unwrap(vars(kind)["step"]) is step)
     groups = optimizer.param_groups
     if form not in optimizer.defaults:
         return f"{type(optimizer).__name__} has no such form"

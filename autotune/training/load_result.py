@@ -1,8 +1,10 @@
-"""Loads a result file into a training script; one warning names what has changed since the measurement."""
+"""Loads a result file into a training script; warnings name what differs from the measurement, and what is left out."""
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -60,33 +62,37 @@ def load(
             f"{path} was measured on {measured}, which torch does not find here; "
             "tune on this machine, or pass device= to use its settings on another device all the same"
         ) from error
-    config, left_out = _without_what_is_lacking(result.best.config)
+    config, lacks = _without_what_is_lacking(result.best.config)
     tuned = Tuned(config, device=device or measured, result=result, source=str(path), strict=strict, realised=realised)
-    differences = _machine_differences(result, tuned.device) + left_out
-    differences += _ranks_differences(result)
+    differences = _machine_differences(result, tuned.device) + _ranks_differences(result)
     if workload is not None and _is_another(workload, result):
         differences.append(f"the workload is not {result.workload.name} ({result.workload.target}) as it was measured")
+    told = [
+        f"{name}={getattr(result.best.config, name)} needs {why}, which is not here"
+        + ("" if strict else f"; {getattr(config, name)} is used instead")
+        for name, why in lacks.items()
+    ]
     if differences:
-        message = (
+        told.append(
             f"{path} was measured elsewhere ({'; '.join(differences)}): expect a different speed; "
             f"run 'autotune check {path}' to see whether it holds here"
         )
-        if strict:
-            raise ConfigError(f"{message}; tune on this machine, or load it without strict")
-        warnings.warn(message, stacklevel=2)
+    if told and strict:
+        raise ConfigError("; ".join([*told, "tune on this machine, or load it without strict"]))
+    for sentence in told:
+        warnings.warn(sentence, stacklevel=2)
     return tuned
 
 
-def _without_what_is_lacking(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
-    """The config with the defaults of the knobs that cannot be used here, and a sentence for each of them."""
-    values, here, packages = config.model_dump(), str(torch.__version__), installed()
+def _without_what_is_lacking(config: TrainConfig) -> tuple[TrainConfig, dict[str, str]]:
+    """The config with the defaults of the knobs that cannot be used here, and what each of them needs."""
+    values, here = config.model_dump(), str(torch.__version__)
+    packages: Collection[str] = {knob.needs[values[name]] for name, knob in KNOBS.items() if values[name] in knob.needs}
+    if packages:
+        with contextlib.suppress(ValueError):  # a module without a spec, such as a stub, counts as installed
+            packages = installed()
     lacks = {name: why for name, knob in KNOBS.items() if (why := knob.lack(values[name], here, packages)) is not None}
-    defaults = {name: KNOBS[name].default for name in lacks}
-    told = [
-        f"{name}={values[name]} needs {why}: {defaults[name]} is used until that is installed"
-        for name, why in lacks.items()
-    ]
-    return config.replace(**defaults), told
+    return config.replace(**{name: KNOBS[name].default for name in lacks}), lacks
 
 
 def _machine_differences(result: Result, device: torch.device) -> list[str]:

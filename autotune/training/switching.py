@@ -127,7 +127,8 @@ class InForce:
         setting.undo()
         if (now := self._read(knob)) != setting.before and now == setting.by[0]:  # else the user has changed it since
             raise ConfigError(
-                f"{knob.name}={setting.by[0]} could not be undone: it is {now}, not {setting.before}; {_remedy(knob)}"
+                f"{knob.name}={setting.by[0]} could not be undone: it is {now}, not {setting.before}; "
+                f"start a new process, or tune again with --pin {knob.name}={setting.before}"
             )
 
     def _verify(self, knob: Knob, setting: _Setting) -> None:
@@ -135,11 +136,10 @@ class InForce:
         # The default keeps the user's value; half precision is set by autocast around each step.
         is_users = now == setting.before and requested in {knob.default, *HALF}
         if now is not None and now != requested and not is_users:
-            raise ConfigError(f"{knob.name}={requested} did not come into effect: it is {now}; {_remedy(knob)}")
-
-
-def _remedy(knob: Knob) -> str:
-    return f"if your code sets it, remove that line, or tune again with --pin {knob.name}=VALUE"
+            raise ConfigError(
+                f"{knob.name}={requested} did not come into effect: it is {now}; "
+                f"if your code sets it, remove that line, or tune again with --pin {knob.name}=VALUE"
+            )
 
 
 def _goes_by(knob: Knob, config: TrainConfig) -> tuple[Scalar, ...]:

@@ -137,9 +137,10 @@ class Tuned:
     def eval_dataloader(self, dataset: Dataset[Any], **kwargs: Any) -> DataLoader[Any]:
         """A ``DataLoader`` to evaluate with: every sample, in order, in batches of `eval_batch_size`.
 
-        On several ranks, each reads every sample, unless you pass a ``DistributedSampler`` as `sampler`. It loads as in
-        training, except that an iterable data set gets no workers, each of which might read all of it. Keyword
-        arguments go to ``DataLoader`` and win; those that only workers heed leave it the workers.
+        On several ranks, each reads every sample, so that sums must not be added up over ranks. To share the samples
+        out, pass a ``DistributedSampler`` as `sampler`; any other sampler is not shared out. It loads as in training,
+        except that an iterable data set gets no workers, each of which might read all of it. Keyword arguments go to
+        ``DataLoader`` and win; those that only workers heed leave it the workers.
         """
         heeded = any(map(kwargs.get, _HEEDED))
         workers = {"num_workers": 0} if isinstance(dataset, IterableDataset) and not heeded else {}
@@ -231,8 +232,9 @@ class Tuned:
         """Yields groups of micro-batches, one group per optimizer step; each batch is moved when it is drawn.
 
         With a sized loader the last group may be shorter, and its ``len()`` is right for ``loss / len(micro_batches)``.
-        Several ranks exchange gradients in the last backward pass of a group. A loop that leaves a group early must not
-        step with its gradients, which no rank has exchanged.
+        Several ranks exchange gradients in the last backward pass of a group. All ranks must leave the group at the
+        same micro-batch (decide it with an all_reduce); then call ``optimizer.zero_grad()`` instead of
+        ``optimizer.step()``.
         """
         around = self._exchange.only_last if self._exchange else None
         batches = iter(loader)

@@ -81,7 +81,8 @@ def remarks() -> Iterator[list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield told
-    told += [str(one.message) for one in caught if "what was tuned" in str(one.message)]
+    sentences = [str(one.message) for one in caught]
+    told += [sentence for sentence in sentences if "what was tuned" in sentence or "micro-batches: " in sentence]
 
 
 def uneven(framework: str) -> str:

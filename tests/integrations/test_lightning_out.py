@@ -130,9 +130,12 @@ class Scheduled(Module):
 @pytest.mark.parametrize(
     ("module", "yours", "counts"),
     [
-        (Module, {"limit_train_batches": 2}, "limit_train_batches=2"),
-        (Module, {"val_check_interval": 1}, "val_check_interval=1"),
-        (Scheduled, {}, "a scheduler's frequency=4"),
+        (Module, {"limit_train_batches": 2}, "limit_train_batches=2 counts"),
+        (Module, {"val_check_interval": 1}, "val_check_interval=1 counts"),
+        (Module, {"val_check_interval": "00:00:15:00"}, None),
+        (Scheduled, {}, "a scheduler's frequency=4 counts"),
+        (Scheduled, {"limit_train_batches": 2}, "limit_train_batches=2 and a scheduler's frequency=4 count"),
+        (Module, {"fast_dev_run": 2}, None),
         (Module, {}, None),
     ],
 )
@@ -145,11 +148,11 @@ def test_what_counts_micro_batches_is_told(module: Any, yours: dict[str, Any], c
         TrainConfig(batch_size=batch_size, accumulation_steps=26 // batch_size),
         result=result.model_copy(update={"baseline": baseline}),
     )
-    told = [
-        f"Lightning does not apply what was tuned: batch_size=13 (it counts micro-batches in {counts}: a step had 1 of "
-        "26 samples, and has 2 of 13; adapt what counts them)"
-    ]
-    assert Run(setting, module(), **yours).told == (told if counts and batch_size == 13 else [])
+    ran = Run(setting, module(), **yours)
+    fit = "they still fit" if " and " in str(counts) else "it still fits"
+    told = [f"{counts} micro-batches: a step now has 2 of 13 samples instead of 1 of 26; check that {fit}"]
+    assert ran.told == (told if counts and batch_size == 13 else [])
+    assert ran.callback.not_in_effect == ()
 
 
 class Manual(Module):

@@ -101,6 +101,24 @@ def test_a_step_keeps_its_samples_where_accumulation_is_not_the_tuned_one() -> N
     ]
 
 
+def test_arguments_of_another_batch_size_train_with_the_tuned_one() -> None:
+    """The loader is tuned, whatever its size was."""
+    ran = Run(tuned(batch_size=13), per_device_train_batch_size=8)
+    assert ran.loader.batch_sampler.batch_size == 13
+    assert ran.told == []
+
+
+@pytest.mark.filterwarnings("ignore:.*splits batches over 2 GPUs")
+def test_a_trainer_of_several_gpus_trains_with_the_tuned_batch_size(tmp_path: Path) -> None:
+    """Its own batch size is that of all GPUs together: none that it has found by itself."""
+    setting = tuned(batch_size=13)
+    arguments = TrainingArguments(**training_kwargs(setting, output_dir=str(tmp_path), report_to="none"))
+    arguments._n_gpu = 2
+    trainer = Trainer(make_model(), arguments, train_dataset=[{"labels": 0}])
+    assert trainer._train_batch_size == 26
+    assert tune_trainer(setting, trainer).get_train_dataloader().batch_sampler.batch_size == 13
+
+
 def test_a_batch_size_that_the_trainer_finds_itself_stays() -> None:
     """After running out of memory it tries a smaller one, which is told."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 import warnings
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,24 @@ def test_a_setting_that_cannot_be_used_here_is_left_out(
     monkeypatch.setattr("torch.__version__", here)
     monkeypatch.setattr("autotune.training.load_result.installed", list)
     default = KNOBS[knob].default
-    with pytest.warns(UserWarning, match=f"{knob}={value} needs {needs}.*: {default} is used until that is installed"):
+    told = f"^{knob}={value} needs {needs}.*, which is not here"
+    with pytest.warns(UserWarning, match=f"{told}; {default} is used instead$"):
         assert load(path).config == config.replace(**{knob: default})
-    with pytest.raises(ConfigError, match=f"{knob}={value} needs {needs}"):
+    with pytest.raises(ConfigError, match=told) as raised:
         load(path, strict=True)
+    assert "is used" not in str(raised.value)
+
+
+def test_packages_are_looked_for_only_where_a_setting_needs_one(tmp_path: Path, monkeypatch: Any) -> None:
+    """A module without a spec, such as a stub, makes the search fail; it counts as installed."""
+    monkeypatch.setitem(sys.modules, "torchao", types.ModuleType("torchao"))
+    path, _ = write(tmp_path)
+    fp8 = TrainConfig(precision="bf16", compile_mode="default", fp8_linear=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(path)
+        path, _ = write(tmp_path, best=Side(config=fp8, measurement=make_measurement(40.0)))
+        assert load(path).config == fp8
 
 
 def test_a_missing_result_is_told(tmp_path: Path) -> None:
