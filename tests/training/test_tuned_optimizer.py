@@ -168,6 +168,10 @@ class OwnDefaults(torch.optim.AdamW):
     """Steps as torch does."""
 
 
+class FirstOfItsKind(torch.optim.Adadelta):
+    """Steps as torch does; torch hangs its hooks on this class, since no other Adadelta is made before."""
+
+
 ADAM: Any = torch.optim.Adam
 
 
@@ -177,6 +181,7 @@ ADAM: Any = torch.optim.Adam
         (OwnStep, torch.float32, []),
         (lambda weights: Around(weights, 0.1), torch.float32, []),
         (OwnDefaults, torch.float32, ["foreach", "fused"]),
+        (FirstOfItsKind, torch.float32, ["foreach"]),
         (lambda weights: ADAM(weights, lr=torch.tensor(0.1)), torch.float32, ["fused"]),
         (lambda weights: ADAM([{"params": weights, "lr": torch.tensor(0.1)}]), torch.float32, ["fused"]),
         (lambda weights: ADAM(weights, differentiable=True), torch.float32, []),
@@ -185,8 +190,8 @@ ADAM: Any = torch.optim.Adam
         (torch.optim.RMSprop, torch.float32, ["foreach"]),
         (torch.optim.LBFGS, torch.float32, []),
     ],
-    ids=["own step", "around another", "derived", "tensor", "tensor of a group", "differentiable", "differentiable SGD",
-         "complex", "without fused", "without either"],
+    ids=["own step", "around another", "derived", "first derived", "tensor", "tensor of a group", "differentiable",
+         "differentiable SGD", "complex", "without fused", "without either"],
 )  # fmt: skip
 def test_forms_that_cannot_step_are_refused(make: Any, dtype: torch.dtype, forms: list[str]) -> None:
     """Before training, rather than at its first step; looks offer the same forms."""
