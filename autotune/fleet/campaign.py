@@ -106,7 +106,7 @@ class Campaign:
                 if ending.fate == "lost" and self._tries[ending.machine] < MOST_TRIES and not self.asked_to_end():
                     if ending.reply is not None and ending.reply.result is not None:
                         self._partial[ending.machine] = ending.reply.result
-                    self.report(ending.machine, f"was lost ({ending.message}); sent again")
+                    self.report(ending.machine, f"ended early ({ending.message}); sent again")
                     self._send(ending.machine, make_job)
                     continue
                 endings[ending.machine] = self._ended(ending)
@@ -121,17 +121,18 @@ class Campaign:
 
     def _ended(self, ending: Ending) -> Ending:
         """Stores a job's result, else the partial one of its first try, and reports how the job ended."""
-        machine, fate, reply, stored = ending.machine, ending.fate, ending.reply, ""
-        for text in (reply.result if reply is not None else None, self._partial.pop(machine, None)):
+        machine, fate, reply, stored, is_own = ending.machine, ending.fate, ending.reply, "", False
+        texts = (reply.result if reply is not None else None, self._partial.pop(machine, None))
+        for own, text in zip((True, False), texts, strict=True):
             if text is None or stored:
                 continue
             try:
-                stored = self.keep(machine, text)
+                stored, is_own = self.keep(machine, text), own
             except (ValueError, ResultFileError) as error:
                 reply = replace(reply, log=f"{reply.log}\n{error}") if reply is not None else None
         if stored and self.asked_to_end():
             fate = "done"
-        elif fate == "done" and not stored:
+        elif fate == "done" and not is_own:
             fate = "failed"
         why = ending.message or (_why(reply.status, reply.log) if reply is not None else "")
         message = stored if fate == "done" else "; ".join(filter(None, (stored, why)))
@@ -142,7 +143,7 @@ class Campaign:
 
 def _why(status: int | None, log: str) -> str:
     """Why a command has no result."""
-    output = reason_in(log, "it printed nothing")
+    output = reason_in(log, "it printed nothing", of_command=True)
     if status is None:
         return f"it hung, and was killed; it printed last: {output}"
     if status == INTERRUPTED_STATUS:

@@ -6,6 +6,7 @@ Engines send jobs and replies as they are: they hold plain text alone.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -81,7 +82,7 @@ def run_job(job: Job, *, shares_files: bool = False) -> Reply:
         arguments = [argument.replace(FOLDER, folder) for argument in job.arguments]
         arguments = [word for argument in arguments for word in (starts if argument == WARM_START else [argument])]
         with Path(folder, "log").open("w+", encoding="utf-8", errors="replace") as log:
-            status = _run(arguments, job, log.fileno())
+            status = _run(arguments, job, Path(folder, RESULT), log.fileno())
             log.seek(0)
             printed = log.read()[-LOG_CHARACTERS:]
         written = Path(folder, RESULT)
@@ -90,7 +91,7 @@ def run_job(job: Job, *, shares_files: bool = False) -> Reply:
 
 
 def _known_results(texts: dict[str, str | None], folder: Path, *, shares_files: bool) -> Iterator[Path]:
-    """Paths of the results that are known by now; writes the texts that count into the folder."""
+    """Paths of the results that are known by now; writes a text into the folder if it is used instead of the file."""
     for path_text, text in texts.items():
         path = Path(path_text)
         if (shares_files or text is None) and path.is_file():
@@ -101,7 +102,7 @@ def _known_results(texts: dict[str, str | None], folder: Path, *, shares_files: 
             yield copy
 
 
-def _run(arguments: list[str], job: Job, log: int) -> int | None:
+def _run(arguments: list[str], job: Job, result: Path, log: int) -> int | None:
     """Runs the command; returns its exit status, None if it had to be killed."""
     environment = os.environ | job.environment
     process = subprocess.Popen(
@@ -118,9 +119,18 @@ def _run(arguments: list[str], job: Job, log: int) -> int | None:
         return None
     except KeyboardInterrupt:  # the engine cancels the job; a partial result is still returned
         status = _end(process)
-        return INTERRUPTED_STATUS if status < 0 else status  # it may not have handled signals yet
+        return INTERRUPTED_STATUS if status < 0 and not _is_whole(result) else status  # it may not handle signals yet
     finally:
         _end(process)
+
+
+def _is_whole(result: Path) -> bool:
+    """Whether a result is there, and not partial."""
+    try:
+        content = json.loads(result.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return not isinstance(content, dict) or content.get("status") != "partial"
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
@@ -133,18 +143,21 @@ def _end(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
-def reason_in(text: str, without: str = "no reason was given", *, summary_first: bool = False) -> str:
-    """What an output or an error says of the reason: all from "error:" on, else its last line.
+def reason_in(
+    text: str, without: str = "no reason was given", *, summary_first: bool = False, of_command: bool = False
+) -> str:
+    """What an output or an error says of the reason: its last line, unless another is named below.
 
     Args:
         text: The output.
         without: What to return if it is empty.
         summary_first: Whether the first line says most, except in a traceback.
+        of_command: Whether autotune's own command printed it: then all from "error:" on counts.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip(" -\n")]
     for number, line in enumerate(lines):
-        if line.startswith("error:"):
-            return " ".join(lines[number:])
+        if of_command and line.startswith("error:"):
+            return " ".join(lines[number:])[:LINE_CHARACTERS]
     if not lines:
         return without
     return lines[0 if summary_first and "Traceback" not in text else -1][-LINE_CHARACTERS:]

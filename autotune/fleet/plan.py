@@ -115,7 +115,7 @@ class Plan(BaseModel):
 def read_plan(path: Path, *, engine: str = "", address: str = "") -> Plan:
     """Reads a fleet file; an engine or an address that is given here replaces the file's.
 
-    The engine ``local``, given here, tries a file that is meant for a cluster: it ignores what only the cluster needs.
+    Keys of the file that another engine, given here, does not use are ignored.
 
     Raises:
         UsageError: The file cannot be read, or is no valid fleet file.
@@ -130,8 +130,8 @@ def read_plan(path: Path, *, engine: str = "", address: str = "") -> Plan:
         ) from None
     except (OSError, ValueError) as error:  # ValueError: no TOML, or not UTF-8
         raise UsageError(f"{path} cannot be read as TOML: {error}; correct it, as in {EXAMPLE}") from None
-    if engine == "local" != content.get("engine"):
-        content = {key: value for key, value in content.items() if key not in MEANINGLESS[engine]}
+    if engine and engine != content.get("engine"):
+        content = {key: value for key, value in content.items() if key not in MEANINGLESS.get(engine, ())}
     if engine:
         content["engine"] = engine
     if address and content.get("engine") in ("slurm", "local"):  # a file may hold a list there

@@ -44,7 +44,7 @@ class SlurmEngine:
 
     Args:
         folder: Folder for jobs and their output, which all nodes must see; None for one in the working directory.
-            Files of jobs that ended well are removed.
+            Files are removed if each job brought a result.
         local: Whether jobs run as processes of this machine.
         wait: Seconds that a job may stay in the queue; None for no limit.
 
@@ -80,6 +80,7 @@ class SlurmEngine:
         self._jobs: dict[str, tuple[Any, float]] = {}
         self._queue = _Queue()
         self._refused: list[Ending] = []
+        self._replied: list[Any] = []  # jobs that Slurm may have queued again
         self._failed = False
 
     def start(self, job: Job, kind: MachineKind) -> None:
@@ -114,6 +115,7 @@ class SlurmEngine:
             endings = [*refused, *self._ended()]
             if endings or time.monotonic() >= ends:
                 return endings
+            self._cancel_requeued()
             time.sleep(min(POLL_SECONDS, max(0.0, ends - time.monotonic())))
 
     def cancel(self) -> None:
@@ -122,11 +124,13 @@ class SlurmEngine:
             _cancel(job)
 
     def close(self) -> None:
-        """Cancels the remaining jobs, and removes the files of jobs that ended well, and all commands."""
+        """Cancels the remaining jobs, and removes all commands, and all files if each job brought a result."""
         self.cancel()
+        self._cancel_requeued()
         for file in self._folder.glob("*.pkl"):
             if not file.match("*_result.pkl"):  # a command, which may hold secrets
-                file.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    file.unlink()
         if not self._failed and not self._jobs:
             self._remove_folder()
 
@@ -151,15 +155,25 @@ class SlurmEngine:
             else:
                 continue
             del self._jobs[machine]
-            self._failed |= ending.fate != "done"
+            self._failed |= ending.reply is None or ending.reply.result is None
             # Slurm may queue it again, even after its reply; it would run beside the next try, or for nothing.
-            if ending.fate != "done" or self._returns_to_queue(job):
+            if ending.fate != "done":
                 _cancel(job)
+            elif not self._local:
+                self._replied.append(job)
             endings.append(ending)
         return endings
 
-    def _returns_to_queue(self, job: Any) -> bool:
-        return not self._local and self._queue.state(job, now=True) in {PREEMPTED, *QUEUED}
+    def _cancel_requeued(self) -> None:
+        """Cancels jobs that Slurm has queued again after their reply; not before it is returned, as this may take long.
+
+        Each is looked at once.
+        """
+        while self._replied:
+            job = self._replied.pop()
+            with contextlib.suppress(Exception):  # Slurm may not answer
+                if self._queue.state(job, now=True) in {PREEMPTED, *QUEUED}:
+                    _cancel(job)
 
     @staticmethod
     def _ending(machine: str, job: Any) -> Ending:

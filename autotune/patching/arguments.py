@@ -10,6 +10,11 @@ from autotune.patching.source import CannotEditError, Code, Source, last_name, l
 
 ANY = object()
 """A value that needs no comparison with the source."""
+_REFUSED_ALONE = {
+    "prefetch_factor", "dataloader_prefetch_factor", "persistent_workers", "dataloader_persistent_workers",
+    "multiprocessing_context", "timeout",
+}  # fmt: skip
+"""Arguments that torch refuses without workers."""
 
 
 def set_arguments(
@@ -28,8 +33,8 @@ def set_arguments(
     given has this value already.
 
     Raises:
-        CannotEditError: The call gives one neither by a literal nor by an option; or `functools.partial`, a sampler of
-            batches or another class gives it.
+        CannotEditError: The call gives one neither by a literal nor by an option; or the value comes from
+            elsewhere: `functools.partial`, a batch sampler or a subclass.
     """
     given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
     starred = any(isinstance(argument, ast.Starred) for argument in call.args)
@@ -59,19 +64,20 @@ def set_arguments(
 def _require_unneeded(
     source: Source, call: ast.Call, name: str, given: Mapping[str, ast.expr], values: Mapping[str, object]
 ) -> None:
-    """Requires that a call can do without workers, and those whose number the same option decides.
+    """Refuses 0 workers if this call, or another that reads the same option, has an argument that needs workers.
 
     Raises:
-        CannotEditError: One has an argument that torch would refuse then.
+        CannotEditError: One has, or may have by ``**``.
     """
     words = [(argument, node) for argument, node in given.items() if argument not in values]
+    words += [("**", word.value) for word in call.keywords if word.arg is None]
     if isinstance(option := given.get(name), ast.Attribute):
         for other in source.calls(last_name(call.func) or ""):
-            own = [(word.arg or "", word.value) for word in other.keywords]
+            own = [(word.arg or "**", word.value) for word in other.keywords]
             if other is not call and (name, ast.unparse(option)) in [(word, ast.unparse(node)) for word, node in own]:
                 words += own
-    if needing := [word for word, node in words if word in {*NEEDS_WORKERS, "timeout"} and not _is_off(node)]:
-        raise CannotEditError(f"would be 0, and {needing[0]} needs workers")
+    if needing := [word for word, node in words if word in {*_REFUSED_ALONE, "**"} and not _is_off(node)]:
+        raise CannotEditError(f"would be 0, and {needing[0]} {'may need' if needing[0] == '**' else 'needs'} workers")
 
 
 def _with_workers(name: str, value: object, given: Mapping[str, ast.expr], *, spreads: bool) -> object:

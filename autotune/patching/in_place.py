@@ -67,8 +67,8 @@ def set_in_place(result: Result, record: SourceRecord, files: Files) -> None:
 
     Raises:
         UsageError: A file is missing, or has changed.
-        CannotEditError: A setting has no place of its own, and the message begins with its name; or nothing is to be
-            written, so that what the script says has no effect.
+        CannotEditError: A setting has no place of its own, and the message begins with its name; or the script
+            already has all settings, so they seem to have no effect there.
     """
     best, baseline = result.best.config, result.baseline.config
     values = {knob: after for knob, (_, after) in best.changes_from(baseline).items()}
@@ -88,7 +88,7 @@ def set_in_place(result: Result, record: SourceRecord, files: Files) -> None:
         with naming([knob]):
             _set_optimizers(form, KNOBS[knob].optimizer_arguments, record, files)
     if not files.edited():
-        raise CannotEditError("the script says all of it already")
+        raise CannotEditError("the script already has these settings")
 
 
 def _seen(baseline: TrainConfig, named: Mapping[str, str]) -> dict[str, object]:
@@ -112,7 +112,7 @@ def _set_in_framework(values: Mapping[str, Any], result: Result, record: SourceR
         if taken and len(call.args) > 1:  # the first parameter of each framework's object is no knob's
             raise CannotEditError("may be given by position")
         if again := arguments.keys() & _attributes_set(file):
-            raise CannotEditError("is set by the script after that", " and ".join(sorted(again)))
+            raise CannotEditError("is also set elsewhere in the script", " and ".join(sorted(again)))
         named = {knob: next(iter(given[knob] or ())) for knob in taken & words.LOADER.keys()}
         seen = _seen(result.baseline.config, named)
         set_arguments(file, call, arguments, seen=seen, absent=words.absent)

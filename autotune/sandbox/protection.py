@@ -304,7 +304,11 @@ class Protection:
         """Orders for a process that is forked for a job, to enter its own layer; None if it has none."""
         if self.offer.row == "landlock":
             with self.storing():
-                link_tree(self.layer(server), self.layer(name))
+                try:
+                    link_tree(self.layer(server), self.layer(name))
+                except OSError:
+                    remove_folder(str(self.layer(name)))
+                    raise
             return {"mirror": str(self.layer(name))}
         if self.offer.plan is not None:
             return {"plan": vars(self.offer.plan), "layer": str(self.layer(name))}
@@ -407,11 +411,11 @@ class Protection:
 
     def _hint_of_space(self) -> str:
         free = shutil.disk_usage(self._layers).free
-        if free >= SCANT_BYTES:
+        if free >= LEAST_FREE_BYTES:
             return ""  # another disk is full, or shared memory
         return (
-            f"; what a script writes in bursts is kept in {self._layers.parent}, where {format_bytes(free)} are free: "
-            "free some, or point TMPDIR at another disk"
+            f"; what a script writes in bursts is kept in {self._layers.parent}, which has {format_bytes(free)} left; "
+            "delete something, or point TMPDIR at another disk"
         )
 
     def _hint_of_mount(self, path: str) -> str:

@@ -116,11 +116,9 @@ class Supervisor:
 
     def _answer(self, buffer: bytearray) -> None:
         number, thread, _, call, _, _, *arguments = _CALL.unpack(buffer)
-        refusal = errno.EACCES if call in self._names else None
+        refusal = errno.EACCES if call in self._names else errno.ECONNREFUSED
         with contextlib.suppress(Exception):  # the process has ended, or its memory is unreadable
             refusal = self._judged(thread, call, arguments)
-        if refusal is None:
-            refusal = self._judged_unread(thread)
         answer = _ANSWER.pack(number, 0, -refusal, 0 if refusal else _CONTINUE)
         with contextlib.suppress(OSError):
             fcntl.ioctl(self._listener, _SEND, bytearray(answer))
@@ -131,7 +129,10 @@ class Supervisor:
             return self._judged_state(thread, self._names[call], arguments)
         machine = MACHINES[os.uname().machine]
         place, length = (arguments[1], arguments[2]) if call == machine.connect else (arguments[4], arguments[5])
-        address = _address(_read(thread, place, min(length, 28)))
+        try:
+            address = _address(_read(thread, place, min(length, 28)))
+        except OSError:
+            return self._judged_unread(thread)
         return self._judged_connection(thread, *address) if address is not None else 0
 
     def _judged_connection(self, thread: int, host: str, port: int) -> int:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from autotune.bursts.gpu_telemetry import GpuWatch
@@ -111,7 +112,7 @@ class ScriptIsolation(Isolation):
         self._spawning |= plan is not None and not plan.stacks
         child = self._child({"role": "look", "seconds": deadline_seconds, "reads": READS}, LOOK)
         try:
-            with self._attending(child), self._protection.storing():
+            with self._attending(child):
                 seen = watch(child, deadline_seconds, self._script, self._protection, LOOK)
         except WorkloadError as error:
             raise WorkloadError(f"{error}{self._protection.hint(f'{error} {child.stderr_tail()}')}") from None
@@ -388,17 +389,23 @@ class ScriptIsolation(Isolation):
     def _environment(self) -> dict[str, str]:
         """Sends compiled code to autotune's own cache: code that is written elsewhere is lost with its layer.
 
-        Temporary files have a folder of their own: a script that clears it removes nothing that bursts share.
+        Temporary files have a folder of their own: a script that clears it removes none of autotune's files.
         """
-        cache, environment = compiler_cache(), super()._environment()
-        temporary = self._folder / "tmp"
-        with self._protection.storing():
-            temporary.mkdir(exist_ok=True)
+        cache, environment, temporary = compiler_cache(), super()._environment(), self._made_temporary()
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
         return {**environment, **QUIET, **caches, "TMPDIR": str(temporary)}
 
+    def _made_temporary(self) -> Path:
+        """The folder for temporary files; made again if a burst without a private view has removed it."""
+        temporary = self._folder / "tmp"
+        with self._protection.storing():
+            temporary.mkdir(exist_ok=True)
+        return temporary
+
     def _line(self, request: Request) -> str:
         """A request in the recorder's format."""
+        if not self._spawning:
+            self._made_temporary()
         order = {**request.model_dump(mode="json"), "trace": self._traced.get(request.number)}
         order["pass_batches"] = self._pass_batches
         order["layer"] = None if self._spawning else self._protection.prepare_fork(_layer(request), self._server_layer)

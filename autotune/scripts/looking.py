@@ -79,8 +79,9 @@ def watch(child: Child, seconds: float, script: Script, protection: Protection, 
         if event["event"] == "reads":
             protection.note_reading(event["host"])
         if event["event"] == "begins" and not (kept := protection.shared / KEPT).exists():
-            protection.keep_start(name)
-            kept.touch()
+            with protection.storing():
+                protection.keep_start(name)
+                kept.touch()
         if event["event"] == "training":
             reports.steps[event["pid"]] = event["steps"]
             reports.gpus[event["rank"]] = event["gpus"]

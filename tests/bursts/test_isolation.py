@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,7 +18,7 @@ from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan, Request
 from autotune.bursts.hosts.running_job import Live
 from autotune.bursts.runner import ProcessRunner
-from autotune.errors import WorkloadError
+from autotune.errors import IsolationError, WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from autotune.timing.protocol import Command
@@ -73,6 +74,20 @@ def test_a_healthy_burst_is_ok(runner_of: RunnerOf) -> None:
     assert burst.measurement is not None
     assert burst.measurement.samples_per_second > 0
     assert (burst.measurement.device_memory_bytes or 0) > 2**20
+
+
+def test_a_job_that_cannot_be_asked_for_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where scratch is full: the next job does not wait for it, nor stop it."""
+
+    def refuse(_: Request) -> str:
+        raise IsolationError("scratch is full")
+
+    with Isolation() as isolation:
+        monkeypatch.setattr(isolation, "_child_for_job", lambda *_: SimpleNamespace(pid=1))
+        monkeypatch.setattr(isolation, "_line", refuse)
+        with pytest.raises(IsolationError, match="scratch is full"):
+            isolation.open(Request(job="host", target="any:build", device="cpu", point=POINT), DEADLINE_SECONDS)
+        assert isolation._live == []
 
 
 @pytest.mark.slow

@@ -127,6 +127,7 @@ PARTIAL = Ending("b", "lost", Reply(130, "partial", ""), "it was interrupted")
             ("lost", "kept partial; it was interrupted"),
         ),
         (Ending("b", "absent", message="no node has it"), "partial", ("absent", "kept partial; no node has it")),
+        (home("b", None, 1, "error: it broke"), "partial", ("failed", "kept partial; it broke")),
     ],
 )
 def test_a_preempted_job_is_sent_again_and_its_partial_result_kept_if_that_fails(

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -63,18 +64,39 @@ def test_a_job_begins_with_what_is_known_when_it_runs(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("text", "summary_first", "reason"),
+    ("text", "how", "reason"),
     [
-        ("", False, "none"),
-        ("Traceback\nerror: it is\n  too old\n", False, "error: it is too old"),
-        ("loading\nOSError: no file\n----\n", False, "OSError: no file"),
-        ("the node died\nits address: x\n", True, "the node died"),
-        ("task failed\nTraceback (most recent call last):\nOSError: no file\n", True, "OSError: no file"),
+        ("", {}, "none"),
+        ("Traceback\nerror: it is\n  too old\n", {"of_command": True}, "error: it is too old"),
+        (f"error: no{' long' * 100} path\n", {"of_command": True}, f"error: no{' long' * 100}"[:400]),
+        ("error: one of many\nOSError: no file\n", {}, "OSError: no file"),
+        ("loading\nOSError: no file\n----\n", {"of_command": True}, "OSError: no file"),
+        ("the node died\nits address: x\n", {"summary_first": True}, "the node died"),
+        ("failed\nTraceback (most recent call last):\nOSError: no\n", {"summary_first": True}, "OSError: no"),
     ],
 )
-def test_an_output_says_why(text: str, summary_first: bool, reason: str) -> None:
-    """From "error:" on, else in its last line; Ray's own errors begin with what they say."""
-    assert reason_in(text, "none", summary_first=summary_first) == reason
+def test_an_output_says_why(text: str, how: dict[str, bool], reason: str) -> None:
+    """In its last line, or from "error:" on for a command's own; Ray's own errors begin with what they say."""
+    assert reason_in(text, "none", **how) == reason
+
+
+@pytest.mark.parametrize(("text", "status"), [('{"status": "complete"}', -15), ('{"status": "partial"}', 130)])
+def test_a_whole_result_counts_though_its_command_was_killed(
+    text: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is cancelled while its command exits needs no second try."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    code = "import sys, time; open(sys.argv[2], 'w').write(sys.argv[3]); time.sleep(60)"
+    monkeypatch.setattr("autotune.fleet.job._BOOTSTRAP", code)
+
+    def interrupt() -> None:
+        while not any(file.stat().st_size for file in tmp_path.glob(f"*/{RESULT}")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    assert run_job(Job("any", (f"{FOLDER}/{RESULT}", text), 30.0)) == Reply(status, text, "")
 
 
 @pytest.mark.slow

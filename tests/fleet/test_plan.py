@@ -51,6 +51,15 @@ def test_a_file_of_a_cluster_can_be_tried_on_this_machine(tmp_path: Path) -> Non
     assert (plan.engine, plan.address, plan.excludes, plan.wait) == ("local", None, (), None)
 
 
+def test_an_engine_named_outside_of_the_file_ignores_what_it_does_not_use(tmp_path: Path) -> None:
+    """A file that was written for Ray is sent to Slurm."""
+    text = f'{RAY}address = "auto"\nexcludes = ["data"]\nwait = "2h"\n[machines.any]\n'
+    plan = read_plan(written(text, tmp_path), engine="slurm")
+    assert (plan.engine, plan.address, plan.excludes, plan.wait) == ("slurm", None, (), "2h")
+    with pytest.raises(UsageError, match="got 'pbs'"):
+        read_plan(written(text, tmp_path), engine="pbs")
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

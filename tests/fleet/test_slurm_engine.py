@@ -138,7 +138,54 @@ def test_a_job_does_not_run_again_by_itself(
     cloudpickle_dump(("success", reply), engine._jobs["any"][0].paths.result_pickle)
     (ending,) = engine.endings(10.0)
     assert (ending.fate, ending.reply) == (fate, reply)
+    engine.close()
     assert (tmp_path / "cancelled").exists() == cancelled
+
+
+def test_a_result_does_not_wait_for_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the job was queued again is asked once it is stored; if Slurm does not answer, the fleet still ends."""
+    with_slurm(tmp_path, monkeypatch)
+    told_by_sacct(tmp_path, "COMPLETED")
+    engine = SlurmEngine(tmp_path / "jobs", local=False)
+    engine.start(Job("any", ("--version",), 60), MachineKind())
+    cloudpickle_dump(("success", Reply(0, "found", "")), engine._jobs["any"][0].paths.result_pickle)
+    asked: list[str] = []
+
+    def ask(*_: object, now: bool = False) -> str:
+        asked.append("now")
+        raise OSError
+
+    monkeypatch.setattr(engine._queue, "state", ask)
+    (ending,) = engine.endings(10.0)
+    assert (ending.fate, asked) == ("done", [])
+    engine.close()
+    assert asked
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_a_file_that_cannot_be_removed_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network's file system refuses that at times."""
+    with_slurm(tmp_path, monkeypatch)
+    engine = SlurmEngine(tmp_path / "jobs", local=False)
+    engine.start(Job("any", ("--version",), 60), MachineKind())
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    engine.close()
+
+
+def test_a_partial_result_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after Ctrl-C; a job without a result leaves its output."""
+    with_slurm(tmp_path, monkeypatch)
+    for result in ("partial", None):
+        engine = SlurmEngine(tmp_path / "jobs", local=False)
+        engine.start(Job("any", ("--version",), 60), MachineKind())
+        cloudpickle_dump(("success", Reply(130, result, "")), engine._jobs["any"][0].paths.result_pickle)
+        assert engine.endings(10.0)
+        engine.close()
+        assert (tmp_path / "jobs").exists() == (result is None)
 
 
 def test_a_job_that_is_suspended_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -103,6 +104,26 @@ print(target.exists())
     command = [sys.executable, str(ROOT / "tests/sandbox/denied.py"), "modes", sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "all 0o555\nFalse\n", done.stderr
+
+
+def test_a_fork_that_finds_no_space_leaves_no_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one may find some."""
+    protection = Protection(tmp_path, lambda _: None)
+    protection.offer = Offer("landlock")
+    for name in ("a", "b"):
+        protection.layer("server").mkdir(parents=True, exist_ok=True)
+        (protection.layer("server") / name).write_text("")
+    link = os.link
+
+    def full(source: Path, target: Path, **how: bool) -> None:
+        if source.name == "b":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        link(source, target, **how)
+
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(IsolationError, match="free space in"):
+        protection.prepare_fork("job1", "server")
+    assert not protection.layer("job1").exists()
 
 
 def test_a_file_that_vanishes_is_not_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,7 +451,7 @@ def test_what_landlock_denied_is_named(
         ("/: Permission denied\nsh: 1: cannot create /mnt/x: Read-only file system", 2**40, "--writable /mnt lets"),
         ("touch: cannot touch '/cdrom/x': Read-only file system", 2**40, None),
         ("touch: cannot touch '/other/x': Read-only file system", 2**40, None),
-        ("OSError: [Errno 28] No space left on device", 2**20, "where 1.00 MiB are free: free some, or point TMPDIR"),
+        ("[Errno 28] No space left on device", 2**20, "which has 1.00 MiB left; delete something, or point TMPDIR"),
         ("write error: No space left on device", 2**40, None),
     ],
 )

@@ -160,6 +160,28 @@ def test_an_address_that_cannot_be_read_is_refused_after_the_first_step(
     assert ["cannot be read" in note for note in notes] == [True] * (not any_network)
 
 
+def test_a_note_that_fails_does_not_end_the_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the terminal is gone: calls are still refused, one after the other."""
+
+    def fail(_: str) -> None:
+        raise OSError
+
+    own = supervisor._read
+
+    def read(thread: int, place: int, length: int) -> bytes:
+        if length == 28:
+            raise PermissionError
+        return own(thread, place, length)
+
+    monkeypatch.setattr(supervisor, "_read", read)
+    protection = begun(tmp_path / "run")
+    protection._rules.note = fail
+    code = CONNECT.replace("AF_INET", "AF_INET6") + STEP.format(False)
+    code += "print(connect('2001:db8::1'), connect('2001:db8::1'))"
+    assert python(code, protection, "job1") == "ECONNREFUSED ECONNREFUSED"
+    protection.close()
+
+
 def test_where_no_parent_listens_python_refuses(tmp_path: Path) -> None:
     """As where another program has taken the kernel's only listener."""
     from autotune.sandbox import inside

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from autotune.bursts.hosts.endings import OutOfTimeError, never_started
+from autotune.bursts.hosts.protocol import Request
 from autotune.errors import NothingFeasibleError, WorkloadError
 from autotune.measuring.objective import SAMPLES_PER_SECOND
 from autotune.measuring.records import Outcome
@@ -37,6 +38,17 @@ def test_what_is_told_is_by_what_the_look_took() -> None:
     assert told[0].startswith("train takes 12 s to reach its training loop, and no time was left for that; give")
     assert told[1].startswith("train takes 12 s to reach its training loop, and only 5 s were left for that; give")
     assert told[2].startswith("train did not reach its training loop within 30 s, where it had taken 12 s before")
+
+
+def test_a_temporary_folder_that_a_burst_has_removed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a private view it is the same one for all bursts."""
+    with ScriptIsolation(Script(("python", "train.py"))) as isolation:
+        monkeypatch.setattr(isolation, "_changes", lambda _: {})
+        monkeypatch.setattr(isolation, "_spawning", False)
+        folder = Path(isolation._environment()["TMPDIR"])
+        folder.rmdir()
+        isolation._line(Request(job="host", target="train", device="cpu", point=make_burst().point))
+        assert folder.is_dir()
 
 
 @pytest.mark.slow

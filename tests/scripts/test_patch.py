@@ -204,7 +204,9 @@ def test_what_needs_workers_is_off_where_an_option_says_that_there_are_none(give
         ("num_workers=args.workers, prefetch_factor=2", True),
         ("num_workers=4, timeout=0), DataLoader(other, num_workers=4, timeout=9", True),
         ("num_workers=args.workers), DataLoader(other, num_workers=args.workers", True),
+        ("num_workers=4, in_order=True", True),
         ("num_workers=4, timeout=9", False),
+        ("num_workers=4, **more", False),
         ("num_workers=args.workers), DataLoader(other, num_workers=args.workers, persistent_workers=True", False),
     ],
 )
@@ -541,7 +543,7 @@ def test_an_optimizer_that_no_word_of_the_trainer_makes_is_changed_by_the_one_li
         (
             TRAINER.replace("Trainer(", "arguments.bf16 = False\nTrainer("),
             {"precision": "bf16"},
-            "bf16 is set by the script after that",
+            "bf16 is also set elsewhere in the script",
         ),
         (
             "from lightning import Fabric\nfabric = Fabric('cpu', 'auto', 1, 1, 'bf16-mixed')\n",
@@ -558,7 +560,7 @@ def test_an_optimizer_that_no_word_of_the_trainer_makes_is_changed_by_the_one_li
             {"batch_size": 64},
             "per_device_train_batch_size was 32, and the script says 16",
         ),
-        (TRAINER.replace("bf16=False", "bf16=True"), {"precision": "bf16"}, "the script says all of it already"),
+        (TRAINER.replace("bf16=False", "bf16=True"), {"precision": "bf16"}, "the script already has these settings"),
     ],
     ids=["set again", "by position", "without effect", "of each of two GPUs", "said already"],
 )

@@ -142,8 +142,9 @@ class Isolation:
             live.printed_before = child.printed_bytes
         else:
             live.pid = child.pid
+        line = self._line(request.model_copy(update={"asked_at": time.time()}))  # may fail: then there is no job
         self._live.append(live)
-        child.send(self._line(request.model_copy(update={"asked_at": time.time()})))
+        child.send(line)
         return live
 
     def _line(self, request: Request) -> str:
