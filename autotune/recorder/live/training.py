@@ -219,7 +219,8 @@ class LiveTraining:
         self._block_steps = FEWEST_STEPS
         self._usual = 0.0  # seconds of a step of the script's own setting
         self._last: float | None = None
-        self._marks: list[Any] = []  # in a block: the end of the last step, and the next batch's draw
+        self._marks: list[Any] = []  # in a race: the end of the last step, and the next batch's draw
+        self._longest_own = 0.0  # seconds between the two, where the incumbent played
         self._interruptions: set[str] = set()  # what else lay in this step so far: "pass", "mode"
         self._recent: deque[set[str]] = deque(maxlen=WARM_STEPS)  # the same, of the last steps
         self._recurring: set[str] = set()  # what lies in each step is part of it
@@ -397,12 +398,13 @@ class LiveTraining:
             if self._phase == "warms up":
                 self.left["optimizer_impl"] = "several optimizers step in turn"
             self._others += 1
+            self._marks = []
             if self._others > MOST_OTHERS:
                 self._finish("another optimizer steps now")
             return
         self._others = 0
         self._steps += 1
-        seconds = self._count(now)
+        seconds, former = self._count(now), self._in_force
         if self._phase == "warms up":
             self._warm(seconds)
         elif self._phase == "asks":
@@ -415,7 +417,8 @@ class LiveTraining:
                     or self._trained - self._searched_from[1] > MOST_SECONDS
                 ):
                     self._finish("its time is over")
-        self._marks = [self._clock.mark()] if self._block is not None else []
+        # What follows a switch, such as copies of pages that workers share, is no doing of the script's.
+        self._marks = [self._clock.mark()] if self._race is not None and self._in_force is former else []
         self._last = perf_counter()  # what we did in between is no part of the next step
         self._ledger.spent += self._last - now
 
@@ -618,6 +621,9 @@ class LiveTraining:
         if (failure := self._failure_of(race)) is not None:
             self._decide(race, "failed", failure)
             return
+        own = self._own_seconds(seconds) if seconds is not None else 0.0
+        if self._in_force is self._incumbent:
+            self._longest_own = max(self._longest_own, own)
         block = self._block
         if block is None:
             if seconds is not None:
@@ -627,17 +633,19 @@ class LiveTraining:
             return
         block.age += 1
         is_candidate = block.setting is race.candidate
-        own = self._own_seconds(seconds) if seconds is not None else 0.0
+        own = 0.0 if block.is_excused else min(own, self._longest_own or self._odd_seconds)
+        block.is_excused |= own > 0
         if seconds is not None and (is_candidate or block.leads >= 0):
-            self._ledger.spent += seconds - self._usual - (0.0 if block.is_excused else own)
-            block.is_excused |= own > 0
+            self._ledger.spent += seconds - self._usual - own
         if is_candidate and (out := self._why_out(block, race.candidate)) is not None:
             self._decide(race, *out)
             return
         # An evaluation, another epoch, a checkpoint.
-        if seconds is None or own or seconds > self._odd_seconds:
+        if seconds is None or seconds > self._odd_seconds:
             block.steps, block.leads = 0, 0
             return
+        seconds -= own
+        block.began += own
         if block.leads >= 0:
             block.leads += 1
             if self._has_settled(block):
@@ -661,13 +669,16 @@ class LiveTraining:
         return max(ODD_TIMES * self._usual, self._usual + ODD_SECONDS)
 
     def _own_seconds(self, seconds: float) -> float:
-        """Seconds of a step that the script took for itself, before it drew a batch, if they are those of many steps.
+        """Seconds that the script spends between a step and the next draw, if they exceed four usual steps.
 
-        A checkpoint or a log is no candidate's doing. What a candidate slows down there comes with each step, so only
-        the first one of a block is not charged. A device that still works on the step before is the candidate's.
+        A checkpoint or a log is not the candidate's fault. A slowdown by the candidate shows at every step, so each
+        block excuses only one, and no more than the longest that the incumbent has seen. Where no loader is known, a
+        step that holds something else counts as a whole.
         """
-        if len(self._marks) < 2 or seconds <= ODD_TIMES * self._usual:
+        if seconds <= ODD_TIMES * self._usual or not self._marks:
             return 0.0
+        if len(self._marks) == 1:
+            return seconds - self._usual if self._key is None and seconds > self._odd_seconds else 0.0
         self._clock.synchronize()
         own = min(self._clock.seconds(*self._marks), seconds - self._usual)
         return own if own > (ODD_TIMES - 1) * self._usual else 0.0
