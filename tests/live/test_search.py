@@ -484,6 +484,51 @@ def test_ctrl_c_as_settings_change_leaves_loader_and_setting_alike(
     assert passing.pool.changed == live._in_force.of_loader != ()
 
 
+class StopError(Exception):
+    """What a script's own handler raises."""
+
+
+@pytest.mark.usefixtures("python_hears_ctrl_c")
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_a_script_raises_at_ctrl_c_reaches_it(tuned: Tuned, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """It is no fault of ours, wherever it comes."""
+
+    def stop(*_: Any) -> None:
+        raise StopError
+
+    signal.signal(signal.SIGINT, stop)
+    live, advice = tuned(ONE_THREAD, evidence=Undecided)
+    name = "_enter" if fails else "_play"
+    own = getattr(live, name)
+
+    def interrupted(argument: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        own(argument)
+
+    monkeypatch.setattr(live, name, interrupted)
+    if fails:
+        live._race = training._Race(ONE_THREAD, live._incumbent, training.Evidence(live._spread))
+    with pytest.raises(StopError):
+        live._on_forward_failed(ValueError("of the model")) if fails else list(map(Trained().step, loader_of()))
+    assert not [event for event in advice.events if event["event"] == "over"]
+
+
+@pytest.mark.usefixtures("python_hears_ctrl_c")
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    """A pool that starts may hang."""
+    reached = []
+
+    def hang() -> None:
+        with training._uninterrupted():
+            for number in ("first", "second"):
+                signal.raise_signal(signal.SIGINT)
+                reached.append(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        hang()
+    assert reached == ["first"]
+
+
 @pytest.mark.usefixtures("python_hears_ctrl_c")
 def test_workers_that_start_while_ctrl_c_waits_hear_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """As untuned."""

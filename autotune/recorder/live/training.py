@@ -387,7 +387,9 @@ class LiveTraining:
                 if self._count(now) is not None:
                     self._ledger.count_saved(1, self._usual, self._gain)
             return
-        self._advance(optimizer, now)
+        # Around what is harmless: what the script's handler raises is the script's.
+        with _uninterrupted() if self._phase == "races" else contextlib.nullcontext():
+            self._advance(optimizer, now)
 
     @harmless
     def _advance(self, optimizer: Optimizer, now: float) -> None:
@@ -410,13 +412,12 @@ class LiveTraining:
         elif self._phase == "asks":
             self._await_answer()
         elif self._phase == "races":
-            with _uninterrupted():
-                self._play(seconds)
-                if (
-                    self._steps - self._searched_from[0] > MOST_STEPS
-                    or self._trained - self._searched_from[1] > MOST_SECONDS
-                ):
-                    self._finish("its time is over")
+            self._play(seconds)
+            if (
+                self._steps - self._searched_from[0] > MOST_STEPS
+                or self._trained - self._searched_from[1] > MOST_SECONDS
+            ):
+                self._finish("its time is over")
         # What follows a switch, such as copies of pages that workers share, is no doing of the script's.
         self._marks = [self._clock.mark()] if self._race is not None and self._in_force is former else []
         self._last = perf_counter()  # what we did in between is no part of the next step
@@ -622,8 +623,7 @@ class LiveTraining:
             self._decide(race, "failed", failure)
             return
         own = self._own_seconds(seconds) if seconds is not None else 0.0
-        if self._in_force is self._incumbent:
-            self._longest_own = max(self._longest_own, own)
+        self._longest_own = max(self._longest_own, own if self._in_force is self._incumbent else 0.0)
         block = self._block
         if block is None:
             if seconds is not None:
@@ -828,27 +828,30 @@ class LiveTraining:
         if former is setting:
             return
         optimizer = self._optimizer
-        with _uninterrupted():
-            self._end_guards()
-            if (undone := self._changes.pop(id(former), None)) is not None:
-                undone.undo()
-            if setting.process or setting.optimizer or setting.model:
-                changes = self._changes[id(setting)] = setting.changes()
-                changes.on_process(self._device)
-                if setting.model:
-                    changes.on_models(list(self._models))
-                    self._guards = [with_fallback(model, self._on_forward_failed) for model in changes.models]
-                if optimizer is not None:
-                    changes.on_optimizer(optimizer)
-                if changes.refused_form is not None and self._race is not None:
-                    self._race.failure = changes.refused_form
-            passing = self._pass
-            if passing is not None and former.of_loader != setting.of_loader:
-                passing.go_on_with(self._pool_for(setting, passing.loader, passing.pools))
+        self._end_guards()
+        if (undone := self._changes.pop(id(former), None)) is not None:
+            undone.undo()
+        if setting.process or setting.optimizer or setting.model:
+            changes = self._changes[id(setting)] = setting.changes()
+            changes.on_process(self._device)
+            if setting.model:
+                changes.on_models(list(self._models))
+                self._guards = [with_fallback(model, self._on_forward_failed) for model in changes.models]
+            if optimizer is not None:
+                changes.on_optimizer(optimizer)
+            if changes.refused_form is not None and self._race is not None:
+                self._race.failure = changes.refused_form
+        passing = self._pass
+        if passing is not None and former.of_loader != setting.of_loader:
+            passing.go_on_with(self._pool_for(setting, passing.loader, passing.pools))
 
-    @harmless
     def _on_forward_failed(self, error: Exception) -> None:
         """A model has raised in a setting of ours. Its own is restored; an error of the script's own comes again."""
+        with _uninterrupted():
+            self._fall_back(error)
+
+    @harmless
+    def _fall_back(self, error: Exception) -> None:
         reason, race = f"{type(error).__name__}: {error}", self._race
         if race is not None and self._in_force is race.candidate:
             race.failure = reason
@@ -1038,14 +1041,23 @@ def _looks_around(sampler: Any) -> bool:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """While open, Ctrl-C waits: a script that catches it may save an optimizer that is half changed."""
+    """While open, Ctrl-C waits: a script that catches it may save an optimizer that is half changed.
+
+    A second Ctrl-C does not wait: what is being done may hang.
+    """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
     came: list[Any] = []
-    process = os.getpid()  # workers that are started meanwhile hear it at once
-    hear = lambda *arguments: came.append(arguments) if os.getpid() == process else handler(*arguments)  # noqa: E731
+    process = os.getpid()  # forked workers handle it at once
+
+    def hear(*arguments: Any) -> None:
+        if came or os.getpid() != process:
+            handler(*arguments)
+        else:
+            came.append(arguments)
+
     signal.signal(signal.SIGINT, hear)
     try:
         yield
