@@ -282,7 +282,8 @@ class LiveTraining:
         begins, began = not pools, perf_counter()
         pool = self._pool_for(self._in_force if self._key == key else OWN, loader, pools)
         if self._race is not None and pool.changed == self._race.candidate.of_loader != self._incumbent.of_loader:
-            # Starting workers is charged here, as the beginning of a pass is not; the script's own would start, too.
+            # Charges the start of a pool here, because the first step of a pass is not charged. The script's own loader
+            # would start its workers, too: only the extra ones count.
             more = 1 - loader.num_workers / max(1, pool.loader.num_workers)
             self._ledger.spent += max(0.0, more) * (perf_counter() - began)
         order = Indices(loader, Own.of(loader), loader._index_sampler, begins=begins)  # it draws: after the pool's copy
@@ -378,14 +379,14 @@ class LiveTraining:
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         if torch.compiler.is_dynamo_compiling():  # a compiled step would be compiled again for each count
             return
-        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # waiting would end a CUDA graph
-            return
         now = perf_counter()
         if self._phase == "over":
             if optimizer is self._optimizer:
                 self._steps += 1
                 if self._count(now) is not None:
                     self._ledger.count_saved(1, self._usual, self._gain)
+            return
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # waiting would end a CUDA graph
             return
         # Around what is harmless: what the script's handler raises is the script's.
         with _uninterrupted() if self._phase == "races" else contextlib.nullcontext():
@@ -540,11 +541,10 @@ class LiveTraining:
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Looks at gradients, which a script may drop after the step."""
         if self._phase == "warms up" and self._unfused is None and not torch.compiler.is_dynamo_compiling():
-            self._see_gradients(optimizer)
-
-    @harmless
-    def _see_gradients(self, optimizer: Optimizer) -> None:
-        self._unfused = why_not_fused(optimizer)
+            try:
+                self._unfused = why_not_fused(optimizer)
+            except Exception as error:  # noqa: BLE001 - a script's own strange gradients
+                self._unfused = f"{type(error).__name__}: {error}"
 
     def _await_answer(self) -> None:
         candidates = self._adviser.answer()
@@ -559,13 +559,11 @@ class LiveTraining:
     def _next_race(self) -> None:
         """Starts the next candidate that differs from the incumbent, and fits into memory."""
         self._race, self._block = None, None
-        end = "all candidates are decided"
         while self._candidates:
             words = self._candidates.popleft()
-            if compiled_graphs() and (kept := words["knobs"].keys() - {*OF_LOADER, *self.left}):
-                self.left |= dict.fromkeys(kept - self._incumbent.knobs.keys(), COMPILES)
-                end = COMPILES
-                continue
+            if compiled_graphs():
+                kept = words["knobs"].keys() - {*OF_LOADER} - self._incumbent.knobs.keys()
+                self.left = dict.fromkeys(kept, COMPILES) | self.left
             candidate = self._incumbent.with_changes(words)
             if candidate.knobs == self._incumbent.knobs or not self._means_something(candidate):
                 continue
@@ -577,7 +575,7 @@ class LiveTraining:
                 continue
             self._race = race
             return
-        self._finish(end)
+        self._finish("all candidates are decided")
 
     def _means_something(self, candidate: Setting) -> bool:
         if not candidate.loader:
@@ -591,7 +589,7 @@ class LiveTraining:
         """Why a candidate may not fit into memory; None where it does."""
         if self._device.type == "cuda" and knobs.keys() - {*OF_LOADER, "num_threads"}:
             free, whole = torch.cuda.mem_get_info(self._device)
-            # What the allocator keeps is room, except for what a step needs at its peak.
+            # Memory that the allocator has cached is free, too, less what a step needs at its peak.
             kept = torch.cuda.memory_reserved(self._device) - torch.cuda.max_memory_allocated(self._device)
             if free + kept < FREE_SHARE * whole:
                 return "there is too little free memory on the device to try it"
@@ -610,7 +608,7 @@ class LiveTraining:
         return None
 
     def _failure_of(self, race: _Race) -> str | None:
-        """Why its candidate has failed; code that the script compiles meanwhile would hold more than loaders."""
+        """Why the candidate has failed. Once the script compiles code, only loader settings may change."""
         is_held = compiled_graphs() and race.words["knobs"].keys() - {*OF_LOADER}
         return race.failure or (COMPILES if is_held else None)
 
