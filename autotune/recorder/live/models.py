@@ -13,7 +13,7 @@ from ...timing.loop import autocast_dtype, is_compiled, outermost
 from ...torch_settings.compiled import compiled_graphs
 from ...torch_settings.layout import convolved, entries, layout_of
 from ...torch_settings.naming import weights_of
-from ...torch_settings.undo import Undo, in_reverse, nothing
+from ...torch_settings.undo import Undo, in_reverse
 from ...torch_settings.wrapping import is_in_backward, wrap_forward
 from .. import hooks
 from ..hooks import harmless
@@ -21,9 +21,6 @@ from .forwards import Forwards
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
-
-MOST_SHAPES = 1000
-"""Calls of a model that are known to go well, by their shapes. Not tuned."""
 
 
 class Models:
@@ -108,10 +105,9 @@ class Models:
 def with_fallback(model: nn.Module, fall_back: Callable[[Exception], None]) -> Undo:
     """Calls a model, or a part of it, again where it raises, once `fall_back` has restored the script's own forward.
 
-    Random numbers are drawn as by the first call, unless such a call has gone well before: copying their state would
-    take longer than all else here. Running averages are restored where that call is the first one.
+    Random numbers are drawn as by the first call. Running averages are restored where that call is the first one.
+    Code that is being compiled is called as it is.
     """
-    known: set[tuple[Any, ...]] = set()  # calls that have gone well, by mode and shapes
     inside = False
     buffers: list[tuple[torch.Tensor, torch.Tensor]] | None = [
         (buffer, buffer.detach().clone()) for buffer in model.buffers()
@@ -119,26 +115,18 @@ def with_fallback(model: nn.Module, fall_back: Callable[[Exception], None]) -> U
 
     def guarded(part: nn.Module, forward: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal buffers, inside
-        values = (*args, *kwargs.values()) if kwargs else args
-        shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
-        call = (part, torch.is_grad_enabled(), model.training, *shapes)
-        if call in known:
-            restore = nothing
-        else:
-            restore = _restoring_draws(model, buffers or ())
-            buffers = None
+        if torch.compiler.is_compiling():
+            return forward(*args, **kwargs)
+        restore = _restoring_draws(model, buffers or ())
+        buffers = None
         inside = True
         try:
-            returned = forward(*args, **kwargs)
+            return forward(*args, **kwargs)
         except Exception as error:
             called = args[0] if args and isinstance(args[0], type(part)) else part
             if called is not part:  # a copy
                 raise
             fall_back(error)
-        else:
-            if restore is not nothing and len(known) < MOST_SHAPES:
-                known.add(call)
-            return returned
         finally:
             inside = False
         # Here the error is gone, and with it what the first call had computed: memory need not hold both.
@@ -154,7 +142,8 @@ def with_fallback(model: nn.Module, fall_back: Callable[[Exception], None]) -> U
 def _restoring_draws(model: nn.Module, buffers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Undo:
     """Restores the generators of random numbers as they are now, and some buffers as they were."""
     state = torch.get_rng_state()
-    on_device = torch.cuda.get_rng_state() if next(model.parameters()).is_cuda else None
+    is_on_device = next(model.parameters()).is_cuda and not torch.cuda.is_current_stream_capturing()
+    on_device = torch.cuda.get_rng_state() if is_on_device else None
 
     def restore() -> None:
         torch.set_rng_state(state)

@@ -219,7 +219,8 @@ class LiveTraining:
         self._block_steps = FEWEST_STEPS
         self._usual = 0.0  # seconds of a step of the script's own setting
         self._last: float | None = None
-        self._marks: list[Any] = []  # in a block: the end of the last step, and the next batch's draw
+        self._marks: list[Any] = []  # in a race: the end of the last step, and the next batch's draw
+        self._longest_own = 0.0  # seconds between the two, where the incumbent played
         self._interruptions: set[str] = set()  # what else lay in this step so far: "pass", "mode"
         self._recent: deque[set[str]] = deque(maxlen=WARM_STEPS)  # the same, of the last steps
         self._recurring: set[str] = set()  # what lies in each step is part of it
@@ -281,7 +282,8 @@ class LiveTraining:
         begins, began = not pools, perf_counter()
         pool = self._pool_for(self._in_force if self._key == key else OWN, loader, pools)
         if self._race is not None and pool.changed == self._race.candidate.of_loader != self._incumbent.of_loader:
-            # Starting workers is charged here, as the beginning of a pass is not; the script's own would start, too.
+            # Charges the start of a pool here, because the first step of a pass is not charged. The script's own loader
+            # would start its workers, too: only the extra ones count.
             more = 1 - loader.num_workers / max(1, pool.loader.num_workers)
             self._ledger.spent += max(0.0, more) * (perf_counter() - began)
         order = Indices(loader, Own.of(loader), loader._index_sampler, begins=begins)  # it draws: after the pool's copy
@@ -377,8 +379,6 @@ class LiveTraining:
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         if torch.compiler.is_dynamo_compiling():  # a compiled step would be compiled again for each count
             return
-        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # waiting would end a CUDA graph
-            return
         now = perf_counter()
         if self._phase == "over":
             if optimizer is self._optimizer:
@@ -386,7 +386,11 @@ class LiveTraining:
                 if self._count(now) is not None:
                     self._ledger.count_saved(1, self._usual, self._gain)
             return
-        self._advance(optimizer, now)
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # waiting would end a CUDA graph
+            return
+        # Around what is harmless: what the script's handler raises is the script's.
+        with _uninterrupted() if self._phase == "races" else contextlib.nullcontext():
+            self._advance(optimizer, now)
 
     @harmless
     def _advance(self, optimizer: Optimizer, now: float) -> None:
@@ -397,25 +401,26 @@ class LiveTraining:
             if self._phase == "warms up":
                 self.left["optimizer_impl"] = "several optimizers step in turn"
             self._others += 1
+            self._marks = []
             if self._others > MOST_OTHERS:
                 self._finish("another optimizer steps now")
             return
         self._others = 0
         self._steps += 1
-        seconds = self._count(now)
+        seconds, former = self._count(now), self._in_force
         if self._phase == "warms up":
             self._warm(seconds)
         elif self._phase == "asks":
             self._await_answer()
         elif self._phase == "races":
-            with _uninterrupted():
-                self._play(seconds)
-                if (
-                    self._steps - self._searched_from[0] > MOST_STEPS
-                    or self._trained - self._searched_from[1] > MOST_SECONDS
-                ):
-                    self._finish("its time is over")
-        self._marks = [self._clock.mark()] if self._block is not None else []
+            self._play(seconds)
+            if (
+                self._steps - self._searched_from[0] > MOST_STEPS
+                or self._trained - self._searched_from[1] > MOST_SECONDS
+            ):
+                self._finish("its time is over")
+        # What follows a switch, such as copies of pages that workers share, is no doing of the script's.
+        self._marks = [self._clock.mark()] if self._race is not None and self._in_force is former else []
         self._last = perf_counter()  # what we did in between is no part of the next step
         self._ledger.spent += self._last - now
 
@@ -536,11 +541,10 @@ class LiveTraining:
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Looks at gradients, which a script may drop after the step."""
         if self._phase == "warms up" and self._unfused is None and not torch.compiler.is_dynamo_compiling():
-            self._see_gradients(optimizer)
-
-    @harmless
-    def _see_gradients(self, optimizer: Optimizer) -> None:
-        self._unfused = why_not_fused(optimizer)
+            try:
+                self._unfused = why_not_fused(optimizer)
+            except Exception as error:  # noqa: BLE001 - a script's own strange gradients
+                self._unfused = f"{type(error).__name__}: {error}"
 
     def _await_answer(self) -> None:
         candidates = self._adviser.answer()
@@ -555,13 +559,11 @@ class LiveTraining:
     def _next_race(self) -> None:
         """Starts the next candidate that differs from the incumbent, and fits into memory."""
         self._race, self._block = None, None
-        end = "all candidates are decided"
         while self._candidates:
             words = self._candidates.popleft()
-            if compiled_graphs() and (kept := words["knobs"].keys() - {*OF_LOADER, *self.left}):
-                self.left |= dict.fromkeys(kept - self._incumbent.knobs.keys(), COMPILES)
-                end = COMPILES
-                continue
+            if compiled_graphs():
+                kept = words["knobs"].keys() - {*OF_LOADER} - self._incumbent.knobs.keys()
+                self.left = dict.fromkeys(kept, COMPILES) | self.left
             candidate = self._incumbent.with_changes(words)
             if candidate.knobs == self._incumbent.knobs or not self._means_something(candidate):
                 continue
@@ -573,7 +575,7 @@ class LiveTraining:
                 continue
             self._race = race
             return
-        self._finish(end)
+        self._finish("all candidates are decided")
 
     def _means_something(self, candidate: Setting) -> bool:
         if not candidate.loader:
@@ -587,7 +589,7 @@ class LiveTraining:
         """Why a candidate may not fit into memory; None where it does."""
         if self._device.type == "cuda" and knobs.keys() - {*OF_LOADER, "num_threads"}:
             free, whole = torch.cuda.mem_get_info(self._device)
-            # What the allocator keeps is room, except for what a step needs at its peak.
+            # Memory that the allocator has cached is free, too, less what a step needs at its peak.
             kept = torch.cuda.memory_reserved(self._device) - torch.cuda.max_memory_allocated(self._device)
             if free + kept < FREE_SHARE * whole:
                 return "there is too little free memory on the device to try it"
@@ -606,7 +608,7 @@ class LiveTraining:
         return None
 
     def _failure_of(self, race: _Race) -> str | None:
-        """Why its candidate has failed; code that the script compiles meanwhile would hold more than loaders."""
+        """Why the candidate has failed. Once the script compiles code, only loader settings may change."""
         is_held = compiled_graphs() and race.words["knobs"].keys() - {*OF_LOADER}
         return race.failure or (COMPILES if is_held else None)
 
@@ -618,6 +620,8 @@ class LiveTraining:
         if (failure := self._failure_of(race)) is not None:
             self._decide(race, "failed", failure)
             return
+        own = self._own_seconds(seconds) if seconds is not None else 0.0
+        self._longest_own = max(self._longest_own, own if self._in_force is self._incumbent else 0.0)
         block = self._block
         if block is None:
             if seconds is not None:
@@ -627,17 +631,19 @@ class LiveTraining:
             return
         block.age += 1
         is_candidate = block.setting is race.candidate
-        own = self._own_seconds(seconds) if seconds is not None else 0.0
+        own = 0.0 if block.is_excused else min(own, self._longest_own or self._odd_seconds)
+        block.is_excused |= own > 0
         if seconds is not None and (is_candidate or block.leads >= 0):
-            self._ledger.spent += seconds - self._usual - (0.0 if block.is_excused else own)
-            block.is_excused |= own > 0
+            self._ledger.spent += seconds - self._usual - own
         if is_candidate and (out := self._why_out(block, race.candidate)) is not None:
             self._decide(race, *out)
             return
         # An evaluation, another epoch, a checkpoint.
-        if seconds is None or own or seconds > self._odd_seconds:
+        if seconds is None or seconds > self._odd_seconds:
             block.steps, block.leads = 0, 0
             return
+        seconds -= own
+        block.began += own
         if block.leads >= 0:
             block.leads += 1
             if self._has_settled(block):
@@ -661,13 +667,16 @@ class LiveTraining:
         return max(ODD_TIMES * self._usual, self._usual + ODD_SECONDS)
 
     def _own_seconds(self, seconds: float) -> float:
-        """Seconds of a step that the script took for itself, before it drew a batch, if they are those of many steps.
+        """Seconds that the script spends between a step and the next draw, if they exceed four usual steps.
 
-        A checkpoint or a log is no candidate's doing. What a candidate slows down there comes with each step, so only
-        the first one of a block is not charged. A device that still works on the step before is the candidate's.
+        A checkpoint or a log is not the candidate's fault. A slowdown by the candidate shows at every step, so each
+        block excuses only one, and no more than the longest that the incumbent has seen. Where no loader is known, a
+        step that holds something else counts as a whole.
         """
-        if len(self._marks) < 2 or seconds <= ODD_TIMES * self._usual:
+        if seconds <= ODD_TIMES * self._usual or not self._marks:
             return 0.0
+        if len(self._marks) == 1:
+            return seconds - self._usual if self._key is None and seconds > self._odd_seconds else 0.0
         self._clock.synchronize()
         own = min(self._clock.seconds(*self._marks), seconds - self._usual)
         return own if own > (ODD_TIMES - 1) * self._usual else 0.0
@@ -817,27 +826,30 @@ class LiveTraining:
         if former is setting:
             return
         optimizer = self._optimizer
-        with _uninterrupted():
-            self._end_guards()
-            if (undone := self._changes.pop(id(former), None)) is not None:
-                undone.undo()
-            if setting.process or setting.optimizer or setting.model:
-                changes = self._changes[id(setting)] = setting.changes()
-                changes.on_process(self._device)
-                if setting.model:
-                    changes.on_models(list(self._models))
-                    self._guards = [with_fallback(model, self._on_forward_failed) for model in changes.models]
-                if optimizer is not None:
-                    changes.on_optimizer(optimizer)
-                if changes.refused_form is not None and self._race is not None:
-                    self._race.failure = changes.refused_form
-            passing = self._pass
-            if passing is not None and former.of_loader != setting.of_loader:
-                passing.go_on_with(self._pool_for(setting, passing.loader, passing.pools))
+        self._end_guards()
+        if (undone := self._changes.pop(id(former), None)) is not None:
+            undone.undo()
+        if setting.process or setting.optimizer or setting.model:
+            changes = self._changes[id(setting)] = setting.changes()
+            changes.on_process(self._device)
+            if setting.model:
+                changes.on_models(list(self._models))
+                self._guards = [with_fallback(model, self._on_forward_failed) for model in changes.models]
+            if optimizer is not None:
+                changes.on_optimizer(optimizer)
+            if changes.refused_form is not None and self._race is not None:
+                self._race.failure = changes.refused_form
+        passing = self._pass
+        if passing is not None and former.of_loader != setting.of_loader:
+            passing.go_on_with(self._pool_for(setting, passing.loader, passing.pools))
 
-    @harmless
     def _on_forward_failed(self, error: Exception) -> None:
         """A model has raised in a setting of ours. Its own is restored; an error of the script's own comes again."""
+        with _uninterrupted():
+            self._fall_back(error)
+
+    @harmless
+    def _fall_back(self, error: Exception) -> None:
         reason, race = f"{type(error).__name__}: {error}", self._race
         if race is not None and self._in_force is race.candidate:
             race.failure = reason
@@ -1027,14 +1039,23 @@ def _looks_around(sampler: Any) -> bool:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """While open, Ctrl-C waits: a script that catches it may save an optimizer that is half changed."""
+    """While open, Ctrl-C waits: a script that catches it may save an optimizer that is half changed.
+
+    A second Ctrl-C does not wait: what is being done may hang.
+    """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
     came: list[Any] = []
-    process = os.getpid()  # workers that are started meanwhile hear it at once
-    hear = lambda *arguments: came.append(arguments) if os.getpid() == process else handler(*arguments)  # noqa: E731
+    process = os.getpid()  # forked workers handle it at once
+
+    def hear(*arguments: Any) -> None:
+        if came or os.getpid() != process:
+            handler(*arguments)
+        else:
+            came.append(arguments)
+
     signal.signal(signal.SIGINT, hear)
     try:
         yield
