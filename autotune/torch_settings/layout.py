@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from .undo import Undo, in_reverse, nothing
-from .wrapping import each_tensor, is_wrapped, while_training, wrap_forward
+from .wrapping import each_tensor, is_in_backward, is_transformed, is_wrapped, while_training, wrap_forward
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +28,9 @@ class _Thread(threading.local):
     def __init__(self) -> None:  # called in each thread; dynamo refuses an attribute that is made later
         self.is_inside = False
 
+    def __reduce__(self) -> tuple[type[_Thread], tuple[()]]:  # with a model, as cloudpickle saves its forward
+        return _Thread, ()
+
 
 def convolve_channels_last(model: nn.Module, config: TrainConfig) -> Undo:
     """Makes a model's convolutions of images compute channels-last while it trains.
@@ -40,7 +43,22 @@ def convolve_channels_last(model: nn.Module, config: TrainConfig) -> Undo:
     """
     if config.memory_format != "channels_last" or _is_replicated(model):
         return nothing
+    import torch
+
     plays, trains, this_thread = True, while_training(model), _Thread()
+    converted: set[int] = set()  # ids of convolutions whose last call in a forward pass was channels-last
+
+    def converts(part: nn.Module) -> bool:
+        if not plays or torch.compiler.is_compiling():
+            return plays and this_thread.is_inside
+        if is_in_backward():  # checkpointing repeats a call: dropout, which draws in memory order, must draw the same
+            return id(part) in converted
+        (converted.add if this_thread.is_inside else converted.discard)(id(part))
+        return this_thread.is_inside
+
+    def enters(part: nn.Module) -> bool:
+        outermost = plays and not this_thread.is_inside and trains(part)
+        return outermost and (torch.compiler.is_compiling() or not is_in_backward())
 
     def calling(forward: Any, *args: Any, **kwargs: Any) -> Any:
         this_thread.is_inside = True
@@ -57,13 +75,10 @@ def convolve_channels_last(model: nn.Module, config: TrainConfig) -> Undo:
     undos: list[Undo] = [stop]
     for part in _convolutions(model, 2):
         # Unlike backward(), torch.autograd.grad() does not give a gradient the layout of its weight.
-        undos += [_give_contiguous(weight) for weight in filter(is_image, part.parameters()) if weight.requires_grad]
-        undos.append(wrap_forward(part, _convolving, lambda _: plays and this_thread.is_inside))
-    undos += [
-        wrap_forward(part, calling, lambda called: plays and not this_thread.is_inside and trains(called))
-        for part in entries(model)
-    ]
-    return in_reverse(undos)
+        images = filter(is_image, part.parameters())
+        undos += [_give_contiguous(weight) for weight in images if weight.requires_grad and weight.is_contiguous()]
+        undos.append(wrap_forward(part, _convolving, converts))
+    return in_reverse([*undos, *(wrap_forward(part, calling, enters) for part in entries(model))])
 
 
 def entries(model: nn.Module) -> list[nn.Module]:
@@ -123,7 +138,9 @@ def is_image(value: Any) -> bool:
 
     if not isinstance(value, torch.Tensor) or isinstance(value, UninitializedParameter) or value.is_nested:
         return False
-    return value.layout is torch.strided and value.dim() == 4 and value.is_floating_point()
+    if value.layout is not torch.strided or value.dim() != 4 or not value.is_floating_point():
+        return False
+    return torch.compiler.is_compiling() or not is_transformed(value)
 
 
 def as_channels_last(value: Any) -> Any:
@@ -155,8 +172,10 @@ def layout_of(model: nn.Module | None, *_: object) -> str | None:
 
 def lay_out_state(optimizer: Optimizer) -> None:
     """Gives an optimizer's state of each weight, such as moments, the strides of that weight."""
+    import torch
+
     for weight, state in optimizer.state.items():
-        for name, value in state.items():
+        for name, value in state.items() if isinstance(weight, torch.Tensor) else ():  # an optimizer may keep others
             if _lies_otherwise(value, weight):
                 state[name] = _laid_out_as(weight, value)
 
@@ -172,9 +191,12 @@ def lay_out_gradients(optimizer: Optimizer, *_: Any) -> None:
 def _lies_otherwise(value: Any, weight: Any) -> bool:
     import torch
 
-    if not (isinstance(value, torch.Tensor) and isinstance(weight, torch.Tensor)) or value.shape != weight.shape:
-        return False  # an optimizer may keep others
-    return value.layout is weight.layout is torch.strided and value.stride() != weight.stride()
+    if not isinstance(value, torch.Tensor) or value.shape != weight.shape:
+        return False
+    if not value.layout is weight.layout is torch.strided or value.stride() == weight.stride():
+        return False
+    strides = zip(value.shape, value.stride(), weight.stride(), strict=True)
+    return any(mine != theirs for size, mine, theirs in strides if size > 1)
 
 
 def _laid_out_as(weight: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

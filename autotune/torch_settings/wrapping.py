@@ -111,6 +111,14 @@ def is_in_backward() -> bool:
     return task is not None and task() != -1
 
 
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """Whether torch.func has wrapped a tensor, as by vmap."""
+    import torch
+
+    is_wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", None)  # private to torch
+    return is_wrapped is not None and bool(is_wrapped(tensor))
+
+
 def _in_fp32(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of half precision, cast to fp32."""
     return tensor.float() if is_half(tensor.dtype) else tensor

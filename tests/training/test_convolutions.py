@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import dataclasses
 import io
+import pickle
 import threading
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from autotune import TrainConfig
 from autotune.torch_settings.compiled import keep_gradients
@@ -62,6 +64,94 @@ def test_only_what_convolutions_compute_changes_its_layout(channels: int, recomp
     net.seen.clear()
     assert torch.equal(step(net, images, recomputes=recomputes)[0], plain)
     assert net.seen == [False]
+
+
+class Dropping(nn.Module):
+    """A convolution and dropout, which the backward pass repeats."""
+
+    def __init__(self, recomputes: Any) -> None:
+        super().__init__()
+        self.parts = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Dropout(0.5), nn.Conv2d(8, 8, 3))
+        self.recomputes = recomputes
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Features."""
+        return self.recomputes(self.parts, images)
+
+
+def in_parts(parts: nn.Sequential, images: torch.Tensor) -> torch.Tensor:
+    """Calls each part by itself."""
+    return parts[2](parts[1](parts[0](images)))
+
+
+def dropping(model: Dropping, call: Any) -> list[torch.Tensor]:
+    """The gradients of a model after a call, always with the same dropout."""
+    images = torch.linspace(-1, 1, 4 * 3 * 81).view(4, 3, 9, 9).requires_grad_()
+    model.zero_grad()
+    torch.manual_seed(1)
+    call(model, images).square().sum().backward()
+    return [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+
+
+@pytest.mark.parametrize(
+    "recomputes",
+    [
+        lambda parts, images: checkpoint(in_parts, parts, images, use_reentrant=False),
+        lambda parts, images: checkpoint(in_parts, parts, images, use_reentrant=True),
+        lambda parts, images: checkpoint(parts, images, use_reentrant=False),
+        lambda parts, images: checkpoint_sequential(parts, 2, images, use_reentrant=False),
+    ],
+    ids=["parts", "parts, reentrant", "a module", "a sequence"],
+)
+def test_what_is_computed_again_drops_the_same(recomputes: Any) -> None:
+    """Dropout draws in the order in which memory lies, so the repeated call must compute in the same layout."""
+    model = Dropping(in_parts)
+    convolve_channels_last(model, LAST)
+    expected = dropping(model, Dropping.__call__)
+    model.recomputes = recomputes
+    torch.testing.assert_close(dropping(model, Dropping.__call__), expected)
+
+
+def test_a_model_whose_forward_pass_records_no_gradients_is_computed_again_in_its_own_layout() -> None:
+    """As reentrant checkpointing in the loop has it."""
+
+    def reentrant(model: Dropping, images: torch.Tensor) -> Any:
+        return checkpoint(model, images, use_reentrant=True)
+
+    model = Dropping(in_parts)
+    expected = dropping(model, reentrant)
+    convolve_channels_last(model, LAST)
+    torch.testing.assert_close(dropping(model, reentrant), expected)
+
+
+def test_weights_that_the_script_has_laid_out_get_gradients_that_lie_alike() -> None:
+    """A fused optimizer of the script pairs them by address."""
+    model = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = nn.Sequential(model)
+    convolve_channels_last(net, LAST)
+    (gradient,) = torch.autograd.grad(net(torch.randn(2, 3, 9, 9)).sum(), [model.weight])
+    assert gradient.stride() == model.weight.stride()
+
+
+def test_gradients_of_each_sample_are_computed_in_the_models_own_layout() -> None:
+    """Vmap refuses another layout."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3))
+    convolve_channels_last(net, LAST)
+    weights = {name: weight.detach() for name, weight in net.named_parameters()}
+
+    def loss(weights: Any, image: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(net, weights, (image[None],)).square().sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, torch.randn(2, 3, 9, 9))
+    assert each["0.weight"].shape == (2, 8, 3, 3, 3)
+
+
+def test_a_model_can_be_saved_with_its_functions() -> None:
+    """As MLflow and Ray save it."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3))
+    convolve_channels_last(net, LAST)
+    images = torch.randn(2, 3, 9, 9)
+    torch.testing.assert_close(pickle.loads(cloudpickle.dumps(net))(images), net(images))  # noqa: S301 - ours
 
 
 def test_gradients_that_the_script_asks_for_are_contiguous() -> None:

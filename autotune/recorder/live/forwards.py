@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ...torch_settings.naming import tensors_in
+from ...torch_settings.wrapping import is_transformed
 
 MOST_CALLS, MOST_NODES = 4, 100_000
 """Calls of each model that are looked at, and nodes of an autograd graph. Not tuned."""
@@ -44,7 +45,7 @@ class Forwards:
         """Before each call of the model or a part of it."""
         if self._model is not None:
             self._depth += 1
-            if any(map(_is_transformed, tensors_in(arguments))):
+            if any(map(is_transformed, tensors_in(arguments))):
                 self._reason = "torch.func transforms the model"
             self._look_for_draws(None)
             self._entered = arguments
@@ -95,12 +96,6 @@ def _random_states() -> list[bytes]:
     elif torch.backends.mps.is_available():
         states.append(torch.mps.get_rng_state())
     return [state.numpy().tobytes() for state in states]
-
-
-def _is_transformed(tensor: torch.Tensor) -> bool:
-    """Whether torch.func has wrapped it, as by vmap."""
-    is_wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", None)  # private to torch
-    return is_wrapped is not None and bool(is_wrapped(tensor))
 
 
 def _held(model: nn.Module) -> Iterator[torch.Tensor]:
