@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from autotune import TrainConfig
 from autotune.recorder.live.forwards import MOST_CALLS
@@ -232,3 +233,16 @@ def test_a_part_that_fails_when_it_is_called_by_itself_is_called_again() -> None
     assert torch.equal(model[0](images), expected)
     assert len(errors) == 1
     assert not any("forward" in vars(part) for part in model.modules())
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_what_checkpointing_computes_again_is_no_failure(use_reentrant: bool) -> None:
+    """It ends such a call by an exception of its own."""
+    block = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    model = nn.Sequential(block, nn.Conv2d(8, 4, 3))
+    failures: list[Exception] = []
+    with_fallback(model, failures.append)
+    images = torch.randn(2, 3, 9, 9, requires_grad=True)
+    model[1](checkpoint(block, images, use_reentrant=use_reentrant)).sum().backward()
+    assert not failures
+    assert images.grad is not None

@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader, RandomSampler
 from autotune.recorder.live import pools, training
 from autotune.timing import clock
 from autotune.torch_settings import process_settings
-from autotune.torch_settings.compiled import compiled_graphs
 from tests.live.loops import OF_LOADER, OTHERS, Advice, Alternating, Numbers, candidate
 
 _, FOREACH, ONE_THREAD = OTHERS
@@ -49,8 +48,6 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tuned]:
     monkeypatch.setattr(training.Ledger, "allows", lambda *_, **__: True)
     monkeypatch.setattr(training.Ledger, "may_lose", lambda *_: 1e9)
     monkeypatch.setattr(FirstWins, "first", None)
-    before = compiled_graphs()  # by other tests in this process
-    monkeypatch.setattr(training, "compiled_graphs", lambda: compiled_graphs() - before)
     begun: list[training.LiveTraining] = []
 
     def begin(*candidates: dict[str, Any], evidence: type[training.Evidence] = Alternating) -> Any:

@@ -115,7 +115,7 @@ def with_fallback(model: nn.Module, fall_back: Callable[[Exception], None]) -> U
 
     def guarded(part: nn.Module, forward: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal buffers, inside
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or is_in_backward():  # checkpointing ends a repeated call by an exception
             return forward(*args, **kwargs)
         restore = _restoring_draws(model, buffers or ())
         buffers = None
