@@ -150,7 +150,8 @@ def _masked(value: Any, place: str) -> Any:
         is_found = is_structure and (place != "workload.target" or _TARGET.fullmatch(value))
         return _without_known(value, certain=True) if is_found else masked_text(value)
     if isinstance(value, Mapping):
-        return {key: _masked(inner, f"{place}.{key}" if place else str(key)) for key, inner in value.items()}
+        shown = {key: _without_known(key, certain=True) if isinstance(key, str) else key for key in value}
+        return {shown[key]: _masked(inner, f"{place}.{key}" if place else str(key)) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         is_command = not is_structure and all(isinstance(inner, str) for inner in value)
         return type(value)(masked_command(value) if is_command else (_masked(inner, place) for inner in value))

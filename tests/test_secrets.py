@@ -249,9 +249,13 @@ def test_secrets_are_hidden_in_every_place(place: str, value: str) -> None:
 
 def test_data_is_masked_to_any_depth() -> None:
     """A list of texts is a command; other values stay."""
-    data = {"argv": ["a.py", "--token", "abc"], "deep": [{"note": "token=abc"}, 3, None], "pair": (1, "key='v'")}
+    data = {
+        "argv": ["a.py", "--token", "abc"], "deep": [{"note": "token=abc"}, 3, None], "pair": (1, "key='v'"),
+        "counts": {"refused hf_abcdefgh12345678": 1, "token=abc": 2},
+    }  # fmt: skip
     assert masked_data(data) == {
         "argv": ["a.py", "--token", "***"], "deep": [{"note": "token=***"}, 3, None], "pair": (1, "key='***'"),
+        "counts": {"refused ***": 1, "token=abc": 2},
     }  # fmt: skip
 
 
