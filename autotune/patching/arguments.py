@@ -10,10 +10,7 @@ from autotune.patching.source import CannotEditError, Code, Source, last_name, l
 
 ANY = object()
 """A value that needs no comparison with the source."""
-_REFUSED_ALONE = {
-    "prefetch_factor", "dataloader_prefetch_factor", "persistent_workers", "dataloader_persistent_workers",
-    "multiprocessing_context", "timeout",
-}  # fmt: skip
+_REFUSED_ALONE = {*NEEDS_WORKERS, "timeout"} - {"in_order"}
 """Arguments that torch refuses without workers."""
 
 

@@ -125,8 +125,8 @@ class Sites:
         """The site of a loader, or of the loader with the same data set from which a framework made it."""
         site = self._site_of(loader)
         if site is None:
-            known = {id(loader.dataset)} - self._of_trainer
-            candidates = [one for one, dataset, _ in self._loaders if dataset in known]
+            datasets = {id(loader.dataset)} - self._of_trainer
+            candidates = [one for one, dataset, _ in self._loaders if dataset in datasets]
             if not candidates or any(one != candidates[0] for one in candidates):
                 return None
             site = candidates[0]

@@ -57,7 +57,7 @@ def orders_of(result: Result, path: str | Path, *, realised: bool) -> dict[str, 
     """The recorder's orders, with or without noting the speed that the training reaches.
 
     Raises:
-        ResultFileError: The file does not say by what the training is found in the script.
+        ResultFileError: The file does not describe the training's loop in the script.
         UsageError: It is not the result of a script.
     """
     script = script_of(result, path)

@@ -67,19 +67,19 @@ def load(
     differences = _machine_differences(result, tuned.device) + _ranks_differences(result)
     if workload is not None and _is_another(workload, result):
         differences.append(f"the workload is not {result.workload.name} ({result.workload.target}) as it was measured")
-    told = [
+    sentences = [
         f"{name}={getattr(result.best.config, name)} needs {why}, which is not here"
         + ("" if strict else f"; {getattr(config, name)} is used instead")
         for name, why in lacks.items()
     ]
     if differences:
-        told.append(
+        sentences.append(
             f"{path} was measured elsewhere ({'; '.join(differences)}): expect a different speed; "
             f"run 'autotune check {path}' to see whether it holds here"
         )
-    if told and strict:
-        raise ConfigError("; ".join([*told, "tune on this machine, or load it without strict"]))
-    for sentence in told:
+    if sentences and strict:
+        raise ConfigError("; ".join([*sentences, "tune on this machine, or load it without strict"]))
+    for sentence in sentences:
         warnings.warn(sentence, stacklevel=2)
     return tuned
 
