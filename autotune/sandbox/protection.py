@@ -282,7 +282,7 @@ class Protection:
             is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
             free = f"free space in {self._layers.parent}, or " if is_full else ""
             raise IsolationError(
-                f"the folder that keeps a script's files cannot be written ({error}); {free}point TMPDIR at another disk"
+                f"the folder for a script's files cannot be written ({error}); {free}point TMPDIR at another disk"
             ) from error
 
     @property
