@@ -87,7 +87,7 @@ def test_a_loader_that_is_a_little_too_slow_is_seen() -> None:
 def test_batches_that_come_in_bunches_are_timed_by_the_round() -> None:
     """Four workers that need 0.4 s a batch deliver four at once: most steps find a batch waiting, and say nothing."""
     workload = sleepy.build(read_seconds=0.1, step_seconds=0.03, batch_size=4, num_workers=4)
-    measured = agree(workload, partial(rate_within_an_epoch, workload, skip=8, batches=24), within=0.05)
+    measured = agree(workload, partial(rate_within_an_epoch, workload, skip=8, batches=24), within=0.12)
     assert measured.data_wait_fraction == pytest.approx(waiting_fraction(workload, 8, 24), rel=0.1)
 
 
