@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.recorder.live import models, training
+from autotune.recorder.live import models, pools, training
+from autotune.timing import clock
 from autotune.torch_settings.compiled import compiled_graphs
+
+
+class Time:
+    """A clock that stands until a test moves it."""
+
+    now = 0.0  # seconds
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    """The time by which a training in this process goes."""
+    time = Time()
+    for module in (training, pools, clock):
+        monkeypatch.setattr(module, "perf_counter", lambda: time.now)
+    return time
 
 
 @pytest.fixture(autouse=True)

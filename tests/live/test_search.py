@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler
 
 from autotune.recorder.live import pools, training
-from autotune.timing import clock
 from autotune.torch_settings import process_settings
+from tests.live.conftest import Time
 from tests.live.loops import OF_LOADER, OTHERS, Advice, Alternating, Numbers, candidate
 
 _, FOREACH, ONE_THREAD = OTHERS
@@ -258,18 +258,16 @@ class Undecided(Alternating):
     ("overrun", "is_out"), [({1}, False), ({2, 3}, False), ({1, 3, 5, 7}, False), ({4, 5, 6}, True)]
 )
 def test_a_candidate_is_out_when_its_blocks_overrun_again_and_again(
-    tuned: Tuned, monkeypatch: pytest.MonkeyPatch, overrun: set[int], is_out: bool
+    tuned: Tuned, time: Time, monkeypatch: pytest.MonkeyPatch, overrun: set[int], is_out: bool
 ) -> None:
     """One slow step ends its block, and counts for what it took; the rest of the block counts as the incumbent's."""
-    now = 0.0
-    monkeypatch.setattr(training, "perf_counter", lambda: now)
     live, advice = tuned(ONE_THREAD, evidence=Undecided)
     monkeypatch.setattr(training, "WORST", 2.0)
     monkeypatch.setattr(training, "BLOCK_SECONDS", 1.0)
     trained = Trained()
     for batch in itertools.chain.from_iterable(loader_of() for _ in range(8)):
         blocks = sum(event["event"] == "playing" and event["name"] != "your own setting" for event in advice.events)
-        now += 0.5 if live._in_force.process and blocks in overrun else 0.1
+        time.now += 0.5 if live._in_force.process and blocks in overrun else 0.1
         trained.step(batch)
     reasons = [event["reason"] for event in advice.events if event["event"] == "decided"]
     assert reasons == ["its steps take twice as long"] * is_out
@@ -292,32 +290,30 @@ def test_a_candidate_is_out_when_its_blocks_overrun_again_and_again(
     ],
 )
 def test_what_the_script_does_between_two_steps_is_not_charged(
-    tuned: Tuned, monkeypatch: pytest.MonkeyPatch, where: str, ages: set[int], seen: bool, charged: float
+    tuned: Tuned, time: Time, monkeypatch: pytest.MonkeyPatch, where: str, ages: set[int], seen: bool, charged: float
 ) -> None:
     """A checkpoint within a candidate's block; what the candidate may slow down is charged."""
-    now, left, is_next = 0.0, {*ages}, seen
+    left, is_next = {*ages}, seen
 
     def passes(place: str) -> None:
-        nonlocal now, is_next
+        nonlocal is_next
         block = live._block
         if place != where or block is None:
             return
         if block.setting is live._incumbent:
-            now += 5.0 if is_next and block.leads < 0 else 0.0
+            time.now += 5.0 if is_next and block.leads < 0 else 0.0
             is_next = is_next and block.leads >= 0
         elif block.age in left and not is_next:
             left.remove(block.age)
-            now += 5.0
+            time.now += 5.0
 
-    for module in (training, pools, clock):
-        monkeypatch.setattr(module, "perf_counter", lambda: now)
     monkeypatch.setattr(Numbers, "__getitem__", lambda *_: passes("in the loader") or (torch.ones(16), 0, 0))
     live, _ = tuned(ONE_THREAD, evidence=Undecided)
     monkeypatch.setattr(training, "ODD_TIMES", 5.0)
     monkeypatch.setattr(training, "BLOCK_SECONDS", 1.0)
     trained = Trained()
     for batch in itertools.chain.from_iterable(loader_of() for _ in range(6)):
-        now += 0.1
+        time.now += 0.1
         passes("in the forward pass")
         trained.step(batch)
         passes("after the step")
@@ -325,20 +321,19 @@ def test_what_the_script_does_between_two_steps_is_not_charged(
     assert live._ledger.spent == pytest.approx(charged, abs=0.5)
 
 
-def test_a_log_that_comes_several_times_a_block_delays_no_block(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_comes_several_times_a_block_delays_no_block(
+    tuned: Tuned, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Blocks go on, and both sides are charged alike."""
-    now = 0.0
-    for module in (training, pools, clock):
-        monkeypatch.setattr(module, "perf_counter", lambda: now)
     live, advice = tuned(ONE_THREAD, evidence=Undecided)
     monkeypatch.setattr(training, "ODD_TIMES", 5.0)
     monkeypatch.setattr(training, "BLOCK_SECONDS", 0.4)
     monkeypatch.setattr(training, "EPOCH_BLOCKS", 1)
     trained = Trained()
     for number, batch in enumerate(itertools.chain.from_iterable(loader_of(samples=640) for _ in range(8))):
-        now += 0.005
+        time.now += 0.005
         trained.step(batch)
-        now += 0.04 if number % 20 == 19 else 0.0
+        time.now += 0.04 if number % 20 == 19 else 0.0
     pairs = [event["ratio"] for event in advice.events if event["event"] == "pair"]
     assert len(pairs) > 3
     assert pairs == pytest.approx([1.0] * len(pairs), abs=0.15)
@@ -347,20 +342,17 @@ def test_a_log_that_comes_several_times_a_block_delays_no_block(tuned: Tuned, mo
 
 @pytest.mark.parametrize("is_between", [True, False])
 def test_a_candidate_that_is_slow_between_steps_is_out(
-    tuned: Tuned, monkeypatch: pytest.MonkeyPatch, is_between: bool
+    tuned: Tuned, time: Time, monkeypatch: pytest.MonkeyPatch, is_between: bool
 ) -> None:
     """Where two networks step in turn, the other one's pass lies between a step and the next draw."""
-    now = 0.0
-    for module in (training, pools, clock):
-        monkeypatch.setattr(module, "perf_counter", lambda: now)
     live, advice = tuned(ONE_THREAD, evidence=Undecided)
     for name, value in {"WORST": 2.0, "ODD_TIMES": 5.0, "BLOCK_SECONDS": 1.0}.items():
         monkeypatch.setattr(training, name, value)
     first, second = Trained(), Trained()
     for batch in itertools.chain.from_iterable(loader_of() for _ in range(6)):
-        now += 0.1
+        time.now += 0.1
         first.step(batch)
-        now += 0.45 if live._in_force.process else 0.0
+        time.now += 0.45 if live._in_force.process else 0.0
         if not is_between:
             second.step(batch)
     assert [event["reason"] for event in advice.events if event["event"] == "decided"] == [
@@ -368,36 +360,35 @@ def test_a_candidate_that_is_slow_between_steps_is_out(
     ]
 
 
-def test_a_loader_of_the_scripts_own_hides_no_checkpoint(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_of_the_scripts_own_hides_no_checkpoint(
+    tuned: Tuned, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There, all that lies between two steps counts, once a block, where the incumbent has seen it."""
-    now = 0.0
-    for module in (training, pools, clock):
-        monkeypatch.setattr(module, "perf_counter", lambda: now)
     live, _ = tuned(ONE_THREAD, evidence=Undecided)
     monkeypatch.setattr(training, "ODD_TIMES", 5.0)
     monkeypatch.setattr(training, "BLOCK_SECONDS", 1.0)
     trained, left = Trained(), [False, True]
     for batch in list(loader_of()) * 4:
-        now += 0.1
+        time.now += 0.1
         block = live._block
         if left and block is not None and block.age > 2 and bool(block.setting.process) is left[0]:
-            now += 5.0
+            time.now += 5.0
             left.pop(0)
         trained.step(batch)
     assert not left
     assert live._ledger.spent == pytest.approx(0.0, abs=0.5)
 
 
-def test_a_checkpoint_between_blocks_makes_no_step_usual(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_between_blocks_makes_no_step_usual(
+    tuned: Tuned, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a step usually takes decides what candidates cost."""
-    now = 0.0
-    monkeypatch.setattr(training, "perf_counter", lambda: now)
     live, _ = tuned(ONE_THREAD)
     monkeypatch.setattr(training, "ODD_TIMES", 5.0)
     monkeypatch.setattr(training.Ledger, "allows", lambda *_, **__: False)
     trained = Trained()
     for number, batch in enumerate(loader_of()):
-        now += 5.0 if number == 30 else 0.1
+        time.now += 5.0 if number == 30 else 0.1
         trained.step(batch)
         if number == 30:
             break
@@ -583,17 +574,16 @@ def test_a_step_that_a_cuda_graph_captures_is_left_alone(tuned: Tuned, monkeypat
     assert live._steps == 0
 
 
-def test_workers_that_start_with_an_epoch_are_charged(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_start_with_an_epoch_are_charged(
+    tuned: Tuned, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first step of a pass is not, since it holds the script's own evaluation."""
-    now, start = 0.0, pools.Pool.start
+    start = pools.Pool.start
 
     def slow(pool: pools.Pool) -> None:
-        nonlocal now
-        now += 1.0
+        time.now += 1.0
         start(pool)
 
-    for module in (training, pools, clock):
-        monkeypatch.setattr(module, "perf_counter", lambda: now)
     monkeypatch.setattr(pools.Pool, "start", slow)
     loader, trained, charged = loader_of(samples=64), Trained(), []
     live, _ = tuned(OF_LOADER[1], evidence=Undecided)
@@ -603,7 +593,7 @@ def test_workers_that_start_with_an_epoch_are_charged(tuned: Tuned, monkeypatch:
         if live._in_force.loader:
             charged.append(live._ledger.spent - before)
         for batch in batches:
-            now += 0.1
+            time.now += 0.1
             trained.step(batch)
     assert charged
     assert charged == pytest.approx([1.0] * len(charged))

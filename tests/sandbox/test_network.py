@@ -138,10 +138,8 @@ print(os.read(reading, 99).decode())
     assert outside(printed.strip())
 
 
-@pytest.mark.parametrize("any_network", [False, True])
-def test_an_address_that_cannot_be_read_is_refused_after_the_first_step(
-    any_network: bool, tmp_path: Path, notes: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def hidden_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a process that does not let others read its memory."""
     own = supervisor._read
 
@@ -151,6 +149,14 @@ def test_an_address_that_cannot_be_read_is_refused_after_the_first_step(
         return own(thread, place, length)
 
     monkeypatch.setattr(supervisor, "_read", read)
+
+
+@pytest.mark.usefixtures("hidden_addresses")
+@pytest.mark.parametrize("any_network", [False, True])
+def test_an_address_that_cannot_be_read_is_refused_after_the_first_step(
+    any_network: bool, tmp_path: Path, notes: list[str]
+) -> None:
+    """Unless all connections are allowed."""
     protection = begun(tmp_path / "run", notes, any_network=any_network)
     code = CONNECT.replace("AF_INET", "AF_INET6") + "print(connect('2001:db8::1'))\n" + STEP.format(any_network)
     before, after = python(code + "print(connect('2001:db8::1'))", protection, "job1").split("\n")
@@ -160,20 +166,13 @@ def test_an_address_that_cannot_be_read_is_refused_after_the_first_step(
     assert ["cannot be read" in note for note in notes] == [True] * (not any_network)
 
 
-def test_a_note_that_fails_does_not_end_the_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("hidden_addresses")
+def test_a_note_that_fails_does_not_end_the_supervisor(tmp_path: Path) -> None:
     """As where the terminal is gone: calls are still refused, one after the other."""
 
     def fail(_: str) -> None:
         raise OSError
 
-    own = supervisor._read
-
-    def read(thread: int, place: int, length: int) -> bytes:
-        if length == 28:
-            raise PermissionError
-        return own(thread, place, length)
-
-    monkeypatch.setattr(supervisor, "_read", read)
     protection = begun(tmp_path / "run")
     protection._rules.note = fail
     code = CONNECT.replace("AF_INET", "AF_INET6") + STEP.format(False)
