@@ -277,8 +277,9 @@ def _is_secret(name: str, value: str) -> bool:
     parts = _parts(name.rpartition(".")[2])
     if not parts or parts[-1] in _PLACES:
         return False
-    if _PLAIN.fullmatch(value) or any(map(_PASSWORD.search, parts)):
-        return any(map(_PASSWORD.search, parts))
+    is_password = any(map(_PASSWORD.search, parts))
+    if is_password or _PLAIN.fullmatch(value):
+        return is_password
     if any(map(_SECRET.search, parts)):
         return True
     of_service = any(map(_OF_SERVICE.fullmatch, parts))

@@ -171,7 +171,7 @@ def telemetry(clinic: Clinic) -> Iterator[Finding]:
         remedy = "mend what it names, and run doctor again"
         yield Finding.of("telemetry", holds=False, found=f"the burst to watch {burst.ending}", remedy=remedy)
         return
-    summary = _told(burst.measurement)
+    summary = _readings(burst.measurement)
     if summary is None:
         why = clinic.hardware.unread.get("gpus", "it returned no figures")
         remedy = "install the driver's libnvidia-ml.so.1 (in a container: the capability `utility`)"
@@ -202,7 +202,7 @@ def _watched(clinic: Clinic) -> Burst:
     return clinic.runner().run(point("saturating"), SHORT, DEADLINE_SECONDS)
 
 
-def _told(measurement: Measurement) -> TelemetrySummary | None:
+def _readings(measurement: Measurement) -> TelemetrySummary | None:
     """The telemetry of a measurement; None if the driver does not answer."""
     summary = measurement.telemetry
     answers = summary is not None and (summary.gpu_utilization_fraction, summary.power_watts) != (None, None)
@@ -229,7 +229,7 @@ def _foreign(clinic: Clinic) -> Finding:
         if EXCLUSIVE in text:
             return Finding.none(name, text)
         return Finding.of(name, holds=False, found=text, remedy=remedy)
-    summary = _told(burst.measurement)
+    summary = _readings(burst.measurement)
     seen = bool(summary is not None and summary.foreign_gpu_processes)
     text = "a second one is seen" if seen else "a second one is not seen: the driver does not report its process"
     return Finding.of(name, holds=seen, found=text, remedy=remedy)

@@ -121,18 +121,18 @@ class Campaign:
 
     def _ended(self, ending: Ending) -> Ending:
         """Stores a job's result, else the partial one of its first try, and reports how the job ended."""
-        machine, fate, reply, stored, is_own = ending.machine, ending.fate, ending.reply, "", False
-        texts = (reply.result if reply is not None else None, self._partial.pop(machine, None))
-        for own, text in zip((True, False), texts, strict=True):
+        machine, fate, reply, stored, kept = ending.machine, ending.fate, ending.reply, "", ""
+        own = reply.result if reply is not None else None
+        for text in (own, self._partial.pop(machine, None)):
             if text is None or stored:
                 continue
             try:
-                stored, is_own = self.keep(machine, text), own
+                stored, kept = self.keep(machine, text), text
             except (ValueError, ResultFileError) as error:
                 reply = replace(reply, log=f"{reply.log}\n{error}") if reply is not None else None
         if stored and self.asked_to_end():
             fate = "done"
-        elif fate == "done" and not is_own:
+        elif fate == "done" and kept != own:
             fate = "failed"
         why = ending.message or (_why(reply.status, reply.log) if reply is not None else "")
         message = stored if fate == "done" else "; ".join(filter(None, (stored, why)))

@@ -78,11 +78,6 @@ class Only:
     reason: str
 
 
-@dataclass(frozen=True)
-class LiftsProtection:
-    """Marks an option that lifts a protection, so no agent may pass it."""
-
-
 def _typed(value: Any) -> str:
     """The text that a user would type for a value: one word, or several separated by commas."""
     from autotune.knobs import format_scalar
@@ -248,7 +243,6 @@ NOT_A_SWITCH = BeforeValidator(lambda value: str(value) if isinstance(value, boo
 """Makes a number refuse True, which pydantic would read as 1."""
 
 
-LIFTS_PROTECTION = LiftsProtection()
 _UNPROTECTED = Only("scripts", "nothing keeps a build() from files or the network")
 
 
@@ -334,10 +328,10 @@ class Options(BaseModel):
     evaluation: Annotated[Switch, Only("models", "a script evaluates in its own way, which cannot run by itself")] = (
         Field(default=False, description="Also find the batch size for evaluation.")
     )
-    writable: Annotated[Existing, _UNPROTECTED, LIFTS_PROTECTION] = Field(
+    writable: Annotated[Existing, _UNPROTECTED] = Field(
         default=(), description="A file or folder that bursts may change in earnest; may be repeated."
     )
-    any_network: Annotated[Switch, _UNPROTECTED, LIFTS_PROTECTION] = Field(
+    any_network: Annotated[Switch, _UNPROTECTED] = Field(
         default=False,
         alias="network",
         description="Let bursts connect anywhere after their first step, not only to their data.",
@@ -418,7 +412,8 @@ def _options_for(kind: str) -> frozenset[str]:
 
 FOR_MODELS = _options_for("models")
 FOR_SCRIPTS = _options_for("scripts")
-NOT_FOR_AGENTS = frozenset(option for option, field in OFFERED.items() if LIFTS_PROTECTION in field.metadata)
+NOT_FOR_AGENTS = frozenset(option for option, field in OFFERED.items() if _UNPROTECTED in field.metadata)
+"""The options that lift a protection of scripts."""
 
 
 def offering(hidden: Collection[str], without: Collection[str] = ()) -> Callable[[Command], Command]:

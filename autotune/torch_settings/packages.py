@@ -27,6 +27,9 @@ def installed() -> list[str]:
 
 def _is_there(name: str) -> bool:
     package, _, part = name.partition(".")
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:  # a module without a spec, such as a stub, is there
+        return True
     folders = (spec.submodule_search_locations or ()) if spec is not None else ()
     return spec is not None and (not part or any(Path(folder, part).is_dir() for folder in folders))

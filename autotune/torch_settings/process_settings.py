@@ -269,7 +269,7 @@ def why_no_form(optimizer: Optimizer, form: str) -> str | None:
     try:
         trial = maker([{**one, **forms, "params": _like(one["params"])} for one in distinct.values()], lr=1e-3)
         with torch.no_grad():  # the step itself, without the hooks that torch and we put around it
-            inspect.unwrap(maker.step)(trial)
+            step(trial)
     except Exception as error:  # noqa: BLE001 - whatever torch, or a kernel that is missing, raises
         return f"its {form} form fails here ({type(error).__name__}: {error})"
     return None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +85,7 @@ def load(
 def _without_what_is_lacking(config: TrainConfig) -> tuple[TrainConfig, dict[str, str]]:
     """The config with the defaults of the knobs that cannot be used here, and what each of them needs."""
     values, here = config.model_dump(), str(torch.__version__)
-    packages: Collection[str] = {knob.needs[values[name]] for name, knob in KNOBS.items() if values[name] in knob.needs}
-    if packages:
-        with contextlib.suppress(ValueError):  # a module without a spec, such as a stub, counts as installed
-            packages = installed()
+    packages = installed() if any(values[name] in knob.needs for name, knob in KNOBS.items()) else []
     lacks = {name: why for name, knob in KNOBS.items() if (why := knob.lack(values[name], here, packages)) is not None}
     return config.replace(**{name: KNOBS[name].default for name in lacks}), lacks
 

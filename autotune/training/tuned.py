@@ -232,9 +232,9 @@ class Tuned:
         """Yields groups of micro-batches, one group per optimizer step; each batch is moved when it is drawn.
 
         With a sized loader the last group may be shorter, and its ``len()`` is right for ``loss / len(micro_batches)``.
-        Several ranks exchange gradients in the last backward pass of a group. All ranks must leave the group at the
-        same micro-batch (decide it with an all_reduce); then call ``optimizer.zero_grad()`` instead of
-        ``optimizer.step()``.
+        Several ranks exchange gradients in the last backward pass of a group. If they leave a group early, all must
+        leave it at the same micro-batch, as decided by an all_reduce, and then call ``optimizer.zero_grad()`` in place
+        of ``optimizer.step()``.
         """
         around = self._exchange.only_last if self._exchange else None
         batches = iter(loader)
