@@ -153,7 +153,8 @@ class Search:
             if len(points) == AT_ONCE:
                 break
         reason = "some change of the best may gain nothing"
-        return [(self.log.ask(point), Proposal(point, SIMPLER, reason)) for point in points]
+        taken = ((self.log.take(point), Proposal(point, SIMPLER, reason)) for point in points)
+        return [(open_trial, proposal) for open_trial, proposal in taken if open_trial is not None]
 
     def _next_turn(self) -> list[Challenger]:
         """The next challengers of the incumbent: several that share its host, or one that needs its own or compiles."""
@@ -193,11 +194,14 @@ class Search:
         while self._first:
             proposal = self._first.pop(0)
             tried = {trial.burst.point for trial in self.log.trials} | {*playing}
-            if proposal.point not in tried and self._refuse_for_now(proposal.point) is None:
-                return self.log.ask(proposal.point), proposal
+            is_new = proposal.point not in tried and self._refuse_for_now(proposal.point) is None
+            if is_new and (open_trial := self.log.take(proposal.point)) is not None:
+                return open_trial, proposal
         if not self._by_sampler:
-            chosen = self._chooser.next(playing)
-            return None if chosen is None else (self.log.ask(chosen.point), chosen)
+            while (chosen := self._chooser.next(playing)) is not None:
+                if (open_trial := self.log.take(chosen.point)) is not None:
+                    return open_trial, chosen
+            return None
 
         def refuse(point: Point) -> str | None:
             return "it plays already" if point in playing else self._refuse_for_now(point)

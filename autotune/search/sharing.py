@@ -5,6 +5,7 @@ All of it is stored in the study itself, in a relational database: trials, and a
 
 from __future__ import annotations
 
+import math
 import secrets
 import socket
 import time
@@ -55,7 +56,7 @@ class Shared:
         self._name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._seen: set[int] = set()
         self._own: set[int] = set()
-        self._running: list[dict[str, Any]] = []
+        self._running: list[tuple[int, dict[str, Any]]] = []  # numbers and parameters
         self._open_since: dict[int, float] = {}
         self._claim: tuple[str, str] | None = None
         self._heard = time.monotonic()
@@ -74,14 +75,20 @@ class Shared:
         if theirs or any(trial.number not in self._open_since for trial in others):
             self._heard = now
         self._open_since = {trial.number: self._open_since.get(trial.number, now) for trial in others}
-        self._running = [dict(trial.params) for trial in others if now - self._open_since[trial.number] < STALE_SECONDS]
+        alive = (trial for trial in others if now - self._open_since[trial.number] < STALE_SECONDS)
+        self._running = [(trial.number, dict(trial.params)) for trial in alive]
         for trial in (*theirs, *others):
             self.distributions = trial.distributions | self.distributions
         return theirs
 
-    def is_under_way(self, parameters: Mapping[str, Any] | None) -> bool:
-        """Whether another machine was running a point at the last call of `arrived`."""
-        return parameters is not None and dict(parameters) in self._running
+    def is_under_way(self, parameters: Mapping[str, Any] | None, *, before: float = math.inf) -> bool:
+        """Whether another machine was running a point at the last call of `arrived`.
+
+        Args:
+            parameters: Of the point; None if it is outside the search space.
+            before: Only trials with a lower number count.
+        """
+        return any(number < before and running == parameters for number, running in self._running)
 
     def begins(self) -> bool:
         """Whether this machine is the one that runs the baseline."""

@@ -191,6 +191,20 @@ class TrialLog:
         """Opens a trial of a point; end it with `finish`."""
         return self._kept(lambda: self._ask(point))
 
+    def take(self, point: Point) -> optuna.Trial | None:
+        """Opens a trial of a point, unless another machine has opened one at the same time, with a lower number."""
+        open_trial = self.ask(point)
+        self.sync()
+        if not self._is_second(open_trial, point):
+            return open_trial
+        self.withdraw(open_trial)
+        return None
+
+    def _is_second(self, open_trial: optuna.Trial, point: Point) -> bool:
+        """Whether another machine was running the point before this trial was opened."""
+        parameters = self.parameters(point)
+        return self._others is not None and self._others.is_under_way(parameters, before=open_trial.number)
+
     def withdraw(self, open_trial: optuna.Trial) -> None:
         """Closes a trial whose point was not played: it may be proposed again."""
 
@@ -227,7 +241,10 @@ class TrialLog:
                 self._constrain(open_trial, Outcome.OOM)
                 self.study.tell(open_trial, 0.0)
             else:
-                return open_trial, point
+                self._take_in()
+                if not self._is_second(open_trial, point):
+                    return open_trial, point
+                self.study.tell(open_trial, state=TrialState.FAIL)
         return None
 
     def measurement(self, point: Point, stage: str | None = None) -> Measurement | None:

@@ -220,6 +220,17 @@ def test_blocks_are_whole_epochs_though_one_drops_the_last_batch(dropped: int, i
     assert (duet._block_samples() % 60 == 0) == is_whole
 
 
+@pytest.mark.parametrize(("workers", "batches"), [((0, 0), 10), ((0, 4), 8), ((3, 2), 12), ((5, 7), 10)])
+def test_blocks_hold_whole_rounds_of_workers(workers: tuple[int, ...], batches: int) -> None:
+    """Four workers deliver four batches at once; rounds in common that are longer than a turn do not count."""
+    duet = Duet(BurstPlan(measure_seconds=1.0, turn_seconds=0.1), math.inf, seed=0, ends=1)
+    for count in workers:
+        player = Player(ReadyHost(), request(TINY, TrainConfig(batch_size=32, num_workers=count)))  # type: ignore[arg-type]
+        player.trained_seconds, player._pace = 1.0, 0.0101 / 32
+        duet.players.append(player)
+    assert duet._block_samples() == batches * 32
+
+
 @pytest.mark.parametrize(("largest", "goes_on"), [((), True), ((0, 1), False)])
 def test_time_is_kept_for_steps_on_the_largest_samples(largest: tuple[int, ...], goes_on: bool) -> None:
     """A micro-batch takes 32 s here: two steps on the largest samples would pass the deadline."""

@@ -53,7 +53,8 @@ def test_a_full_queue_does_not_flatter_a_slow_loader() -> None:
     """With 4 workers × prefetch 4 the rate is that of the long run; the first batches come several times as fast."""
     knobs = {"batch_size": 4, "num_workers": 4, "prefetch_factor": 4}
     workload = sleepy.build(read_seconds=0.03, step_seconds=0.002, **knobs)
-    measured = agree(workload, partial(rate_within_an_epoch, workload, skip=40, batches=60), within=0.05)
+    # A worker that sleeps as it is stopped between blocks sleeps on, which makes up to 4 % here.
+    measured = agree(workload, partial(rate_within_an_epoch, workload, skip=40, batches=60), within=0.1)
     loader, optimizer = iter(loader_of(workload)), workload.make_optimizer()
     train_on(workload, optimizer, next(loader))
     time.sleep(0.8)  # as long as compiling may take: the queue fills
@@ -168,7 +169,7 @@ def test_starting_workers_is_charged_to_each_epoch() -> None:
             batch_size=4, num_workers=2, persistent_workers=persistent,
         )  # fmt: skip
         plan = PLAN.model_copy(update={"measure_seconds": 2.0})
-        measured = agree(workload, partial(rate_over_epochs, workload, 4), plan, within=0.05)
+        measured = agree(workload, partial(rate_over_epochs, workload, 4), plan, within=0.08)
         assert measured.epoch_samples == 80
         rates[persistent] = measured.samples_per_second
     assert rates[False] < 0.75 * rates[True]

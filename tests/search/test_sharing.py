@@ -73,6 +73,19 @@ def test_what_one_machine_is_running_the_other_leaves_alone(tmp_path: Path) -> N
     assert [trial.burst.point for trial in second.trials] == [burst.point]
 
 
+def test_of_two_that_take_a_point_at_once_the_first_runs_it(tmp_path: Path) -> None:
+    """Neither could know of the other; the point is free again when the first has withdrawn it."""
+    first, second = machine(tmp_path), machine(tmp_path)
+    point = make_burst(1000.0, batch_size=16).point
+    taken = first.take(point)
+    assert taken is not None
+    assert second.elsewhere(point) is None  # it has not looked since
+    assert second.take(point) is None
+    assert second.elsewhere(point) is not None
+    first.withdraw(taken)
+    assert second.take(point) is not None
+
+
 def test_a_baseline_that_runs_elsewhere_keeps_no_value_of_an_argument_from_running(tmp_path: Path) -> None:
     """It leaves the argument to build(), whose default is not known."""
     space, studies = make_space(explored={"width": [32, 64]}), [opened(tmp_path), opened(tmp_path)]
