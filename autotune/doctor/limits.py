@@ -16,8 +16,8 @@ import psutil
 
 from autotune.doctor.context import DEADLINE_SECONDS, SHORT, Clinic, point
 from autotune.doctor.findings import Finding
-from autotune.hardware.cgroups import process_limit, read_text
 from autotune.measuring import Burst, Measurement, TelemetrySummary
+from autotune.sandbox.cgroups import process_limit, read_text
 from autotune.sandbox.protection import find_offer
 from autotune.sandbox.system import KILL, LINUX, WINDOWS, open_files_limit, resource
 from autotune.units import format_bytes

@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
-from autotune.hardware.cgroups import ROOT, cpu_quota, memory_limit, read_text
 from autotune.hardware.model import Cpu, Memory
+from autotune.sandbox.cgroups import ROOT, cpu_quota, memory_limit, read_text
 from autotune.sandbox.system import LINUX, stat_of
 
 _X86_FLAGS = (

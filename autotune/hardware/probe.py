@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.hardware import host, nvidia
-from autotune.hardware.cgroups import ROOT, read_text
 from autotune.hardware.model import Gpu, Hardware, Peaks, Software
+from autotune.sandbox.cgroups import ROOT, read_text
 
 UNUSABLE = "gpus.unusable"
 """The key of the reason why torch cannot use a GPU of this machine."""

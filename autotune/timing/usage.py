@@ -6,12 +6,15 @@ import contextlib
 import gc
 import mmap
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from time import monotonic, perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
+from ..sandbox.cgroups import ROOT, memory_limit, read_text
 from ..sandbox.system import CHILDREN_ARE_LISTED, LINUX, children_of, stat_of
 from .devices import devices_like
 
@@ -58,13 +61,19 @@ def memory_bytes(family: Iterable[int] | None = None, *, peaks: bool = False) ->
     return int(_total(family, lambda process: _memory_bytes(process, peaks=peaks))) or None
 
 
-def available_bytes() -> int | None:
-    """Memory available without swapping; None where the system does not report it."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo", "rb") as meminfo:
-        for line in meminfo:
-            if line.startswith(b"MemAvailable:"):
-                return 1024 * int(line.split()[1])
-    return None
+def available_bytes(root: Path = ROOT) -> int | None:
+    """Memory available without swapping, of the machine and within the limit of this process's control group.
+
+    Args:
+        root: Stands for ``/``.
+
+    Returns:
+        None where the system does not report it.
+    """
+    free = re.search(r"^MemAvailable: *(\d+) kB$", read_text(root / "proc/meminfo"), re.MULTILINE)
+    limit = memory_limit(root)
+    rooms = ([1024 * int(free[1])] if free else []) + ([limit.room_bytes] if limit else [])
+    return min(rooms, default=None)
 
 
 def resident_bytes(family: Iterable[int] | None = None, *, peaks: bool = False) -> int:

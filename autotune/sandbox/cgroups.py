@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from autotune.sandbox.view import mounts
+from .view import mounts
 
 ROOT = Path("/")
 _V1_UNLIMITED_BYTES = 2**60  # version 1 writes "no limit" as the largest multiple of the page size

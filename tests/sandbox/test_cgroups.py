@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.hardware.cgroups import cpu_quota, memory_limit, process_limit
+from autotune.sandbox.cgroups import cpu_quota, memory_limit, process_limit
 from autotune.sandbox.view import mounts
+from autotune.timing.usage import available_bytes
 from tests.hardware.readings import GIB, MIB, mount, write_files
 
 V2 = mount("/sys/fs/cgroup", "cgroup2")
@@ -203,3 +204,24 @@ def test_tightest_limit_on_processes_holds(tmp_path: Path) -> None:
     }
     assert process_limit(write_files(tmp_path, files)) == 100
     assert process_limit(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("free", "limit", "used", "available"),
+    [
+        (8 * GIB, None, None, 8 * GIB),
+        (8 * GIB, 4 * GIB, GIB, 3 * GIB),
+        (GIB, 4 * GIB, GIB, GIB),
+        (None, None, None, None),
+    ],
+)
+def test_what_is_available_is_within_the_limit(
+    tmp_path: Path, free: int | None, limit: int | None, used: int | None, available: int | None
+) -> None:
+    """A container on a large host: what the host has free is not the container's."""
+    files = {"proc/self/mountinfo": V2, "proc/self/cgroup": "0::/job\n"}
+    if free is not None:
+        files["proc/meminfo"] = f"MemTotal:       67108864 kB\nMemAvailable:   {free // 1024} kB\n"
+    if limit is not None:
+        files |= {"sys/fs/cgroup/job/memory.max": f"{limit}\n", "sys/fs/cgroup/job/memory.current": f"{used}\n"}
+    assert available_bytes(write_files(tmp_path, files)) == available
