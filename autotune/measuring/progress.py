@@ -27,8 +27,18 @@ class Progress:
     def duet(self, candidate: Point, pair: Pair) -> None:
         """A turn has been played: the candidate's speed over the incumbent's so far."""
 
-    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:
-        """A burst has ended, after a duet if there is a pair; `best` is the best burst so far, including this one."""
+    def burst(
+        self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float, gain: float | None = None
+    ) -> None:
+        """A burst has ended, after a duet if there is a pair.
+
+        Args:
+            burst: The burst.
+            pair: Compares it with its partner in the duet.
+            best: The best burst so far, including this one.
+            remaining_seconds: Of the budget.
+            gain: The best point's score over the baseline's, as all pairs so far estimate it; None if not known.
+        """
 
     def note(self, text: str) -> None:
         """A note for the user."""

@@ -282,8 +282,10 @@ class Bursts:
 
     def tell(self, trial: Trial) -> None:
         """Shows how a trial ended, beside the best so far."""
-        best = self.log.incumbent()
-        self.progress.burst(trial.burst, trial.pair, best.burst if best else None, self.budget.remaining)
+        best, remaining = self.log.incumbent(), self.budget.remaining
+        scores = {standing.point: standing.score for standing in self.log.standings()}
+        gain = scores[best.burst.point] / scores[self.baseline] if best and self.baseline in scores else None
+        self.progress.burst(trial.burst, trial.pair, best.burst if best else None, remaining, gain)
 
     def show_stage(self, stage: str) -> None:
         """Shows which part of the search has begun, once."""

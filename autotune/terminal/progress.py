@@ -54,7 +54,6 @@ class Latest(Progress):
         self.outcomes: Counter[Outcome] = Counter()
         self.best = self.last = ""
         self.playing: tuple[Point, Pair] | None = None
-        self._over_baseline: dict[Point, tuple[Burst, float]] = {}  # chained from duets, starting at the baseline
         self._objective = objective
         self._baseline_score: float | None = None
         self._baseline_point: Point | None = None
@@ -63,11 +62,18 @@ class Latest(Progress):
         """A stage begins, in which nothing is played yet."""
         self.now, self.playing = name, None
 
-    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:  # noqa: ARG002
+    def burst(
+        self,
+        burst: Burst,
+        pair: Pair | None,
+        best: Burst | None,
+        remaining_seconds: float,  # noqa: ARG002
+        gain: float | None = None,
+    ) -> None:
         """A burst has ended, and with it the duet."""
         self.last, self.playing = self._add(burst, pair), None
         if best is not None and best.ok:
-            self.best = self.describe(best)
+            self.best = self.describe(best, self.figure(best, gain))
 
     def duet(self, candidate: Point, pair: Pair) -> None:
         """A turn of a duet has ended."""
@@ -90,19 +96,13 @@ class Latest(Progress):
             self._baseline_point = burst.point
             if burst.ok and burst.measurement is not None:
                 self._baseline_score = self._objective.score(burst.measurement)
-                self._over_baseline[burst.point] = burst, 1.0
         elif burst.point == self._baseline_point and burst.ok and burst.measurement is not None:
             # In a round it comes first: the others are compared with its latest score, not with its first.
             self._baseline_score = self._objective.score(burst.measurement)
         if pair is None or not burst.ok:
             return self.describe(burst)
-        if pair.partner in self._over_baseline:
-            self._over_baseline[burst.point] = burst, pair.ratio * self._over_baseline[pair.partner][1]
-        if pair.partner == self._baseline_point:
-            return self.describe(
-                burst, f"{self.figure(burst, over=False)}, {ratio_with_interval(pair)} over the baseline"
-            )
-        return self.describe(burst, f"{self.figure(burst)}, {ratio_with_interval(pair)} over the best so far")
+        partner = "the baseline" if pair.partner == self._baseline_point else "the best so far"
+        return self.describe(burst, f"{self.figure(burst, 1.0)}, {ratio_with_interval(pair)} over {partner}")
 
     def describe(self, burst: Burst, figure: str = "") -> str:
         """One burst: `figure` or its score, or how it failed; and the knobs that it changes."""
@@ -116,8 +116,13 @@ class Latest(Progress):
             reason = reason[: REASON_CHARACTERS - 1] + "…"
         return f"{burst.outcome.value}, {changes}" + (f": {reason}" if reason else "")
 
-    def figure(self, burst: Burst, *, over: bool = True) -> str:
-        """A score, half its 95 % interval and, if `over`, its baseline ratio: ``1,230 samples/s ±0.8 % (1.42×)``."""
+    def figure(self, burst: Burst, gain: float | None = None) -> str:
+        """A score, half its 95 % interval, and its gain over the baseline: ``1,230 samples/s ±0.8 % (1.42×)``.
+
+        Args:
+            burst: The burst.
+            gain: 1 is not shown; None is the score over the baseline's latest one.
+        """
         measurement = burst.measurement
         score = self._objective.score(measurement) if measurement is not None else None
         if measurement is None or score is None:
@@ -125,10 +130,9 @@ class Latest(Progress):
         text, interval = self._objective.format(score), self._objective.interval(measurement)
         if len(measurement.blocks) > 1 and score > 0:
             text += f" ±{percent((interval.high - interval.low) / 2 / score, 1)}"
-        chained, ratio = self._over_baseline.get(burst.point, (None, 1.0))
-        if chained is not burst and self._baseline_score:
-            ratio = score / self._baseline_score
-        return f"{text} ({ratio_text(ratio)})" if over and ratio != 1 else text
+        if gain is None:
+            gain = score / self._baseline_score if self._baseline_score else 1.0
+        return f"{text} ({ratio_text(gain)})" if gain != 1 else text
 
 
 class Lines(Latest):
@@ -143,12 +147,14 @@ class Lines(Latest):
         super().stage(name)
         self._print(f"{name} …")
 
-    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:
+    def burst(
+        self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float, gain: float | None = None
+    ) -> None:
         """Prints stage, outcome or rate, changed knobs, the best so far, and the time left."""
-        super().burst(burst, pair, best, remaining_seconds)
+        super().burst(burst, pair, best, remaining_seconds, gain)
         parts = [f"{self.now}: {self.last}"]
         if best is not None and best != burst and best.ok:
-            parts.append(f"best {self.figure(best)}")
+            parts.append(f"best {self.figure(best, gain)}")
         self._print(" | ".join([*parts, f"{_ticking(remaining_seconds)} left"]))
 
     def note(self, text: str) -> None:
@@ -209,9 +215,11 @@ class Live(Latest):
         super().stage(name)
         self._live.refresh()
 
-    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:
+    def burst(
+        self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float, gain: float | None = None
+    ) -> None:
         """Counts decisions, and shows the burst, the best so far, and the budget."""
-        super().burst(burst, pair, best, remaining_seconds)
+        super().burst(burst, pair, best, remaining_seconds, gain)
         self._deadline = self._clock() + remaining_seconds
         self._live.refresh()
 

@@ -81,15 +81,15 @@ def test_a_duet_that_is_over_is_no_longer_shown() -> None:
 
 
 def test_a_burst_is_told_with_the_duet_that_it_was_one_side_of() -> None:
-    """Over the best so far, and through that one over the baseline."""
+    """Over the best so far; the gain of the best over the baseline is that of all pairs."""
     live = live_in_a_duet()
     assert live.playing is not None
     point, pair = live.playing
     candidate = make_burst(1650).model_copy(update={"point": point})
-    live.burst(candidate, pair, candidate, 150.0)
+    live.burst(candidate, pair, candidate, 150.0, 1.6)
     text = on_screen(live)
-    assert "(1.66×), 1.12× (0.970 – 1.27) over the best so far, precision=bf16 num_workers=2" in text
-    assert text.count("1.66×") == 2  # as the best as well
+    assert " %, 1.12× (0.970 – 1.27) over the best so far, precision=bf16 num_workers=2" in text
+    assert text.count("(1.60×), precision=bf16 num_workers=2") == 1  # the best
 
 
 def test_live_display_keeps_markup_of_users_as_text() -> None:
