@@ -6,11 +6,13 @@ import contextlib
 import errno
 import json
 import os
+import select
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -25,9 +27,15 @@ from autotune.scripts.script import Script
 SELDOM_SECONDS, SELDOM_SHARE = 5.0, 0.01
 """Time between two glances at a training's processes: this share of its age, at most 5 s. A glance at nine processes
 takes 0.3 ms (measured on a 2-core AMD EPYC), so that glances cost less than 1 % from the first second on."""
-FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-FROM_TERMINAL = ("SIGINT", "SIGQUIT")
-"""Signals that a terminal sends to all its foreground processes, the script included."""
+FORWARDED = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+WITNESS = """
+import os, signal, sys
+while True:
+    os.write(1, bytes([signal.sigwait(map(int, sys.argv[1:]))]))
+"""
+"""The program of a process that writes the number of each signal that it gets."""
+WITNESS_SECONDS = 0.5
+"""A signal that the witness does not get within this time was sent to this process alone. Not tuned."""
 
 
 class Training:
@@ -126,26 +134,58 @@ class Training:
 
 @contextlib.contextmanager
 def _forwarding(process: int) -> Iterator[None]:
-    """Forwards signals to the script; a signal that is ignored stays ignored."""
-    former = {}
+    """Forwards signals to the script; a signal that is ignored stays ignored.
+
+    A terminal, `timeout` or a scheduler sends a signal to all processes of a command. The script has that one already,
+    and may end without saving at a second one. A witness, another process of the command, shows whether it is such.
+    """
+    numbers = [number for number in signals(*FORWARDED) if signal.getsignal(number) is not signal.SIG_IGN]
+    witness, seen = _witness(numbers), list[int]()
+
+    def was_for_all(number: int) -> bool:
+        deadline = time.monotonic() + WITNESS_SECONDS
+        while witness is not None and witness.stdout is not None and number not in seen:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            select.select([witness.stdout], [], [], min(left, 0.05))
+            with contextlib.suppress(BlockingIOError):  # the handler of another signal has read it meanwhile
+                seen.extend(os.read(witness.stdout.fileno(), 64))
+        if was_seen := number in seen:
+            seen.remove(number)
+        return was_seen
 
     def forward(number: int, _: object) -> None:
-        if signal.Signals(number).name in FORWARDED or not _is_shown():
+        if not was_for_all(number):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
 
-    for number in signals(*FORWARDED, *FROM_TERMINAL):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            former[number] = signal.signal(number, forward)
+    former = {number: signal.signal(number, forward) for number in numbers}
     try:
         yield
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+        if witness is not None:
+            witness.kill()
+            witness.communicate()
 
 
-def _is_shown() -> bool:
-    """Whether this process is in a terminal's foreground, so that the script gets the terminal's signals as well."""
-    with contextlib.suppress(OSError), Path("/dev/tty").open("rb") as terminal:
-        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    return False
+def _witness(numbers: Sequence[int]) -> subprocess.Popen[bytes] | None:
+    """The witness of some signals; None if no process can be started."""
+
+    def begin() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+        end_with_parent(True)
+
+    command = [sys.executable, "-I", "-S", "-c", WITNESS, *map(str, map(int, numbers))]
+    try:
+        witness = subprocess.Popen(
+            command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            preexec_fn=begin,  # noqa: PLW1509 - two system calls, and no lock
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    assert witness.stdout is not None  # noqa: S101 - a pipe
+    os.set_blocking(witness.stdout.fileno(), False)
+    return witness

@@ -91,14 +91,25 @@ def test_batches_that_come_in_bunches_are_timed_by_the_round() -> None:
     assert measured.data_wait_fraction == pytest.approx(waiting_fraction(workload, 8, 24), rel=0.1)
 
 
-def opened(workload: Workload) -> solo.Alone:
-    """A player whose first steps are taken."""
-    tuned = Tuned(workload.baseline_config)
-    return solo.Alone(workload, stepper_of(workload, tuned, "all", Learner(workload, tuned), seed=0))
+@pytest.fixture
+def opened() -> Iterator[Callable[[Workload], solo.Alone]]:
+    """Opens players whose first steps are taken. They are closed, or a later test would wait for their workers."""
+    gates = []
+
+    def open_one(workload: Workload) -> solo.Alone:
+        tuned = Tuned(workload.baseline_config)
+        gates.append(solo.Alone(workload, stepper_of(workload, tuned, "all", Learner(workload, tuned), seed=0)))
+        return gates[-1]
+
+    yield open_one
+    for gate in gates:
+        gate.playing.close()
 
 
 @pytest.mark.parametrize(("read_seconds", "step_seconds", "emptied"), [(0.05, 0.001, True), (0.001, 0.2, False)])
-def test_a_wait_for_a_batch_shows_an_empty_queue(read_seconds: float, step_seconds: float, emptied: bool) -> None:
+def test_a_wait_for_a_batch_shows_an_empty_queue(
+    opened: Callable[[Workload], solo.Alone], read_seconds: float, step_seconds: float, emptied: bool
+) -> None:
     """However much it may hold: drawing all of that would take five seconds here."""
     knobs = {"batch_size": 1, "num_workers": 2, "prefetch_factor": 100}
     gate = opened(sleepy.build(read_seconds=read_seconds, step_seconds=step_seconds, **knobs))
@@ -107,7 +118,7 @@ def test_a_wait_for_a_batch_shows_an_empty_queue(read_seconds: float, step_secon
     assert gate.playing.drained is emptied
 
 
-def test_handing_over_batches_that_are_ready_empties_no_queue() -> None:
+def test_handing_over_batches_that_are_ready_empties_no_queue(opened: Callable[[Workload], solo.Alone]) -> None:
     """It may take more of a short step than `WAITED_SHARE`."""
     knobs = {"batch_size": 1, "num_workers": 2, "prefetch_factor": 100}
     gate = opened(sleepy.build(read_seconds=0.0, step_seconds=0.0, **knobs))
@@ -274,7 +285,9 @@ def test_steps_that_the_scaler_skipped_do_not_count() -> None:
     assert half.skipped_steps > 10
 
 
-def test_a_step_that_was_skipped_while_leading_in_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_was_skipped_while_leading_in_is_forgotten(
+    opened: Callable[[Workload], solo.Alone], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the first overflows. A block times one micro-batch of two, and all later steps end in what leads to it.
 
     What leads in counts with the block.

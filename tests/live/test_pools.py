@@ -76,8 +76,9 @@ def test_workers_leave_it_to_the_script_how_its_processes_start() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_killed_worker_is_noticed_long_before_patience_ends() -> None:
+def test_a_killed_worker_is_noticed_long_before_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A winner's pool waits two minutes for a batch, which training must not lose when the kernel kills a worker."""
+    monkeypatch.setattr(pools, "POLL_SECONDS", 0.05)
     pool = opened(0.0, patience_seconds=10_000.0)
     assert pool.take() == 0
     os.kill(pool.batches._workers[0].pid, signal.SIGKILL)

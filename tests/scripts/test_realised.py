@@ -347,7 +347,7 @@ for epoch in range(3):
     for batch in DataLoader(Rows(), batch_size=2, shuffle=True):
         model(batch).mean().backward()
         optimizer.step()
-        time.sleep(0.08)
+        time.sleep(0.01 * len(batch))
     with torch.no_grad():
         for batch in DataLoader(Rows(), batch_size=2):
             time.sleep(0.01)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +218,26 @@ def test_signals_reach_the_script_and_its_exit_status_is_told() -> None:
     for name in ("SIGTERM", "SIGUSR1", "SIGINT"):
         launched.send_signal(signal.Signals[name])
         assert launched.stdout.readline() == f"asked {name}\n"
+    assert launched.wait(20.0) == 3
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_signal_to_all_processes_of_the_command_reaches_the_script_once(name: str) -> None:
+    """As `timeout` and schedulers send it: scripts save at the first one, and leave at once at the second."""
+    write_result()
+    Path("asked.py").write_text(ASKED)
+    command = [sys.executable, "-m", "autotune", "launch", "result.json", "--", sys.executable, "asked.py"]
+    launched = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heed_signals
+    )
+    assert launched.stdout is not None
+    assert launched.stdout.readline() == "ready\n"
+    for _ in range(8):  # two that come at the same moment count as one
+        os.killpg(launched.pid, signal.Signals[name])
+        assert launched.stdout.readline() == f"asked {name}\n"
+        time.sleep(0.1)
+    launched.send_signal(signal.SIGINT)
+    assert launched.stdout.read() == "asked SIGINT\n"
     assert launched.wait(20.0) == 3
 
 
