@@ -38,10 +38,11 @@ def patch(
     former = undone(result, file, _diff_beside(file), reverse=reverse)
     if reverse:
         if not former:
-            raise UsageError(
-                f"expected files that 'autotune patch {shlex.quote(str(file))}' has changed, got others; "
-                f"'patch -R -p1 < {shlex.quote(str(file.with_suffix('.diff')))}' takes the changes out where it can"
-            )
+            diff, name = file.with_suffix(".diff"), shlex.quote(str(file))
+            remedy = f"'patch -R -p1 < {shlex.quote(str(diff))}' takes the changes out where it can"
+            if not diff.exists():
+                remedy = f"there is no {diff} either: nothing was patched with this result"
+            raise UsageError(f"expected files that 'autotune patch {name}' has changed, got others; {remedy}")
         if dry_run:
             _print_diff(former)
         else:

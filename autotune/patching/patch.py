@@ -69,7 +69,7 @@ def _applied_whole(source: SourceRecord, place: str, why: str) -> Patch:
         files[source.main].add_first(f"import autotune; autotune.apply({literal(place)})")
         return Patch(files.edited(), why)
     except CannotEditError as error:
-        raise UsageError(f"{error}; train with 'autotune launch'") from None
+        raise UsageError(f"{why}, and {error}; train with 'autotune launch'") from None
 
 
 def _applying(source: Source) -> list[ast.Call]:

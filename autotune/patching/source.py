@@ -173,7 +173,7 @@ class Source:
             start = self._starts[line - 1]
             self._edit(start, start, statement + self._newline(start))
             return
-        raise CannotEditError("the script's first statement stands in the line of another one")
+        raise CannotEditError("the first statement that may follow a line of autotune's has no line of its own")
 
     def edited(self) -> bytes:
         """The file with all edits.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +31,8 @@ def apply(path: str | Path, *, realised: bool = False) -> None:
     same already, and in bursts, which measure the script without it. Another result takes the place of the former one.
 
     Args:
-        path: A result file of ``autotune run``.
+        path: A result file of ``autotune run``. A relative one is sought in the working directory, then in the folder
+            of the script that calls this, and in the folders above: `autotune patch` cannot know where trainings start.
         realised: Whether to note beside the file which speed the training reaches, for `autotune show` and
             `autotune check`.
 
@@ -38,6 +40,7 @@ def apply(path: str | Path, *, realised: bool = False) -> None:
         ResultFileError: When the file is missing, broken or of another schema.
         UsageError: When it is not the result of a script.
     """
+    path = _sought(Path(path), sys._getframe(1).f_globals.get("__file__"))
     result = read_result(path)
     orders = orders_of(result, path, realised=realised)
     if ORDERS in os.environ:
@@ -51,6 +54,12 @@ def apply(path: str | Path, *, realised: bool = False) -> None:
         launched.begin(orders)
 
     after_import("torch", begin)  # importing torch reads the environment: the script may set it before
+
+
+def _sought(path: Path, script: str | None) -> Path:
+    if path.exists() or script is None:
+        return path
+    return next((place for folder in Path(script).resolve().parents if (place := folder / path).exists()), path)
 
 
 def orders_of(result: Result, path: str | Path, *, realised: bool) -> dict[str, Any]:

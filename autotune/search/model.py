@@ -227,9 +227,9 @@ def _steps(knob: str, values: Sequence[Scalar], own: Scalar, preferred: Scalar, 
 
 
 def _place(knob: str, value: Scalar) -> float:
-    """The position of a level on its knob's scale; None means all threads for ``num_threads``, else nothing."""
+    """The position of a level on its knob's scale; None means all threads for ``num_threads``, else it comes first."""
     if value is None:
-        return 1e6 if knob == "num_threads" else 0.0
+        return 1e6 if knob == "num_threads" else -2.0
     return math.log2(max(float(value), 0.5)) if KNOBS[knob].scale == "logarithmic" else math.log2(1 + float(value))
 
 

@@ -88,6 +88,18 @@ def test_a_result_that_is_applied_again_takes_the_place_of_the_former_one(
     assert done.stdout.split() == ["1", "2", "1", "2", "1", "3"], done.stderr
 
 
+def test_a_result_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: Forked) -> None:
+    """A patched script names it as seen from the folder of the tuning; schedulers start trainings elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("results", "code", "elsewhere"):
+        Path(folder).mkdir()
+    write_document(written(b"", {"num_threads": 3}), Path("results/first.json"))
+    script = tmp_path / "code" / "train.py"
+    script.write_text("import autotune, torch; autotune.apply('results/first.json'); print(torch.get_num_threads())")
+    done = forked.run([str(script)], tmp_path / "elsewhere")
+    assert done.stdout.split() == ["3"], done.stderr
+
+
 def test_a_launch_imports_no_more_than_it_needs_into_each_interpreter(tmp_path: Path) -> None:
     """Asyncio would come before gevent replaces parts of it, and takes time in processes that train nothing."""
     script = Script((sys.executable, "-c", "import sys; print('asyncio' in sys.modules)"))

@@ -427,7 +427,7 @@ def test_a_result_that_changes_nothing_patches_nothing() -> None:
     done = patch()
     assert (done.status, Path("train.py").read_bytes()) == (0, b"x = DataLoader(1, num_workers=0)")
     assert "nothing faster was found" in told(done)
-    assert "expected files that 'autotune patch result.json' has changed" in told(patch("--reverse"))
+    assert "there is no result.diff either: nothing was patched with this result" in told(patch("--reverse"))
     assert not Path("result.diff").exists()
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from autotune.knobs import Choices
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Point
@@ -84,6 +86,14 @@ def test_neighbours_on_a_scale_share_what_is_known() -> None:
     lost = Pair(partner=BASELINE, ratio=0.5, ci95=Interval(0.49, 0.51), blocks=20)
     before, after = (Effects(Design(space), seen).beside([four], BASELINE) for seen in ([], [(two, lost)]))
     assert after.mean[0] < before.mean[0] - 0.2
+
+
+def test_a_default_is_a_level_of_its_own() -> None:
+    """On a logarithmic scale 1 lies at 0: torch's own bucket is another one."""
+    space = make_space()
+    choices = {"ddp_bucket_cap_mb": Choices((None, 1), "")}
+    smaller = Point(config=BASELINE.config.replace(ddp_bucket_cap_mb=1))
+    assert Effects(Design(replace(space, choices=choices)), []).beside([smaller], BASELINE).deviation[0] > 0.01
 
 
 def test_expected_gain_rewards_doubt() -> None:
