@@ -18,6 +18,10 @@ from autotune.search.trials import Trial
 
 MOST_PRIOR = 0.5
 """The largest share of its prior variance that a worth may keep: trials then say as much as the prior. Not tuned."""
+WIDEST_WORTH = math.log(2)
+"""The largest half-width of a worth's interval: one that may be half or double says nothing, though the confirmed
+speed-up narrows it. On a busy machine, malloc's settings were reported to be worth 9.23 x (4.93 - 17.3) and were worth
+1.0 x: their pair was 0.72 x (0.12 - 4.3)."""
 LOSSES = (0.005, 0.01, 1 - TIE)
 """Shares of the winner's rate that a point with fewer changes may lose, by the model's estimate. Each share gives a
 point that plays the winner. The largest is a tie. Not tuned."""
@@ -82,7 +86,7 @@ def ablation_rows(
 ) -> tuple[AblationRow, ...]:
     """What each changed knob is worth: the winner's score over its score without that change, in the guides' order.
 
-    A knob is left out where the trials say less about it than the prior. On a CPU the model does not hold malloc's
+    A knob is left out where the trials say less about it than the prior, or next to nothing. On a CPU the model does not hold malloc's
     settings; a pair of fresh processes gives their worth.
 
     The search picks the point that looked best, so its estimates are flattered. The confirmed speed-up of all changes
@@ -107,6 +111,7 @@ def ablation_rows(
         gains["allocator"] = math.log(fresh.ratio), fresh.error
         unknown -= {"allocator"}
     gains = {name: (gain, math.hypot(deviation, PROCESS_SPREAD)) for name, (gain, deviation) in gains.items()}
+    unknown |= {name for name, (_, deviation) in gains.items() if _SIDE * deviation > WIDEST_WORTH}
     if speedup is not None and 0 < speedup.ci95.low < speedup.ci95.high:
         gains = _summing_to(speedup, gains)
     rows = []

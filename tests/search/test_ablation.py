@@ -13,7 +13,7 @@ from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.search.ablation import ablation_rows, reverted
 from autotune.search.model import Design
-from autotune.search.proposal import GAIN
+from autotune.search.proposal import ALLOCATOR, GAIN
 from autotune.search.trials import Trial
 from tests.factories import make_measurement
 from tests.search.surface import make_space
@@ -58,11 +58,11 @@ def test_arguments_of_build_are_reverted_too() -> None:
     }
 
 
-def trial(point: Point, over: Point, ratio: float) -> Trial:
+def trial(point: Point, over: Point, ratio: float, within: float = 1.02, stage: str = GAIN) -> Trial:
     """A pair that played, within 2 %."""
     burst = Burst(point=point, outcome=Outcome.OK, measurement=make_measurement(1000 * ratio), seconds=1.0)
-    pair = Pair(partner=over, ratio=ratio, ci95=Interval(ratio / 1.02, ratio * 1.02), blocks=8)
-    return Trial(burst, GAIN, "", pair=pair)
+    pair = Pair(partner=over, ratio=ratio, ci95=Interval(ratio / within, ratio * within), blocks=8)
+    return Trial(burst, stage, "", pair=pair)
 
 
 def worths(best: Point, *played: Trial, speedup: Speedup | None = None) -> dict[str, tuple[float, Interval]]:
@@ -97,3 +97,12 @@ def test_a_change_that_no_pair_tells_from_the_others_is_left_out() -> None:
     """The model would only repeat its prior."""
     best = winner(precision="bf16", memory_format="channels_last", num_workers=2)
     assert "memory_format" not in worths(best, trial(best, BASELINE, 1.5))
+
+
+@pytest.mark.parametrize(("within", "is_shown"), [(1.1, True), (6.0, False)])
+def test_a_disturbed_comparison_of_allocators_is_no_worth(within: float, is_shown: bool) -> None:
+    """The confirmed speed-up would give it much of what another change has gained."""
+    best, tuned = winner(precision="bf16", allocator="tuned"), winner(allocator="tuned")
+    confirmed = Speedup(ratio=30.0, ci95=Interval(25.0, 36.0), pairs=10)
+    played = trial(tuned, BASELINE, 0.9, within, ALLOCATOR), trial(best, BASELINE, 20.0)
+    assert ("allocator" in worths(best, *played, speedup=confirmed)) is is_shown
