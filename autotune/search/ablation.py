@@ -86,8 +86,8 @@ def ablation_rows(
 ) -> tuple[AblationRow, ...]:
     """What each changed knob is worth: the winner's score over its score without that change, in the guides' order.
 
-    A knob is left out where the trials say less about it than the prior, or next to nothing. On a CPU the model does not hold malloc's
-    settings; a pair of fresh processes gives their worth.
+    A knob is left out where the trials say less about it than the prior, or next to nothing. On a CPU the model does
+    not hold malloc's settings; a pair of fresh processes gives their worth.
 
     The search picks the point that looked best, so its estimates are flattered. The confirmed speed-up of all changes
     together corrects them: each by its share in the variance of their sum.
