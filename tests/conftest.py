@@ -35,6 +35,9 @@ NEED_LINUX = {
 }
 """Folders of tests whose subject only Linux has, and what it is: elsewhere they are skipped as a whole."""
 
+LONGEST = ("test_readme.py", "test_run_command.py")
+"""Modules whose slow tests each take two to three minutes."""
+
 RunnerOf = Callable[..., ProcessRunner]
 """Given a target, and what `ProcessRunner` takes besides: runs its bursts on the CPU."""
 
@@ -48,6 +51,11 @@ def pytest_configure() -> None:
     # Hundreds of fresh processes import the package: compiling it each time took a third of their time.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest begin first: at the end, the other workers would wait for them."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 def pytest_collection_finish() -> None:

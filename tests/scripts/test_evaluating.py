@@ -21,7 +21,7 @@ from tests.example_scripts import START_SECONDS, script
 
 SELDOM = 2 * (OFTEN_STEPS + 1)
 """Batches of three steps."""
-PLAN = BurstPlan(measure_seconds=2.0)
+PLAN = BurstPlan(measure_seconds=1.0)
 """Several evaluations fit into it."""
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,14 @@ def train(folder: Path, name: str, ranks: int = 1, **knobs: Any) -> list[dict[st
     return [json.loads(one) for one in told]
 
 
+@functools.cache
+def alone_with(*, unsized: bool = False, **config: Any) -> dict[str, Any]:
+    """What one process has to tell that trains with a config."""
+    with tempfile.TemporaryDirectory() as folder:
+        (told,) = train(Path(folder), "alone", config=config, unsized=unsized)
+    return told
+
+
 def start(folder: Path, source: str, ranks: int, *arguments: str) -> list[str]:
     """What each rank of a script writes to the file that its last argument names."""
     script = folder / "train.py"
@@ -108,7 +118,7 @@ def test_ranks_train_as_one_process_does(tmp_path: Path, more: dict[str, Any], a
     unsized = alone == 3  # nobody knows that the last group will be incomplete
     first, second = train(tmp_path, "together", 2, config={"ranks": 2, **more}, unsized=unsized)
     config = {"batch_size": 2 * more["batch_size"], "accumulation_steps": more.get("accumulation_steps", 1)}
-    (single,) = train(tmp_path, "alone", config=config)
+    single = alone_with(**config, unsized=unsized)
     assert first["kind"] == ("FSDPSequential" if "strategy" in more else "DistributedDataParallel")
     assert first["weights"] == second["weights"]
     assert first["names"] == single["names"]
@@ -131,7 +141,7 @@ def test_ranks_train_as_one_process_does(tmp_path: Path, more: dict[str, Any], a
 def test_what_is_exchanged_in_bf16_is_rounded_and_no_more(tmp_path: Path, more: Any, types: list[str]) -> None:
     """Both ranks end with one set of weights, a rounding away from what a process alone trains exactly."""
     first, second = train(tmp_path, "together", 2, config={"ranks": 2, "batch_size": 8, **more})
-    (single,) = train(tmp_path, "alone", config={"batch_size": 16})
+    single = alone_with(batch_size=16)
     assert first["weights"] == second["weights"]
     assert first["types"] == types
     ours, theirs = (torch.cat([torch.tensor(weight) for weight in one["weights"]]) for one in (first, single))
