@@ -201,16 +201,21 @@ def compiles_backward_early() -> bool:
 
 
 @contextlib.contextmanager
-def compiled_apart() -> Iterator[None]:
+def compiled_apart(model: nn.Module) -> Iterator[None]:
     """While open, a forward pass compiles the backward pass too, and graphs do not count as the script's.
 
-    By default the backward pass is compiled at the first `loss.backward()`, where nobody could catch an error of it.
+    By default the backward pass is compiled at the first `loss.backward()`, where nobody could catch an error of it. On
+    the CPU, compiled code draws as eager code does: samplers draw from the same generator.
     """
     import torch._functorch.config as settings
+    import torch._inductor.config as inductor
 
-    before = compiled_graphs()
+    before, draws_alike = compiled_graphs(), not any(weight.is_cuda for weight in model.parameters())
     try:
-        with settings.patch(force_non_lazy_backward_lowering=True):
+        with (
+            settings.patch(force_non_lazy_backward_lowering=True),
+            inductor.patch(fallback_random=draws_alike or inductor.fallback_random),
+        ):
             yield
     finally:
         _apart["graphs"] += compiled_graphs() - before

@@ -21,7 +21,7 @@ from autotune.recorder.live.compiling import Compiler
 from autotune.recorder.live.models import Models
 from autotune.torch_settings import process_settings
 from autotune.torch_settings.compiled import compile_calls, compiled_graphs, forget_compiled
-from autotune.torch_settings.undo import Undo, put
+from autotune.torch_settings.undo import Undo, kept_on, put
 from tests.live.conftest import Time
 from tests.live.loops import Advice, candidate
 from tests.live.test_search import Trained, loader_of
@@ -283,3 +283,60 @@ def test_gradients_of_gradients_are_seen(how: dict[str, bool], keeps: bool) -> N
     assert len(seen) == 4 * keeps
     weight.exp().sum().backward(retain_graph=True)
     assert len(seen) == 4 * keeps
+
+
+class Losses(Trained):
+    """Notes its losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+
+    def step(self, batch: Any) -> None:
+        """One step."""
+        values, labels, ids = batch
+        loss = nn.functional.cross_entropy(self.model(values), labels)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.losses.append(loss.item())
+        self.ids.append(ids.tolist())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verdict", ["won", "lost"])
+def test_a_training_that_is_really_compiled_reads_as_untuned(monkeypatch: pytest.MonkeyPatch, verdict: str) -> None:
+    """The same samples to its end, and the same to the last bit until it is compiled; a loser leaves nothing."""
+
+    class Decided(training.Evidence):
+        @property
+        def verdict(self) -> str | None:  # type: ignore[override]
+            return verdict if self.logs else None
+
+    def train() -> Losses:
+        loader, one = loader_of(), Losses()
+        for batch in itertools.chain.from_iterable(loader for _ in range(3)):
+            one.step(batch)
+        return one
+
+    plain = train()
+    for name, value in {"WARM_SECONDS": 0.0, "BLOCK_SECONDS": 0.0, "ODD_TIMES": 1e9, "WORST": 1e9}.items():
+        monkeypatch.setattr(training, name, value)
+    monkeypatch.setattr(training.Ledger, "allows", lambda *_, **__: True)
+    monkeypatch.setattr(training.Ledger, "may_lose", lambda *_: 1e9)
+    monkeypatch.setattr(training, "Evidence", Decided)
+    advice = Advice([COMPILED])
+    live = training.LiveTraining(advice, 2, ["compile_mode"])
+    tuned = train()
+    is_compiled = "_compiled_call_impl" in vars(tuned.model)
+    live.end()
+    training._active.clear()
+    assert tuned.ids == plain.ids
+    before = next(event["steps"] for event in told(advice, "playing") if event["name"] == COMPILED["name"])
+    assert tuned.losses[:before] == plain.losses[:before]
+    assert tuned.losses == pytest.approx(plain.losses, abs=1e-4)  # its dropout draws the same numbers, too
+    assert [event["verdict"] for event in told(advice, "decided")] == [verdict]
+    assert live._ledger.compiling > 0
+    assert is_compiled is (verdict == "won")
+    assert "_compiled_call_impl" not in vars(tuned.model)
+    assert verdict == "won" or "calls" not in kept_on(tuned.model)

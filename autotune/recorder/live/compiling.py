@@ -75,7 +75,7 @@ class Compiler:
         self._compiled.add(model)
         self.has_compiled = True
         try:
-            with compiled_apart():
+            with compiled_apart(model):
                 return compiled(*args, **kwargs)
         finally:
             self._seconds += perf_counter() - began

@@ -375,13 +375,14 @@ class LiveTraining:
         self._interruptions.add("pass")
         if not passing.loader.persistent_workers:
             passing.pools.end()
-        elif (self._phase == "over" or self._is_earning) and loader_key(passing.loader) == self._key:
+        elif self._phase in {"over", "earns"} and loader_key(passing.loader) == self._key:
             self._end_losers(passing.pools)
 
     def _on_kept_graph(self) -> None:
         self.left["compile_mode"] = KEEPS
         if self._race is not None and "compile_mode" in self._race.words["knobs"]:
             self._race.failure = KEEPS
+            self._phase = "races"
 
     def _on_mode(self, module: Any, training: bool) -> None:
         if module.training and not training:
@@ -396,6 +397,9 @@ class LiveTraining:
                 self._steps += 1
                 if self._count(now) is not None:
                     self._ledger.count_saved(1, self._usual, self._gain)
+            return
+        if self._phase == "earns":
+            self._earn(optimizer, now)
             return
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # waiting would end a CUDA graph
             return
@@ -426,9 +430,7 @@ class LiveTraining:
             self._await_answer()
         elif self._phase == "races":
             self._play(seconds)
-            if self._is_earning:
-                self._searched_from = self._steps, self._trained
-            elif (
+            if (
                 self._steps - self._searched_from[0] > MOST_STEPS
                 or self._trained - self._searched_from[1] > MOST_SECONDS
             ):
@@ -439,6 +441,15 @@ class LiveTraining:
         self._ledger.spent += self._last - now
         if self._compile_seconds(self._in_force):  # torch's compiler has been imported
             self._ledger.compiling += self._last - now
+
+    @harmless
+    def _earn(self, optimizer: Optimizer, now: float) -> None:
+        """Waits until the training may lose what compiling takes; a wait of an hour must cost next to nothing."""
+        if optimizer is self._optimizer and self._race is not None:
+            self._steps += 1
+            self._count_between(self._count(now))
+            if self._may_play(self._race.candidate):
+                self._phase, self._searched_from = "races", (self._steps, self._trained)
 
     def _charge_compiling(self) -> None:
         """Compiling is no part of a step, so it ends no candidate. The block leads in anew."""
@@ -602,22 +613,18 @@ class LiveTraining:
                 self._decided(race, "too costly", why)
                 continue
             self._race = race
-            if self._is_earning and (passing := self._pass) is not None:
-                self._end_losers(passing.pools, passing.pool)  # the wait may be long
+            if self._compile_seconds(candidate):
+                self._phase = "earns"
+                if (passing := self._pass) is not None:
+                    self._end_losers(passing.pools, passing.pool)  # the wait may be long
             return
         self._finish("all candidates are decided")
-
-    @property
-    def _is_earning(self) -> bool:
-        """Whether the search waits until the training has earned what compiling may take."""
-        race = self._race
-        return race is not None and self._block is None and self._compile_seconds(race.candidate) > 0
 
     def _compile_seconds(self, setting: Setting) -> float:
         """Seconds that compiling may still take before a setting plays."""
         if "compile_mode" not in setting.knobs or self._compiler.has_compiled:
             return 0.0
-        return COMPILE_SECONDS * max(1, len(self._models))  # at exit, they may be gone
+        return COMPILE_SECONDS * len(self._models)
 
     def _means_something(self, candidate: Setting) -> bool:
         if not candidate.loader:
@@ -666,9 +673,7 @@ class LiveTraining:
         self._longest_own = max(self._longest_own, own if self._in_force is self._incumbent else 0.0)
         block = self._block
         if block is None:
-            if seconds is not None:
-                self._usual = 0.95 * self._usual + 0.05 * min(seconds, self._odd_seconds) * self._gain
-                self._ledger.count_saved(1, self._usual, self._gain)
+            self._count_between(seconds)
             self._begin_block(race)
             return
         block.age += 1
@@ -702,6 +707,12 @@ class LiveTraining:
             self._end_block(race, block)
         elif is_candidate and spent > WORST * self._usual * (block.steps + 1):
             self._end_overrun(race, block)
+
+    def _count_between(self, seconds: float | None) -> None:
+        """Counts a step of the incumbent between two blocks."""
+        if seconds is not None:
+            self._usual = 0.95 * self._usual + 0.05 * min(seconds, self._odd_seconds) * self._gain
+            self._ledger.count_saved(1, self._usual, self._gain)
 
     @property
     def _odd_seconds(self) -> float:
@@ -1018,7 +1029,7 @@ class LiveTraining:
 
     def _end_earning(self) -> None:
         """Ends a search that has decided all but whether to compile."""
-        if self._is_earning:
+        if self._phase == "earns":
             self.left["compile_mode"] = UNEARNED
             self._finish(UNEARNED)
 
