@@ -50,6 +50,7 @@ class LiveFacts(Stored):
     wait_share: Share = Field(description="share of a step in which it waits for data")
     batch_bytes: Whole = 0
     convolves: tuple[int, ...] = Field(default=(), description="as in `WorkloadFacts`")
+    # Never sent so far: a kernel that does not fit gives way to torch's plain one, whose memory may end the training.
     attention: bool = Field(default=False, description="torch's attention is called")
     fixed_shapes: bool = Field(default=False, description="all batches have one shape")
     packages: tuple[str, ...] = Field(default=(), description="as in `WorkloadFacts`")

@@ -197,14 +197,14 @@ def compiles_backward_early() -> bool:
     """Whether this torch can compile a backward pass within the forward pass, as `compiled_apart` does."""
     import torch._functorch.config as settings
 
-    return hasattr(settings, "force_non_lazy_backward_lowering")  # torch 2.7 lacks it
+    return hasattr(settings, "force_non_lazy_backward_lowering")  # private to torch, so it may be missing
 
 
 @contextlib.contextmanager
 def compiled_apart(model: nn.Module) -> Iterator[None]:
     """While open, a forward pass compiles the backward pass too, and graphs do not count as the script's.
 
-    By default the backward pass is compiled at the first `loss.backward()`, where nobody could catch an error of it. On
+    By default the backward pass is compiled at the first `loss.backward()`, where no guard would catch its error. On
     the CPU, compiled code draws as eager code does: samplers draw from the same generator.
     """
     import torch._functorch.config as settings
