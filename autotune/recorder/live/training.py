@@ -1031,7 +1031,7 @@ class LiveTraining:
         """Ends a search that has decided all but whether to compile."""
         if self._phase == "earns":
             self.left["compile_mode"] = UNEARNED
-            self._finish(UNEARNED)
+            self._finish("all else is decided")
 
     def _at_exit(self) -> None:
         if os.getpid() == self._process and self._steps:

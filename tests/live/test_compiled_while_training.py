@@ -256,7 +256,7 @@ def test_a_short_training_says_why_it_is_not_compiled(begun: Callable[..., Any],
     live.end()
     assert not told(advice, "playing")
     (over,) = told(advice, "over")
-    assert over["why"] == over["left"]["compile_mode"] == training.UNEARNED
+    assert (over["why"], over["left"]) == ("all else is decided", {"compile_mode": training.UNEARNED})
 
 
 @pytest.mark.parametrize("step", [2, 200])
@@ -303,7 +303,42 @@ class Losses(Trained):
         self.ids.append(ids.tolist())
 
 
+def train() -> Losses:
+    """Three epochs."""
+    loader, one = loader_of(), Losses()
+    for batch in itertools.chain.from_iterable(loader for _ in range(3)):
+        one.step(batch)
+    return one
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks are short, and nothing is too costly."""
+    for name, value in {"WARM_SECONDS": 0.0, "BLOCK_SECONDS": 0.0, "ODD_TIMES": 1e9, "WORST": 1e9}.items():
+        monkeypatch.setattr(training, name, value)
+    monkeypatch.setattr(training.Ledger, "allows", lambda *_, **__: True)
+    monkeypatch.setattr(training.Ledger, "may_lose", lambda *_: 1e9)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("part", ["forward", "backward"])
+def test_a_compiler_that_fails_ends_the_candidate_alone(compiled_by: Callable[..., None], part: str) -> None:
+    """The training is untuned, to the last bit."""
+    plain, advice = train(), Advice([COMPILED])
+    compiled_by(Backend(fails_in=part))
+    live = training.LiveTraining(advice, 2, ["compile_mode"])
+    tuned = train()
+    live.end()
+    training._active.clear()
+    assert (tuned.losses, tuned.ids) == (plain.losses, plain.ids)
+    (event,) = told(advice, "decided")
+    assert event["verdict"] == "failed"
+    assert "no such kernel" in event["reason"]
+    assert live._ledger.compiling > 0
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("verdict", ["won", "lost"])
 def test_a_training_that_is_really_compiled_reads_as_untuned(monkeypatch: pytest.MonkeyPatch, verdict: str) -> None:
     """The same samples to its end, and the same to the last bit until it is compiled; a loser leaves nothing."""
@@ -313,17 +348,7 @@ def test_a_training_that_is_really_compiled_reads_as_untuned(monkeypatch: pytest
         def verdict(self) -> str | None:  # type: ignore[override]
             return verdict if self.logs else None
 
-    def train() -> Losses:
-        loader, one = loader_of(), Losses()
-        for batch in itertools.chain.from_iterable(loader for _ in range(3)):
-            one.step(batch)
-        return one
-
     plain = train()
-    for name, value in {"WARM_SECONDS": 0.0, "BLOCK_SECONDS": 0.0, "ODD_TIMES": 1e9, "WORST": 1e9}.items():
-        monkeypatch.setattr(training, name, value)
-    monkeypatch.setattr(training.Ledger, "allows", lambda *_, **__: True)
-    monkeypatch.setattr(training.Ledger, "may_lose", lambda *_: 1e9)
     monkeypatch.setattr(training, "Evidence", Decided)
     advice = Advice([COMPILED])
     live = training.LiveTraining(advice, 2, ["compile_mode"])
