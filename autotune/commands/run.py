@@ -96,7 +96,10 @@ def train(
         Path | None, typer.Option(*words_of("out"), help=str(OFFERED["out"].description), metavar="FILE")
     ] = None,
     allow: Annotated[
-        str, typer.Option(help="Settings to try although they change what is learned: precision.", metavar="KNOB,…")
+        str,
+        typer.Option(
+            help="Settings to try although they change what is learned: precision, compile_mode.", metavar="KNOB,…"
+        ),
     ] = "",
     quiet: Quiet = False,
 ) -> None:

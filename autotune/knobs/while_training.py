@@ -11,6 +11,7 @@ from pydantic import Field
 
 from autotune.errors import ConfigError, UsageError
 from autotune.hardware import DeviceKind, Gpu, Hardware
+from autotune.knobs.compiling import COMPILE_SECONDS
 from autotune.knobs.config import OptimizerImpl, Scalar, TrainConfig
 from autotune.knobs.facts import ModelFacts, WorkloadFacts
 from autotune.knobs.knob import ByLeave
@@ -27,8 +28,12 @@ HIDDEN_SHARE = 0.5
 observed. Not tuned."""
 MOST_VALUES = 4
 """The most values that are tried for one knob. Not tuned: each costs the training some seconds."""
-UNPLAYED = {("optimizer_impl", "default"), ("precision", "fp16")}
-"""`switch_optimizer` does nothing for the first. The second needs a GradScaler, which the script does not have."""
+UNPLAYED = {
+    ("optimizer_impl", "default"), ("precision", "fp16"),
+    *(("compile_mode", mode) for mode in COMPILE_SECONDS if mode != "default"),
+}  # fmt: skip
+"""`switch_optimizer` does nothing for the first. The second needs a GradScaler, which the script does not have. Other
+modes compile longer, or keep CUDA graphs, which a script that holds outputs of the model does not expect."""
 
 
 class LiveFacts(Stored):
@@ -45,8 +50,10 @@ class LiveFacts(Stored):
     wait_share: Share = Field(description="share of a step in which it waits for data")
     batch_bytes: Whole = 0
     convolves: tuple[int, ...] = Field(default=(), description="as in `WorkloadFacts`")
+    # Never sent so far: a kernel that does not fit gives way to torch's plain one, whose memory may end the training.
     attention: bool = Field(default=False, description="torch's attention is called")
     fixed_shapes: bool = Field(default=False, description="all batches have one shape")
+    packages: tuple[str, ...] = Field(default=(), description="as in `WorkloadFacts`")
     allowed: tuple[str, ...] = Field(default=(), description="knobs that may change what is learned")
     left: dict[str, str] = Field(default_factory=dict, description="why a knob keeps the user's own value, by knob")
 
@@ -76,6 +83,7 @@ class LiveFacts(Stored):
             samples=own.get("samples"), batch_bytes=self.batch_bytes,
             sample_seconds=self.read_seconds / baseline.batch_size, has_attention=self.attention,
             step_seconds=self.step_seconds * (1 - self.wait_share) or None, fixed_shapes=self.fixed_shapes,
+            packages=self.packages,
         )  # fmt: skip
 
 
@@ -95,7 +103,7 @@ def allowed_knobs(names: str) -> tuple[str, ...]:
         UsageError: A name is none of these.
     """
     choices = [
-        knob.name for knob in KNOBS.values() if isinstance(knob.while_training, ByLeave) and knob.scope == "live"
+        knob.name for knob in KNOBS.values() if isinstance(knob.while_training, ByLeave) and knob.scope != "loader"
     ]
     requested = tuple(name.strip() for name in names.split(",") if name.strip())
     if unknown := [name for name in requested if name not in choices]:
@@ -108,6 +116,7 @@ def live_candidates(facts: LiveFacts, hardware: Hardware) -> Candidates:
 
     Knobs that change what is learned are tried only if the user allows them. If training waits for data, knobs of the
     loader come first; otherwise they come last. The first guess of every knob is tried before the second guess of any.
+    Compiling comes after all: it may take a minute, and what compiled code depends on must not change any more.
     """
     hardware, device = _where(facts, hardware)
     baseline, waits, played = facts.baseline, facts.wait_share >= NOTABLE_WAIT, played_on(device, facts.allowed)
@@ -123,7 +132,8 @@ def live_candidates(facts: LiveFacts, hardware: Hardware) -> Candidates:
     knobs = [knob for knob in dict.fromkeys((*space.choices, *played)) if knob in played]
     knobs.sort(key=lambda knob: (knob in of_loader()) != waits)
     guesses = {knob: list(islice(_guesses(knob, facts, space), MOST_VALUES)) for knob in knobs}
-    configs = dict.fromkeys(config for turn in zip_longest(*guesses.values()) for config in turn if config is not None)
+    turns = (config for turn in zip_longest(*guesses.values()) for config in turn if config is not None)
+    configs = sorted(dict.fromkeys(turns), key=lambda config: config.is_compiled)
     nothing = "no other value is likely to be faster here"
     reasons = {knob: space.skipped.get(knob, nothing) for knob, values in guesses.items() if not values}
     return Candidates(baseline, tuple(configs), reasons | facts.left)

@@ -66,6 +66,21 @@ def on_tensor_hook(then: Callable[[], None]) -> Undo:
     return _around(torch.Tensor, "register_hook", lambda *_, **__: then())
 
 
+def on_kept_graph(then: Callable[[], None]) -> Undo:
+    """Calls ``then()`` before each backward pass that keeps its graph, or makes one of the gradients."""
+
+    def passes(keeps: slice) -> Callable[..., None]:
+        def before(*args: Any, **kwargs: Any) -> None:
+            if any((*args[keeps], kwargs.get("retain_graph"), kwargs.get("create_graph"))):
+                then()
+
+        return before
+
+    # Positions of `retain_graph` and `create_graph`. `Tensor.backward` calls the first function.
+    places = {"backward": slice(2, 4), "grad": slice(3, 5)}
+    return in_reverse([_around(torch.autograd, name, passes(keeps)) for name, keeps in places.items()])
+
+
 def on_scale(then: Callable[[torch.amp.GradScaler], None]) -> Undo:
     """Calls ``then(scaler)`` after each scaling of a loss by a GradScaler."""
     return _around(torch.amp.GradScaler, "scale", after=lambda scaler, *_, **__: then(scaler))

@@ -246,12 +246,16 @@ class LiveLog:
         for knob in facts.allowed:
             if knob in knobs and isinstance(leave := KNOBS[knob].while_training, ByLeave):
                 self._say(f"{knob} is tried by your leave: {leave.changes}")
-        for why in dict.fromkeys(plan.left.values()):
-            self._say(f"your setting of {', '.join(knob for knob in plan.left if plan.left[knob] == why)} stays: {why}")
+        self._say_left(plan.left)
         return words
+
+    def _say_left(self, left: Mapping[str, str]) -> None:
+        for why in dict.fromkeys(left.values()):
+            self._say(f"your setting of {', '.join(knob for knob in left if left[knob] == why)} stays: {why}")
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Adds an event to the story and to the file; a failed write ends the log."""
+        known = self.story.left
         self.story.add(event)
         if self._file is not None:
             try:
@@ -264,6 +268,7 @@ class LiveLog:
             spread = f"{or_dash(winner.interval, ratios)}, {winner.pairs} pairs of blocks"
             self._say(f"{winner.name} is faster: {or_dash(winner.ratio, ratio_text)} ({spread})")
         if event["event"] == "over" and self.story.over is not None:
+            self._say_left({knob: why for knob, why in self.story.left.items() if knob not in known})
             self._say(self._last_line(self.story.over))
 
     def _last_line(self, over: Over) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .repeated_blocks import no_cache_in_training, repeated_blocks, without_cache
@@ -34,6 +35,7 @@ shape that a function sees a dynamic one, unlike a process that sees only one sh
 _RECOMPILES = 8
 """Torch's own limit (`torch._dynamo.config.recompile_limit`), above which code runs eagerly."""
 _MODE = "_mode_by_autotune"  # attribute of a compiled call
+_apart: collections.Counter[str] = collections.Counter()  # graphs of `compiled_apart`
 
 
 def compile_calls(model: nn.Module, config: TrainConfig) -> Undo:
@@ -185,6 +187,41 @@ def _own_gradient(parameter: torch.Tensor) -> None:
 
 
 def compiled_graphs() -> int:
-    """Graphs that torch.compile has compiled in this process."""
+    """Graphs that torch.compile has compiled in this process, without those of `compiled_apart`."""
     utils = sys.modules.get("torch._dynamo.utils")
-    return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
+    graphs = int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
+    return max(0, graphs - _apart["graphs"])
+
+
+def compiles_backward_early() -> bool:
+    """Whether this torch can compile a backward pass within the forward pass, as `compiled_apart` does."""
+    import torch._functorch.config as settings
+
+    return hasattr(settings, "force_non_lazy_backward_lowering")  # private to torch, so it may be missing
+
+
+@contextlib.contextmanager
+def compiled_apart(model: nn.Module) -> Iterator[None]:
+    """While open, a forward pass compiles the backward pass too, and graphs do not count as the script's.
+
+    By default the backward pass is compiled at the first `loss.backward()`, where no guard would catch its error. On
+    the CPU, compiled code draws as eager code does: samplers draw from the same generator.
+    """
+    import torch._functorch.config as settings
+    import torch._inductor.config as inductor
+
+    before, draws_alike = compiled_graphs(), not any(weight.is_cuda for weight in model.parameters())
+    try:
+        with (
+            settings.patch(force_non_lazy_backward_lowering=True),
+            inductor.patch(fallback_random=draws_alike or inductor.fallback_random),
+        ):
+            yield
+    finally:
+        _apart["graphs"] += compiled_graphs() - before
+
+
+def forget_compiled(model: nn.Module) -> None:
+    """Drops the code that `compile_calls` keeps with a model."""
+    for what in ("calls", "sizes"):
+        kept_on(model).pop(what, None)

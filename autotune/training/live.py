@@ -36,7 +36,7 @@ def live(
         model: The model that trains.
         optimizer: Its optimizer.
         out: Keep a log beside this path, for ``autotune watch``; None: no log.
-        allow: Settings to try although they change what is learned: ``precision``.
+        allow: Settings to try although they change what is learned: ``precision``, ``compile_mode``.
 
     Raises:
         UsageError: `allow` names something else.

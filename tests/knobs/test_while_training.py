@@ -134,8 +134,27 @@ def test_what_is_learned_changes_only_by_leave(allowed: str, changes: dict[str, 
     assert {config.precision for config in found.configs} - {found.baseline.precision} == tried
 
 
-@pytest.mark.parametrize("name", ["compile_mode", "memory_format", "num_workers", "colour"])
+@pytest.mark.parametrize(
+    ("allowed", "changes", "reason"),
+    [
+        ("compile_mode,precision", {}, None),
+        ("", {}, None),
+        ("compile_mode", {"device": "cpu", "packages": []}, "a C++ compiler"),
+        ("compile_mode", {"left": {"compile_mode": "its batches differ"}}, "its batches differ"),
+    ],
+)
+def test_compiling_is_tried_last(allowed: str, changes: dict[str, Any], reason: str | None) -> None:
+    """By leave, in the default mode alone: compiled code depends on most of the others."""
+    facts = {**FACTS, "device": "cuda", "cpus": 6, "fixed_shapes": True, "packages": ["triton"], **changes}
+    found = live_candidates(LiveFacts(**facts, allowed=allowed_knobs(allowed)), gpu_machine())
+    is_tried = "compile_mode" in allowed and reason is None
+    assert [config.compile_mode for config in found.configs if config.is_compiled] == ["default"] * is_tried
+    assert found.configs[-1].is_compiled is is_tried
+    assert (reason or "") in found.left.get("compile_mode", "")
+
+
+@pytest.mark.parametrize("name", ["dataloader_in_order", "memory_format", "num_workers", "colour"])
 def test_leave_for_anything_else_is_refused(name: str) -> None:
-    """Compiling would hold up the training, a layout may make it fail; neutral settings need no leave."""
+    """A layout may make the training fail; neutral settings need no leave."""
     with pytest.raises(UsageError, match=rf"--allow takes only .*precision.*; got {name}"):
         allowed_knobs(f"precision,{name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.recorder.live import models, pools, training
+from autotune.recorder.live import compiling, models, pools, training
 from autotune.timing import clock
 from autotune.torch_settings.compiled import compiled_graphs
 
@@ -19,7 +19,7 @@ class Time:
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     """The time by which a training in this process goes."""
     time = Time()
-    for module in (training, pools, clock):
+    for module in (training, pools, compiling, clock):
         monkeypatch.setattr(module, "perf_counter", lambda: time.now)
     return time
 

@@ -89,7 +89,11 @@ class Alternating(training.Evidence):
         return "won" if Alternating.decided % 2 else "lost"
 
 
-ON_MODELS = {"precision": "autocast_forward", "memory_format": "convolve_channels_last"}
+ON_MODELS = {
+    "precision": "autocast_forward",
+    "memory_format": "convolve_channels_last",
+    "compile_mode": "compile_calls",
+}
 
 
 def candidate(**knobs):

@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 from torch import nn
 
-from autotune.recorder.live.models import _restoring_draws, with_fallback
+from autotune.recorder.live.models import restoring, with_fallback
 
 
 class Failing(nn.Module):
@@ -79,7 +79,7 @@ def test_a_call_that_a_cuda_graph_captures_asks_for_no_state() -> None:
     model = mock.Mock()
     model.parameters = lambda: iter([mock.Mock(is_cuda=True)])
     with mock.patch.multiple(torch.cuda, is_current_stream_capturing=lambda: True, get_rng_state=None):
-        _restoring_draws(model, ())
+        restoring(model, ())
 
 
 def test_the_failed_call_is_freed_before_the_next_one() -> None:

@@ -195,7 +195,7 @@ def test_each_model_is_looked_at() -> None:
 def test_a_model_without_convolutions_has_no_layout_to_leave() -> None:
     """Nothing is said of it, though it draws random numbers."""
     net, models = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 4)), Models()
-    assert models.why_not([]).keys() == {"precision"}
+    assert models.why_not([]).keys() == {"precision", "compile_mode"}
     net(torch.randn(4, 3, 8))
     models.end()
     assert models.why_not([net]) == {}

@@ -23,6 +23,16 @@ def test_after_some_losses_candidates_wait(trained: float, lost: float, allowed:
     assert ledger.allows(steps=0, step_seconds=0.0, start_seconds=0.0, trained_seconds=trained) is allowed
 
 
+def test_compiling_that_was_allowed_holds_up_no_block() -> None:
+    """But it counts in what may be lost."""
+    ledger = Ledger()
+    ledger.count_compiling(50.0)
+    assert ledger.cost == 50.0
+    assert ledger.may_lose(3000) == pytest.approx(10.0)
+    assert ledger.allows(steps=8, step_seconds=1.0, start_seconds=0.0, trained_seconds=3000)
+    assert not ledger.allows(steps=10, step_seconds=1.0, start_seconds=0.0, trained_seconds=3000)
+
+
 def test_losses_are_taken_off_and_gains_are_added() -> None:
     """What was saved may be lost again."""
     ledger = Ledger()

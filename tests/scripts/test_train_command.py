@@ -223,6 +223,17 @@ def test_a_training_that_ends_early_replaces_no_complete_result(
     assert "the training ended before the search did; so far, num_workers=1, prefetch_factor=2 is faster" in told
 
 
+def test_what_was_not_tried_in_the_end_is_said_once(tmp_path: Path, seen: dict[str, Any]) -> None:
+    """A reason that was known before is not repeated."""
+    why = "the training was too short"
+    left = {"compile_mode": why, "memory_format": "it is not played yet"}
+    told = train(
+        tmp_path, f"{EARLY.format(verdict='lost')}told.tell('over', why={why!r}, left={left!r}, t=9.0)\n", seen=seen
+    )
+    assert told.err.count(f"your setting of compile_mode stays: {why}") == 1
+    assert told.err.count("it is not played yet") == 1
+
+
 def test_what_gains_nothing_is_not_launched(tmp_path: Path, seen: dict[str, Any]) -> None:
     """The lines, and `show`, say that the training ended, and what is known."""
     told = train(tmp_path, EARLY.format(verdict="lost"), seen=seen).err

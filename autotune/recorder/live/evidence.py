@@ -108,16 +108,23 @@ class Ledger:
         spent: What candidates and switches took beyond the script's own setting. Faster candidates are counted too, so
             that noise cancels out.
         saved: What the winners have saved since they won.
+        compiling: The part of `spent` that compiling took. It was allowed in advance, so it holds up no block later.
     """
 
     def __init__(self) -> None:
         self.spent = 0.0
         self.saved = 0.0
+        self.compiling = 0.0
 
     @property
     def cost(self) -> float:
         """Seconds that the search has cost."""
         return max(0.0, self.spent)
+
+    def count_compiling(self, seconds: float) -> None:
+        """Adds seconds that compiling took."""
+        self.spent += seconds
+        self.compiling += seconds
 
     def count_saved(self, steps: int, step_seconds: float, gain: float) -> None:
         """Adds what steps with the winners have saved.
@@ -149,4 +156,4 @@ class Ledger:
         """
         little = min(SHARE * trained_seconds, FIRST_SECONDS + LATER_SHARE * trained_seconds)
         worst = start_seconds + (WORST - 1) * (steps + 1) * step_seconds
-        return self.spent - self.saved <= little and worst <= self.may_lose(trained_seconds)
+        return self.spent - self.compiling - self.saved <= little and worst <= self.may_lose(trained_seconds)

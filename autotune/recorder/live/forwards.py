@@ -28,6 +28,7 @@ class Forwards:
 
     def __init__(self) -> None:
         self._reason: str | None = None
+        self._hooked: str | None = None
         self._calls: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._depth = 0
         self._model: nn.Module | None = None
@@ -65,19 +66,24 @@ class Forwards:
 
     def why_not(self, models: Iterable[nn.Module]) -> str | None:
         """Why convolutions of these models keep their layout; None where nothing speaks against another one."""
+        models = list(models)
+        if any(model not in self._calls for model in models):
+            return self._reason or "a model was not seen to be called in training"
+        return self.why_hooked(models) or self._reason
+
+    def why_hooked(self, models: Iterable[nn.Module]) -> str | None:
+        """Which hooks of the script look into these models; None where none does."""
         for model in models:
-            if model not in self._calls:
-                return self._reason or "a model was not seen to be called in training"
             if any(hooks for part in model.modules() for name, hooks in vars(part).items() if name in _HOOKS):
                 return "hooks of the script see what the model computes"
             if any(weight._backward_hooks for weight in model.parameters()):
                 return "hooks of the script see gradients of the model"
-        return self._reason
+        return self._hooked
 
     def hook(self) -> None:
         """The script asks to see the gradient of a tensor."""
         if self._model is not None:
-            self._reason = "hooks of the script see gradients within the model"
+            self._hooked = "hooks of the script see gradients within the model"
 
     def _look_for_draws(self, values: tuple[Any, ...] | None) -> None:
         """Looks whether random numbers were drawn: by a part that calls no other and has these values, or elsewhere."""

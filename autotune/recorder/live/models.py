@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ...timing.loop import autocast_dtype, is_compiled, outermost
-from ...torch_settings.compiled import compiled_graphs
+from ...torch_settings.compiled import compiled_graphs, compiles_backward_early
 from ...torch_settings.layout import convolved, entries, layout_of
 from ...torch_settings.naming import weights_of
 from ...torch_settings.undo import Undo, in_reverse
@@ -34,6 +34,7 @@ class Models:
         self._device_type, self._casts = "cpu", False
         self._forwards = Forwards()
         self._fault: str | None = None
+        self._recomputes = False
         self.end = in_reverse(
             [
                 hooks.on_outermost_forward(self._on_forward, self._on_inner_forward, self._on_return),
@@ -43,7 +44,10 @@ class Models:
 
     @harmless
     def _on_forward(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:
-        if not (model.training and torch.is_grad_enabled()) or is_in_backward():  # checkpointing calls parts again
+        if not (model.training and torch.is_grad_enabled()):
+            return
+        if is_in_backward():  # checkpointing calls parts again
+            self._recomputes = True
             return
         if (weight := next(iter(model.parameters()), None)) is not None:
             self._called.add(model)
@@ -76,7 +80,7 @@ class Models:
         """The knobs of models that keep the script's own value, each with why."""
         convolving = [model for model in models if 2 in convolved([model])]
         if (why := self._why_none(models)) is not None:
-            return {"precision": why} | ({"memory_format": why} if convolving else {})
+            return {"precision": why, "compile_mode": why} | ({"memory_format": why} if convolving else {})
         reasons: dict[str, str] = {}
         weights = [weight for model in models for weight in model.parameters()]
         if self._casts or any(weight.is_floating_point() and weight.dtype != torch.float32 for weight in weights):
@@ -85,7 +89,17 @@ class Models:
             reasons["memory_format"] = "the script lays its model out itself"
         elif convolving and (reason := self._forwards.why_not(convolving)) is not None:
             reasons["memory_format"] = reason
+        if (reason := self._why_not_compiled(models)) is not None:
+            reasons["compile_mode"] = reason
         return reasons
+
+    def _why_not_compiled(self, models: list[nn.Module]) -> str | None:
+        """Why compiling these models might make a step fail that is not caught, or show the script something else."""
+        if not compiles_backward_early():
+            return "this release of torch compiles the backward pass later, where an error would end the training"
+        if self._recomputes:
+            return "the backward pass calls parts of the model again"
+        return self._forwards.why_hooked(models)
 
     def _why_none(self, models: list[nn.Module]) -> str | None:
         """Why models are left as they are."""
@@ -117,7 +131,7 @@ def with_fallback(model: nn.Module, fall_back: Callable[[Exception], None]) -> U
         nonlocal buffers, inside
         if torch.compiler.is_compiling() or is_in_backward():  # checkpointing ends a repeated call by an exception
             return forward(*args, **kwargs)
-        restore = _restoring_draws(model, buffers or ())
+        restore = restoring(model, buffers or ())
         buffers = None
         inside = True
         try:
@@ -139,7 +153,7 @@ def with_fallback(model: nn.Module, fall_back: Callable[[Exception], None]) -> U
     return in_reverse([wrap_forward(part, guarding(part), lambda _: not inside) for part in entries(model)])
 
 
-def _restoring_draws(model: nn.Module, buffers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Undo:
+def restoring(model: nn.Module, buffers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Undo:
     """Restores the generators of random numbers as they are now, and some buffers as they were."""
     state = torch.get_rng_state()
     is_on_device = next(model.parameters()).is_cuda and not torch.cuda.is_current_stream_capturing()

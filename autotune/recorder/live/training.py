@@ -32,9 +32,10 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 from ...timing.clock import clock_of
 from ...timing.loop import described
 from ...timing.usage import available_bytes, resident_bytes
-from ...torch_settings.compiled import compiled_graphs
+from ...torch_settings.compiled import compiled_graphs, forget_compiled
 from ...torch_settings.layout import convolved
 from ...torch_settings.naming import has_own_iterator, length_of, loader_key, start_method, tensors_in, weights_of
+from ...torch_settings.packages import installed
 from ...torch_settings.process_settings import FORMS, form_of, why_gradients_unfit, why_no_form
 from ...torch_settings.undo import Undo
 from .. import hooks
@@ -45,6 +46,7 @@ from ..hooks import harmless
 from ..observer import Observer
 from ..ranks import count_ranks
 from .adviser import Parent
+from .compiling import Compiler
 from .evidence import WORST, Evidence, Ledger, Spread
 from .models import Models, with_fallback
 from .pools import Changed, OwnReading, Pass, Pool, Pools
@@ -69,6 +71,8 @@ MOST_STEPS, MOST_SECONDS = 20_000, 900.0
 """After which the search ends, whatever is undecided. Not tuned."""
 MOST_PATIENCE_SECONDS = 120.0
 """The same limit for a winner, and for workers that are not forked. Not tuned: a network disk may pause."""
+COMPILE_SECONDS = 60.0
+"""What compiling a model is assumed to take at worst: on two cores it took 8 to 50 s. What it takes is charged."""
 MOST_DRAWS, LOOKED_AT, LATE_STEPS = 500, 32, 32
 """Batches without a step, after which nothing is tuned; batches that are looked at; steps by which the search begins
 even between two passes. Not tuned."""
@@ -102,6 +106,9 @@ KNOWN_SAMPLERS = ("torch", "accelerate", "lightning", "lightning_fabric", "pytor
 OF_LOADER = ("num_workers", "prefetch_factor", "pin_memory")
 """The knobs that another pool takes."""
 COMPILES = "the script compiles its training itself"
+KEEPS = "the script keeps the graph of a backward pass, or computes gradients of gradients, which compiled code cannot"
+SHAPES = "its batches were not seen to have one shape, and each shape would be compiled"
+UNEARNED = "compiling may take a minute, and the training was too short to risk that"
 BOTH = ("incumbent", "candidate", "candidate", "incumbent")
 """The order of blocks, so that a slow drift touches both sides alike."""
 
@@ -204,11 +211,11 @@ class LiveTraining:
         self._key: str | None = None
         self._keys: dict[str, int] = {}  # of loaders that were drawn from since the last step, in how many steps
         self._drawn: set[str] = set()
-        self._draws, self._step_draws = 0, 1.0
-        self._draw_thread = 0
+        self._draws, self._step_draws, self._draw_thread = 0, 1.0, 0
         self._unfit: dict[str, str] = {}  # by loader, why it is left as it is
         self._reading = OwnReading()
         self._called = Models()
+        self._compiler = Compiler(self._on_forward_failed, self._on_kept_graph if "compile_mode" in allowed else None)
         self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._convolves: list[int] = []
         self._guards: list[Undo] = []
@@ -216,8 +223,7 @@ class LiveTraining:
         self._unfused: str | None = None
         self._others = 0  # steps of other optimizers since the last one
         self._steps, self._trained, self._waited = 0, 0.0, 0.0
-        self._block_steps = FEWEST_STEPS
-        self._usual = 0.0  # seconds of a step of the script's own setting
+        self._block_steps, self._usual = FEWEST_STEPS, 0.0  # and seconds of a step of the script's own setting
         self._last: float | None = None
         self._marks: list[Any] = []  # in a race: the end of the last step, and the next batch's draw
         self._longest_own = 0.0  # seconds between the two, where the incumbent played
@@ -369,8 +375,14 @@ class LiveTraining:
         self._interruptions.add("pass")
         if not passing.loader.persistent_workers:
             passing.pools.end()
-        elif self._phase == "over" and loader_key(passing.loader) == self._key:
+        elif self._phase in {"over", "earns"} and loader_key(passing.loader) == self._key:
             self._end_losers(passing.pools)
+
+    def _on_kept_graph(self) -> None:
+        self.left["compile_mode"] = KEEPS
+        if self._race is not None and "compile_mode" in self._race.words["knobs"]:
+            self._race.failure = KEEPS
+            self._phase = "races"
 
     def _on_mode(self, module: Any, training: bool) -> None:
         if module.training and not training:
@@ -385,6 +397,9 @@ class LiveTraining:
                 self._steps += 1
                 if self._count(now) is not None:
                     self._ledger.count_saved(1, self._usual, self._gain)
+            return
+        if self._phase == "earns":
+            self._earn(optimizer, now)
             return
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # waiting would end a CUDA graph
             return
@@ -407,6 +422,7 @@ class LiveTraining:
             return
         self._others = 0
         self._steps += 1
+        self._charge_compiling()
         seconds, former = self._count(now), self._in_force
         if self._phase == "warms up":
             self._warm(seconds)
@@ -423,6 +439,25 @@ class LiveTraining:
         self._marks = [self._clock.mark()] if self._race is not None and self._in_force is former else []
         self._last = perf_counter()  # what we did in between is no part of the next step
         self._ledger.spent += self._last - now
+        if self._compile_seconds(self._in_force):  # torch's compiler has been imported
+            self._ledger.compiling += self._last - now
+
+    @harmless
+    def _earn(self, optimizer: Optimizer, now: float) -> None:
+        """Waits until the training may lose what compiling takes; a wait of an hour must cost next to nothing."""
+        if optimizer is self._optimizer and self._race is not None:
+            self._steps += 1
+            self._count_between(self._count(now))
+            if self._may_play(self._race.candidate):
+                self._phase, self._searched_from = "races", (self._steps, self._trained)
+
+    def _charge_compiling(self) -> None:
+        """Compiling is no part of a step, so it ends no candidate. The block leads in anew."""
+        if seconds := self._compiler.take_seconds():
+            self._ledger.count_compiling(seconds)
+            self._last = None if self._last is None else self._last + seconds
+            if self._block is not None:
+                self._block.steps, self._block.leads = 0, 0
 
     def _count(self, now: float) -> float | None:
         """Seconds of the last step; None if something else interrupted it."""
@@ -505,8 +540,11 @@ class LiveTraining:
             self._convolves = convolved(models)
             reasons = self._called.why_not(models)
         except Exception as error:  # noqa: BLE001 - a script's own strange models
-            reasons = {"precision": f"{type(error).__name__}: {error}"}
-        self.left |= {name: why for name, why in reasons.items() if name in {"memory_format", *self._allowed}}
+            reasons = dict.fromkeys(("precision", "compile_mode"), f"{type(error).__name__}: {error}")
+        if len(self._shapes) != 1:
+            reasons.setdefault("compile_mode", SHAPES)
+        tried = {"memory_format", *self._allowed}
+        self.left = {name: why for name, why in reasons.items() if name in tried} | self.left
         self._models = weakref.WeakSet(models)
 
     def _facts(self) -> dict[str, Any]:
@@ -524,6 +562,7 @@ class LiveTraining:
             "wait_share": min(1.0, self._waited / self._trained) if self._trained else 0.0,
             "batch_bytes": self._batch_bytes,
             "fixed_shapes": len(self._shapes) == 1,
+            "packages": installed(),
             "convolves": self._convolves,
             "allowed": self._allowed,
             "left": self.left,
@@ -574,8 +613,18 @@ class LiveTraining:
                 self._decided(race, "too costly", why)
                 continue
             self._race = race
+            if self._compile_seconds(candidate):
+                self._phase = "earns"
+                if (passing := self._pass) is not None:
+                    self._end_losers(passing.pools, passing.pool)  # the wait may be long
             return
         self._finish("all candidates are decided")
+
+    def _compile_seconds(self, setting: Setting) -> float:
+        """Seconds that compiling may still take before a setting plays."""
+        if "compile_mode" not in setting.knobs or self._compiler.has_compiled:
+            return 0.0
+        return COMPILE_SECONDS * len(self._models)
 
     def _means_something(self, candidate: Setting) -> bool:
         if not candidate.loader:
@@ -624,9 +673,7 @@ class LiveTraining:
         self._longest_own = max(self._longest_own, own if self._in_force is self._incumbent else 0.0)
         block = self._block
         if block is None:
-            if seconds is not None:
-                self._usual = 0.95 * self._usual + 0.05 * min(seconds, self._odd_seconds) * self._gain
-                self._ledger.count_saved(1, self._usual, self._gain)
+            self._count_between(seconds)
             self._begin_block(race)
             return
         block.age += 1
@@ -660,6 +707,12 @@ class LiveTraining:
             self._end_block(race, block)
         elif is_candidate and spent > WORST * self._usual * (block.steps + 1):
             self._end_overrun(race, block)
+
+    def _count_between(self, seconds: float | None) -> None:
+        """Counts a step of the incumbent between two blocks."""
+        if seconds is not None:
+            self._usual = 0.95 * self._usual + 0.05 * min(seconds, self._odd_seconds) * self._gain
+            self._ledger.count_saved(1, self._usual, self._gain)
 
     @property
     def _odd_seconds(self) -> float:
@@ -709,7 +762,7 @@ class LiveTraining:
 
     def _why_out(self, block: _Block, candidate: Setting) -> tuple[str, str] | None:
         """The verdict on a candidate that has cost too much, or whose block should have ended long ago; else None."""
-        if self._ledger.may_lose(self._trained) < 0:
+        if self._ledger.may_lose(self._trained) + self._ledger.compiling < 0:
             return "too costly", "it has cost what the search may cost by now"
         queues = self._queue_of(candidate) + self._queue_of(self._incumbent)
         if block.age > AGED_TIMES * (LEAD_STEPS + 1 + queues + self._block_steps):
@@ -746,14 +799,17 @@ class LiveTraining:
 
     def _may_play(self, candidate: Setting) -> bool:
         """Whether the candidate's next block may be lost at worst; sets the length of blocks to the most that may."""
-        passing, starts, waiting = self._pass, False, 0
+        passing, start_seconds, waiting = self._pass, self._compile_seconds(candidate), 0
+        if start_seconds > self._ledger.may_lose(self._trained):
+            return False
         if candidate.of_loader != self._incumbent.of_loader:
             if passing is None:
                 return False
-            starts, waiting = candidate.of_loader not in passing.pools, self._queue_of(candidate)
+            waiting = self._queue_of(candidate)
+            start_seconds += self._usual if candidate.of_loader not in passing.pools else 0.0
         lead, steps = LEAD_STEPS + 1 + self._filling_steps(waiting), self._whole_block
         while steps >= FEWEST_STEPS:
-            if self._ledger.allows(lead + steps, self._usual, self._usual if starts else 0.0, self._trained):
+            if self._ledger.allows(lead + steps, self._usual, start_seconds, self._trained):
                 self._block_steps = steps
                 return True
             steps = min(steps - 1, int(SHORTER * steps))
@@ -808,6 +864,9 @@ class LiveTraining:
             ) is not None:
                 pool.patience_seconds = MOST_PATIENCE_SECONDS
         self._enter(self._incumbent)
+        if "compile_mode" not in self._incumbent.knobs and self._compiler.has_compiled:
+            for model in self._models:
+                forget_compiled(model)
         self._next_race()
 
     def _decided(self, race: _Race, verdict: str, reason: str) -> None:
@@ -834,7 +893,8 @@ class LiveTraining:
             changes.on_process(self._device)
             if setting.model:
                 changes.on_models(list(self._models))
-                self._guards = [with_fallback(model, self._on_forward_failed) for model in changes.models]
+                guard = self._compiler.guard if "compile_mode" in setting.knobs else self._guard
+                self._guards = [guard(model) for model in changes.models]
             if optimizer is not None:
                 changes.on_optimizer(optimizer)
             if changes.refused_form is not None and self._race is not None:
@@ -842,6 +902,9 @@ class LiveTraining:
         passing = self._pass
         if passing is not None and former.of_loader != setting.of_loader:
             passing.go_on_with(self._pool_for(setting, passing.loader, passing.pools))
+
+    def _guard(self, model: nn.Module) -> Undo:
+        return with_fallback(model, self._on_forward_failed)
 
     def _on_forward_failed(self, error: Exception) -> None:
         """A model has raised in a setting of ours. Its own is restored; an error of the script's own comes again."""
@@ -901,6 +964,7 @@ class LiveTraining:
     def _finish(self, why: str) -> None:
         """Ends the search; the winners stay."""
         self._called.end()
+        self._compiler.end()
         if self._known_optimizer is not None:
             self._enter(self._incumbent)
         self._phase, self._race, self._block = "over", None, None
@@ -918,6 +982,7 @@ class LiveTraining:
 
     def end(self) -> None:
         """Ends for good, and restores the script's own setting."""
+        self._end_earning()
         if self._phase != "over":
             self.give_up("another training begins")
         self._at_exit()
@@ -937,6 +1002,7 @@ class LiveTraining:
         """Ends the search, and restores the script's own setting."""
         self._phase, self._race, self._block, self._incumbent, self._gain = "over", None, None, OWN, 1.0
         self._called.end()
+        self._compiler.end()
         with contextlib.suppress(Exception):
             self._end_guards()
             for changes in self._changes.values():
@@ -961,8 +1027,15 @@ class LiveTraining:
                 memory_bytes=resident_bytes(), setting=self._in_force.name, **self._now(),
             )  # fmt: skip
 
+    def _end_earning(self) -> None:
+        """Ends a search that has decided all but whether to compile."""
+        if self._phase == "earns":
+            self.left["compile_mode"] = UNEARNED
+            self._finish("all else is decided")
+
     def _at_exit(self) -> None:
         if os.getpid() == self._process and self._steps:
+            self._end_earning()
             if self._phase == "warms up":
                 steps = f"{self._steps} step{'s' if self._steps > 1 else ''}"
                 why = f"the training ended after {steps}, before other settings could be tried"
