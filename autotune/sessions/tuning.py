@@ -14,7 +14,7 @@ from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.doctor import Examination, examine_quickly, known_examination
-from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, ResultFileError, UsageError
+from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, ResultFileError, UsageError, WorkloadError
 from autotune.hardware import UNUSABLE, DeviceKind, Hardware
 from autotune.knobs import Scalar, Space, TrainConfig, WorkloadFacts, build_space, limit_of, share_of_rank
 from autotune.measuring import NumericsGuard, Point, Profile, Progress
@@ -152,7 +152,7 @@ class Tuning:
             self._profile(runner, search, findings.profiles)
             findings.stopped_by = stopped_by
         except Interrupted:
-            if search.log.incumbent() is None:  # a result without a measurement is useless
+            if not search.baseline_trains:  # a result without a measurement is useless
                 raise
         return findings
 
@@ -345,7 +345,7 @@ def _place(out: Path) -> Iterator[Path]:
         raise UsageError(f"--out: the folder {out.parent} cannot be made: {error.strerror}; choose another") from error
     try:
         yield for_partial
-    except (Interrupted, NothingFeasibleError, UsageError):  # after other errors, --resume continues the journal
+    except (Interrupted, NothingFeasibleError, UsageError, WorkloadError):  # else --resume goes on
         if not resumes:
             journal.unlink(missing_ok=True)
         remove_lock(journal)

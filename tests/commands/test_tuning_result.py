@@ -36,11 +36,7 @@ def search_of(*confirmed: Confirmed, trials: Sequence[Trial] = (), incumbent: Bu
     return SimpleNamespace(
         baseline=BASELINE.point,
         confirmation=SimpleNamespace(
-            confirmed=lambda: list(confirmed),
-            answer=lambda: answer,
-            baseline_trains=True,
-            why_out=lambda _: None,
-            ran_faster=lambda _: None,
+            confirmed=lambda: list(confirmed), answer=lambda: answer, why_out=lambda _: None, ran_faster=lambda _: None
         ),
         space=SimpleNamespace(choices={"precision": ("fp32", "bf16")}, parameters={}),
         log=SimpleNamespace(
@@ -77,16 +73,6 @@ def test_a_gain_that_keeps_too_little_of_the_fastest_rate_is_told_as_such() -> N
     point, speedup, reason = judge(search)
     assert (point, speedup) == (BASELINE.point, None)
     assert "keeps less of the fastest rate than was asked for" in str(reason)
-
-
-def test_where_the_baseline_never_trained_the_best_that_does_is_the_answer() -> None:
-    """There is nothing to compare it with, and the reason is how the baseline ended."""
-    search = search_of()
-    search.confirmation.baseline_trains, search.confirmation.answer = False, lambda: CANDIDATE.point
-    search.log.trials = [Trial(make_burst(outcome=Outcome.INVALID, reason="the loss became nan"), "baseline", "")]
-    point, speedup, reason = judge(search)
-    assert (point, speedup) == (CANDIDATE.point, None)
-    assert "ended as invalid: the loss became nan" in str(reason)
 
 
 @pytest.mark.parametrize(("pairs", "longer"), [(2, True), (5, False)])

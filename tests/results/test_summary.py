@@ -13,7 +13,17 @@ from autotune.measuring.records import Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.result import Diagnosis, PeakShare, Result, Scaling, ScalingStep, ScriptRecord, Side, SourceRecord
+from autotune.results.result import (
+    Diagnosis,
+    PeakShare,
+    Result,
+    Scaling,
+    ScalingStep,
+    ScriptRecord,
+    Side,
+    SourceRecord,
+    TrialRecord,
+)
 from autotune.results.summary import (
     bottleneck_text,
     changes,
@@ -25,6 +35,7 @@ from autotune.results.summary import (
     peak_texts,
     proof_texts,
     ratios,
+    remarks,
     scaling_text,
     unfinished,
     verdict,
@@ -206,6 +217,20 @@ def test_a_duet_is_told_with_its_interval_and_partner(partner: dict[str, Any], o
     assert (
         duet_text(trial(partner=partner, ratio=1.12, ci95=Interval(1.08, 1.16))) == f"1.12× (1.080 – 1.16) over {over}"
     )
+
+
+def test_an_error_that_several_configs_share_is_told() -> None:
+    """It is likely the data's, and not one of theirs: the number of crashes alone does not show that."""
+
+    def crashed(failure: str, **changes: Any) -> TrialRecord:
+        return trial(outcome=Outcome.CRASHED, failure=failure, changes=changes)
+
+    alone = crashed("RuntimeError: no such kernel", precision="bf16")
+    broken = [crashed("ValueError: broken file", num_workers=count) for count in (1, 2, 2)]
+    assert remarks(make_result(trials=(alone, alone, *broken))) == [
+        "2 configs crashed alike: ValueError: broken file; if your own code raises this, fix it and tune again"
+    ]
+    assert remarks(make_result(trials=(alone, alone))) == []
 
 
 def test_a_burst_alone_has_no_duet() -> None:
