@@ -135,8 +135,8 @@ def how_to_search_longer(result: Result) -> str:
         return "to try more, repeat your command: its search begins anew, and goes further in a longer training"
     budget = math.ceil(2 * result.constraints.budget_seconds)
     place = " (before --)" if result.workload.script is not None else ""
-    options = f"--budget {budget}s{place}, and --resume unless it has --join"
-    return f"to try more, repeat your command with all its options, and add {options}"
+    options = f"--budget {budget}s{place}, and with --resume unless it has --join"
+    return f"to try more, repeat your command with all its options, but with {options}"
 
 
 def is_live(result: Result) -> bool:

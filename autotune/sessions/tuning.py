@@ -75,6 +75,9 @@ class Tuning:
             for note in setting.facts.notes:
                 self._note(note)
             space = self._space(setting)
+            if space.is_empty:
+                why = "; ".join(f"{knob}: {reason}" for knob, reason in space.skipped.items())
+                self._note(f"nothing is left to search, so the baseline alone is measured ({why})")
             own = Path("results") / setting.hardware.slug / f"{self.options.name}-{setting.device}.json"
             out = self.options.out or own
             tried = candidates(
@@ -171,6 +174,7 @@ class Tuning:
             WorkloadError: The workload cannot be tuned.
             Interrupted: Asked to end.
         """
+        read_results(self.options.warm_start)
         with self._opened() as isolation:
             setting, _ = self._examine(isolation)
             protects = isolation.protects if isinstance(isolation, ScriptIsolation) else None
@@ -298,7 +302,8 @@ class Tuning:
         log = TrialLog(study, space, self._note, objective=options.goal, others=shared)
         if log.trials:
             whose = "other machines" if shared is not None else "an earlier run"
-            self._note(f"{len(log.trials)} bursts of {whose} are reused, and not run again")
+            reused = "1 burst" if len(log.trials) == 1 else f"{len(log.trials)} bursts"
+            self._note(f"not run again, but reused: {reused} of {whose}")
         return log
 
     def _is_over(self) -> bool:

@@ -285,6 +285,10 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
         if top.confirmed and confirmed[0].point != answer:
             too_slow = f"keeps less of the fastest rate than was asked for; lower --at-least, or {_longer(search)}"
             return search.baseline, None, f"what is {better} ({ratio_text(top.ratio)}, {spread_text(top)}) {too_slow}"
+        if top.ratio < 1:
+            worse = "slower" if search.log.objective.is_rate else "worse"
+            best = f"at best {ratio_text(top.ratio)} ({spread_text(top)})"
+            return search.baseline, None, f"all candidates that were measured again were {worse}: {best}"
         remedy = f"; {_longer(search)}" if top.ratio > 1 and top.pairs < MIN_DECIDED_ROUNDS else ""
         reached = f"the best candidate reached {ratio_text(top.ratio)} ({spread_text(top)}){remedy}"
         return search.baseline, None, f"no candidate was significantly {better} than the baseline: {reached}"
@@ -303,7 +307,9 @@ def _why_unconfirmed(search: Search, better: str) -> str:
         ending = why or f"there was no time to confirm it; {_longer(search)}"
         return f"{candidate.changes_text(search.baseline)} {seems} in the search, but {ending}"
     others = [trial for trial in search.log.trials if trial.burst.point != search.baseline]
-    if not others and (search.space.choices or search.space.parameters):
+    if not others and search.space.is_empty:
+        return "nothing was left to search"
+    if not others:
         return f"there was no time to try anything but the baseline; {_longer(search)}"
     failed = [] if any(trial.burst.ok for trial in others) else [trial.burst for trial in others]
     if broken := [burst for burst in failed if burst.outcome is not Outcome.TIMEOUT]:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import ConfigError, TargetError, WorkloadError
-from autotune.knobs import Parameters, TrainConfig
+from autotune.knobs import Parameters, Scalar, TrainConfig
 from autotune.timing.failing import exhausted
+from autotune.units import quoted
 from autotune.workload.by_value import is_sent, load_sent
 from autotune.workload.user_errors import described, wrap_user_error
 from autotune.workload.workload import Workload
@@ -158,7 +159,7 @@ def load_workload(target: str, parameters: Parameters | None = None) -> Workload
     if is_sent(target):
         target = load_sent(target)[0]
     parameters = parameters or {}
-    check_signature(build, target, parameters)
+    check_signature(build, target, {name: (value,) for name, value in parameters.items()})
     import torch
 
     seed = torch.initial_seed()
@@ -199,11 +200,11 @@ def adapt(built: Any, target: str) -> Workload:
     return built
 
 
-def check_signature(build: Build, target: str, parameters: Collection[str]) -> None:
-    """Checks that `build` has a default for each argument, and takes all of `parameters`.
+def check_signature(build: Build, target: str, parameters: Mapping[str, Collection[Scalar]]) -> None:
+    """Checks that `build` has a default for each argument, and takes all of `parameters` with their values.
 
     Raises:
-        TargetError: An argument has no default, or `build` does not take a parameter.
+        TargetError: An argument has no default, or `build` does not take a parameter, or not a text for a number.
     """
     try:
         signature = inspect.signature(build)
@@ -217,6 +218,13 @@ def check_signature(build: Build, target: str, parameters: Collection[str]) -> N
     takes_any = any(p.kind is p.VAR_KEYWORD for p in kinds)
     if not takes_any and (unknown := [name for name in parameters if name not in named]):
         raise TargetError(f"{target} takes no argument {unknown[0]!r}; it takes {', '.join(named) or 'none'}")
+    for name in parameters.keys() & named.keys():
+        default, texts = named[name].default, [value for value in parameters[name] if isinstance(value, str)]
+        if texts and isinstance(default, (int, float)):
+            raise TargetError(
+                f"{target}: expected values like its default {default!r} for the argument {name!r}, got "
+                f"{quoted(texts[0])}; pass others"
+            )
 
 
 def _check_parts(workload: Workload, target: str) -> None:

@@ -289,8 +289,8 @@ def test_only_a_command_has_a_place_before_its_dashes() -> None:
     source = SourceRecord(main="train.py", folder=".")
     script = ScriptRecord(command=("python", "train.py"), loop={}, source=source)
     workload = make_result().workload.model_copy(update={"script": script})
-    assert "add --budget 1200s, and" in how_to_search_longer(make_result())
-    assert "add --budget 1200s (before --), and" in how_to_search_longer(make_result(workload=workload))
+    assert "with --budget 1200s, and with" in how_to_search_longer(make_result())
+    assert "with --budget 1200s (before --), and with" in how_to_search_longer(make_result(workload=workload))
 
 
 def test_only_a_partial_result_is_unfinished() -> None:
