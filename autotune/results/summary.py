@@ -540,7 +540,8 @@ def _shared_error(result: Result) -> str | None:
     failure, count = next(iter(Counter(failure for failure, _ in configs).most_common(1)), (None, 0))
     if count < 2:
         return None
-    return f"{count} configs crashed alike: {failure}; if your own code raises this, fix it and tune again"
+    among = ", the baseline among them" if (failure, "") in configs else ""
+    return f"{count} configs crashed alike{among}: {failure}; if your own code raises this, fix it and tune again"
 
 
 def search_text(result: Result) -> str:

@@ -76,8 +76,7 @@ class Tuning:
                 self._note(note)
             space = self._space(setting)
             if space.is_empty:
-                why = "; ".join(f"{knob}: {reason}" for knob, reason in space.skipped.items())
-                self._note(f"nothing is left to search, so the baseline alone is measured ({why})")
+                self._note("nothing is left to search, so that the baseline alone is measured; --dry-run says why")
             own = Path("results") / setting.hardware.slug / f"{self.options.name}-{setting.device}.json"
             out = self.options.out or own
             tried = candidates(

@@ -230,6 +230,9 @@ def test_an_error_that_several_configs_share_is_told() -> None:
     assert remarks(make_result(trials=(alone, alone, *broken))) == [
         "2 configs crashed alike: ValueError: broken file; if your own code raises this, fix it and tune again"
     ]
+    baseline = crashed("ValueError: broken file")
+    told = "3 configs crashed alike, the baseline among them: ValueError: broken file; "
+    assert remarks(make_result(trials=(*broken, baseline)))[0].startswith(told)
     assert remarks(make_result(trials=(alone, alone))) == []
 
 
