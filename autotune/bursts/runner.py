@@ -6,7 +6,7 @@ import math
 import platform
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from autotune.bursts.hosts.endings import LONGER, could_start_no_thread, never_started, ran_out_of_memory, result_of
@@ -17,7 +17,7 @@ from autotune.bursts.turns.duet import play_round
 from autotune.bursts.turns.player import Player
 from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, merge, probe_host
-from autotune.knobs import WorkloadFacts, exchanges_coarsely
+from autotune.knobs import Scalar, WorkloadFacts, exchanges_coarsely
 from autotune.measuring import Agreement, Burst, Outcome, Pair, Point, Profile, Scatter, pair_apart, worst
 from autotune.units import format_bytes
 
@@ -130,7 +130,7 @@ class ProcessRunner:
         )
 
     def check(
-        self, deadline_seconds: float, parameter_names: Iterable[str] = (), remedy: str = LONGER
+        self, deadline_seconds: float, explored: Mapping[str, tuple[Scalar, ...]] = {}, remedy: str = LONGER
     ) -> WorkloadFacts:
         """Checks the workload once; later bursts also train on its largest samples.
 
@@ -138,13 +138,13 @@ class ProcessRunner:
 
         Args:
             deadline_seconds: Time for the check.
-            parameter_names: Arguments that `build()` must accept.
+            explored: Arguments that `build()` must accept, each with its values.
             remedy: Advice if the time is too short.
 
         Raises:
             TargetError, WorkloadError: What is wrong with it, with the remedy.
         """
-        request = self._request.model_copy(update={"job": "check", "parameter_names": tuple(parameter_names)})
+        request = self._request.model_copy(update={"job": "check", "explored": dict(explored)})
         deadline = time.monotonic() + deadline_seconds
         ended = self._isolation.run(request, deadline_seconds)
         while request.halvings < MOST_HALVINGS and (

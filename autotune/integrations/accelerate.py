@@ -25,8 +25,8 @@ def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     """
     from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs, TorchDynamoPlugin
 
-    config = tuned.config
     half, missing = common.half_precision(tuned)
+    config = tuned.config
     if tuned.device.index and this_rank().alone:
         missing["device"] = "it takes the first that is visible: set CUDA_VISIBLE_DEVICES"
     words: dict[str, Any] = {
@@ -61,7 +61,12 @@ def prepare(
 
     Returns:
         The prepared model, optimizer, loader and others.
+
+    Raises:
+        UsageError: Some argument is something else.
     """
+    common.require_tuned(tuned)
+    common.require_in_order(model, optimizer, loader)
     values: dict[str, tuple[Any, Any]] = {
         "precision": (common.half_precision(tuned)[0] or "no", accelerator.mixed_precision),
         "accumulation_steps": (tuned.accumulation_steps, accelerator.gradient_accumulation_steps),

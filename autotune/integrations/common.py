@@ -14,11 +14,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from autotune.errors import UsageError
 from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, OWN_MODES, ddp_arguments, keep_gradients, variables
 from autotune.recorder.drawing import Own
 from autotune.torch_settings.process_settings import why_no_form
+from autotune.training.given import require_parts
 from autotune.training.tuned import Tuned
 from autotune.workload.adapters.loaders import LoaderParts, read_loader
+from autotune.workload.user_errors import described
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -49,8 +52,23 @@ def tell(framework: str, tuned: Tuned, missing: Mapping[str, str]) -> tuple[str,
     return tuple(missing)
 
 
+def require_tuned(tuned: object) -> None:
+    """Checks that an integration is given what `autotune.load` returns.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if not isinstance(tuned, Tuned):
+        raise UsageError(f"expected what autotune.load returns, got {described(tuned)}; pass autotune.load(path)")
+
+
 def half_precision(tuned: Tuned) -> tuple[str | None, Missing]:
-    """The mixed precision, ``bf16``, ``fp16`` or None, and what no framework can apply."""
+    """The mixed precision, ``bf16``, ``fp16`` or None, and what no framework can apply.
+
+    Raises:
+        UsageError: `tuned` is something else.
+    """
+    require_tuned(tuned)
     precision = tuned.config.precision
     if precision == "fp16" and tuned.device.type == "cpu":
         return None, {"precision": "it mixes fp16 on a GPU only; fp32 is used"}
@@ -123,6 +141,17 @@ def uneven(batches: float | None, accumulation: int) -> Missing:
 def splitting(accelerator: Any) -> int:
     """The ranks that split a batch of the loader; 1 where each rank draws its own."""
     return int(accelerator.num_processes) if accelerator.split_batches else 1
+
+
+def require_in_order(model: object, optimizer: object, loader: object) -> None:
+    """Checks that a model, its optimizer and its loader are passed in this order.
+
+    Raises:
+        UsageError: One of them is something else.
+    """
+    require_parts(model, optimizer)
+    if not isinstance(getattr(loader, "base_dataloader", loader), DataLoader):
+        raise UsageError(f"expected a DataLoader as loader, got {described(loader)}; pass model, optimizer, loader")
 
 
 def apply(

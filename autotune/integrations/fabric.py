@@ -56,7 +56,12 @@ def setup(
 
     Returns:
         Fabric's model, optimizer and loader.
+
+    Raises:
+        UsageError: Some argument is something else.
     """
+    common.require_tuned(tuned)
+    common.require_in_order(model, optimizer, loader)
     precision, actual = placement(tuned)[0]["precision"], fabric.strategy.precision.precision
     unclipped = tuned.config.optimizer_impl == "fused" and actual == "16-mixed"  # whether your loop clips is unknown
     leave = {"optimizer_impl": common.UNCLIPPED} if unclipped else {}

@@ -63,6 +63,7 @@ def tuned_datamodule(tuned: Tuned, datamodule: Any) -> Any:
     Samples are drawn and collated as before. The batches of your own batch sampler stay unchanged, as does anything but
     a single DataLoader; when the data loads, a warning names each knob that is not in effect.
     """
+    common.require_tuned(tuned)
     original = datamodule.train_dataloader
 
     @functools.wraps(original)
@@ -111,6 +112,7 @@ def tuned_callback(tuned: Tuned) -> Any:
     It compiles `training_step` as a whole, except ``self.log``. When training starts, it warns of each knob that is not
     in effect, and keeps their names in ``not_in_effect``. When training ends, it reverts its changes to the module.
     """
+    common.require_tuned(tuned)
     return _callback_class("TunedCallback", _Hooks, _bases())(tuned)
 
 

@@ -40,6 +40,7 @@ def tune_trainer(tuned: Tuned, trainer: Any) -> Any:
     the optimizer's form, attention, threads and allocator are applied, and compiling if the arguments do not set it.
     Warns of each knob that is not in effect, for example because the arguments are not those of `training_kwargs`.
     """
+    common.require_tuned(tuned)
     original = trainer.get_train_dataloader
 
     def made_again(loader: Any) -> Any:
@@ -73,8 +74,8 @@ def _words(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
     """The config as ``TrainingArguments``, and the knobs for which they have no argument."""
     from transformers import TrainingArguments
 
-    config = tuned.config
     half, missing = common.half_precision(tuned)
+    config = tuned.config
     words: dict[str, Any] = {
         **framework_arguments("transformers", config),
         "bf16": half == "bf16",

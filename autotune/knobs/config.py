@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -45,12 +45,29 @@ def _not_a_bool(value: Any) -> Any:
 Count = Annotated[int, BeforeValidator(_not_a_bool), Field(le=2**31 - 1)]
 
 
-class TrainConfig(BaseModel):
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass as _Told
+else:
+
+    class _Told(type(BaseModel)):
+        """Makes a wrong config in code raise a `ConfigError`. Reading one from a file does not come here."""
+
+        def __call__(cls, **values: Any) -> Any:
+            try:
+                return super().__call__(**values)
+            except ValidationError as error:
+                raise ConfigError(_explain(error)) from None
+
+
+class TrainConfig(BaseModel, metaclass=_Told):
     """How to train: a value for every knob. The defaults are PyTorch's own.
 
     A config is canonical: a value without effect is reset to its default, so that two configs that train alike are
     equal. Without workers, nothing is prefetched and nothing persists. Without pinned memory, a copy to the device
     cannot be asynchronous. A single rank exchanges no gradients.
+
+    Raises:
+        ConfigError: A knob is unknown or a value out of range; it names the knob and what it takes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -198,7 +215,7 @@ class TrainConfig(BaseModel):
         Raises:
             ConfigError: When a knob is unknown or a value out of range.
         """
-        return make_config({**self.model_dump(), **changes})
+        return TrainConfig(**{**self.model_dump(), **changes})
 
     def pick(self, knobs: Iterable[str]) -> tuple[Scalar, ...]:
         """The values of some knobs."""
@@ -227,28 +244,16 @@ def unknown_knob(name: str) -> str:
     return f"{name!r} is not a knob; the knobs are {', '.join(KNOB_NAMES)}"
 
 
-def make_config(values: dict[str, Any]) -> TrainConfig:
-    """A TrainConfig from plain values.
-
-    Raises:
-        ConfigError: When a knob is unknown or a value out of range; it names the knob and what it takes.
-    """
-    try:
-        return TrainConfig(**values)
-    except ValidationError as error:
-        raise ConfigError(_explain(error)) from None
-
-
 def check_values(values: Mapping[str, Scalar]) -> TrainConfig:
     """A config in which each of these values has an effect.
 
     Raises:
-        ConfigError: As in `make_config`.
+        ConfigError: When a knob is unknown or a value out of range; it names the knob and what it takes.
     """
-    enabling = dict(_ENABLING)
+    enabling: dict[str, Any] = dict(_ENABLING)
     for knob in values:
         enabling |= _ENABLING_OF.get(knob, {})
-    return make_config({**enabling, **values})
+    return TrainConfig(**{**enabling, **values})
 
 
 def parse_knob(knob: str, text: str) -> Scalar:

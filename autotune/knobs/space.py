@@ -14,7 +14,7 @@ from itertools import product
 
 from autotune.errors import ConfigError
 from autotune.hardware import Cpu, DeviceKind, Hardware
-from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, make_config
+from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig
 from autotune.knobs.constraints import (
     accumulation_of,
     check_constraints,
@@ -53,6 +53,11 @@ class Space:
     instead: Callable[[TrainConfig], Mapping[str, Scalar]] = lambda _: {}
     searchable: frozenset[str] = frozenset(KNOB_NAMES)  # by the options, even knobs that have no choices now
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to try but the baseline."""
+        return not (self.choices or self.parameters) and self.start == self.baseline
+
     def config(self, values: Mapping[str, Scalar]) -> TrainConfig:
         """The candidate with these values; pins hold, and accumulation follows from the batch size.
 
@@ -62,7 +67,7 @@ class Space:
         Raises:
             ConfigError: When a knob is unknown, or a value out of range or no divisor of the effective batch.
         """
-        config = make_config({**vars(self.start), **values, **self.pinned})
+        config = TrainConfig(**{**vars(self.start), **values, **self.pinned})
         config = config.replace(**instead) if (instead := self.instead(config)) else config
         if self.effective_batch is None:
             return config

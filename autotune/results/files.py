@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import secrets
 import stat
@@ -73,7 +74,10 @@ def read_document(path: Path | str, *kinds: type[Kind]) -> Kind:
         ResultFileError: The file is missing, no regular file, too large, unreadable, not JSON, of another schema or
             invalid.
     """
-    path, noun = Path(path), kinds[0].NOUN
+    noun = kinds[0].NOUN
+    if not isinstance(path, (str, os.PathLike)):
+        raise ResultFileError(f"expected the path of a {noun}, got {path!r:.60}; pass one: ls results/*")
+    path = Path(path)
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait
@@ -89,6 +93,8 @@ def read_document(path: Path | str, *kinds: type[Kind]) -> Kind:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ResultFileError(f"expected a {noun} at {path}, but there is none; name another: ls results/*") from None
+    except UnicodeDecodeError:
+        raise ResultFileError(f"{path} is not a {noun}: it is not text in UTF-8; {_named(noun)}") from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no possible path
         raise ResultFileError(
             f"{path} cannot be read: {_plainly(error)}; check its permissions, or {kinds[0].REMEDY}"
@@ -96,14 +102,17 @@ def read_document(path: Path | str, *kinds: type[Kind]) -> Kind:
     try:
         data = _decoded(text)
     except (ValueError, RecursionError) as error:
-        raise ResultFileError(f"{path} is not a {noun}: it is not valid JSON ({error}); {kinds[0].REMEDY}") from None
+        raise ResultFileError(f"{path} is not a {noun}: it is not valid JSON ({error}); {_named(noun)}") from None
     return parse_document(data, str(path), *kinds, clean="\\u" not in text or _SURROGATE.search(text) is None)
+
+
+def _named(noun: str) -> str:
+    """The remedy where a file of another kind was named."""
+    return f"name a {noun}: ls results/*"
 
 
 def _plainly(error: OSError | ValueError) -> str:
     """Why a file cannot be read, without Python's own words."""
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not text in UTF-8"
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from autotune.knobs import KNOB_NAMES, format_scalar
-from autotune.measuring import CAVEAT, FOREIGN_CPU_LIMIT, Growth, Headroom, Interval, Pair, Speedup
+from autotune.measuring import CAVEAT, FOREIGN_CPU_LIMIT, Growth, Headroom, Interval, Outcome, Pair, Speedup
 from autotune.results.result import Result, Side, TrialRecord, WarmStartRecord
 from autotune.secrets import is_masked
 from autotune.units import format_bytes, format_flops, format_rate, format_seconds, rounded
@@ -134,8 +135,8 @@ def how_to_search_longer(result: Result) -> str:
         return "to try more, repeat your command: its search begins anew, and goes further in a longer training"
     budget = math.ceil(2 * result.constraints.budget_seconds)
     place = " (before --)" if result.workload.script is not None else ""
-    options = f"--budget {budget}s{place}, and --resume unless it has --join"
-    return f"to try more, repeat your command with all its options, and add {options}"
+    options = f"--budget {budget}s{place}, and with --resume unless it has --join"
+    return f"to try more, repeat your command with all its options, but with {options}"
 
 
 def is_live(result: Result) -> bool:
@@ -527,8 +528,20 @@ def scaling_text(result: Result) -> str | None:
 
 
 def remarks(result: Result) -> list[str]:
-    """When a gain pays, the batch size for evaluation, and how many ranks pay, as far as they are known."""
-    return [text for text in (break_even(result), evaluation_text(result), scaling_text(result)) if text is not None]
+    """When a gain pays, the batch size for evaluation, how many ranks pay, and a shared error, as far as known."""
+    texts = (break_even(result), evaluation_text(result), scaling_text(result), _shared_error(result))
+    return [text for text in texts if text is not None]
+
+
+def _shared_error(result: Result) -> str | None:
+    """The error that most configs crashed with, if several did: it is likely that of the user's code, not theirs."""
+    crashed = (trial for trial in result.trials if trial.outcome is Outcome.CRASHED and trial.failure)
+    configs = {(trial.failure, settings_text(trial.changes)) for trial in crashed}
+    failure, count = next(iter(Counter(failure for failure, _ in configs).most_common(1)), (None, 0))
+    if count < 2:
+        return None
+    among = ", the baseline among them" if (failure, "") in configs else ""
+    return f"{count} configs crashed alike{among}: {failure}; if your own code raises this, fix it and tune again"
 
 
 def search_text(result: Result) -> str:

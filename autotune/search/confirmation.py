@@ -6,7 +6,7 @@ Only these measurements become headlines: the best of the search's many figures 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from autotune.bursts.hosts.host import END_SECONDS
@@ -62,11 +62,8 @@ class Confirmation:
     def answer(self) -> Point:
         """The point to train with: only a confirmed gain displaces the baseline, and the cheapest of equals wins.
 
-        Equals that cost the same are ordered by speed. If the baseline never trained, the best point that trains is
-        the answer, and nothing is confirmed.
+        Equals that cost the same are ordered by speed.
         """
-        if not self.baseline_trains:
-            return next((point for point in self._trained() if self._disagreement(point) is None), self._baseline)
         fast = self._fast_enough()
         sound = [entry for entry in fast if self.ran_faster(entry) is None and self._checked(entry).confirmed]
         equals = as_good_as_the_fastest(sound, self._rounds)
@@ -82,15 +79,6 @@ class Confirmation:
     @property
     def _rounds(self) -> Rounds:
         return self._bursts.rounds(CONFIRM)
-
-    @property
-    def baseline_trains(self) -> bool:
-        """Whether a burst of the baseline has ended well; otherwise there is nothing to compare with."""
-        return self._bursts.log.measurement(self._baseline) is not None
-
-    def _trained(self) -> Iterator[Point]:
-        """The points that trained in the search, best first."""
-        return (standing.point for standing in self._bursts.log.standings())
 
     def _disagreement(self, point: Point) -> Numerics | None:
         """The verdict on a point that trains something else; None if nothing speaks against the point so far."""
@@ -187,9 +175,6 @@ class Confirmation:
         processes. So all the time goes to the proof of one point.
         """
         self._bursts.show_stage(CONFIRM)
-        if not self.baseline_trains:
-            next(filter(self.agrees, self._trained()), None)  # the first sound point is the answer
-            return
         points = [self._baseline, self._bursts.incumbent or self._baseline]
         if not self._rounds.measured and not self._affords_next(points):
             return  # nothing can be confirmed, so that checking numerics is worth nothing

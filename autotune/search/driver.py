@@ -23,7 +23,6 @@ from autotune.search.fitting import fit
 from autotune.search.proposal import ALLOCATOR, BASELINE, GAIN, SIMPLER, Proposal
 from autotune.search.refusals import refusal
 from autotune.search.rounds import MIN_DECIDED_ROUNDS
-from autotune.search.stopping import all_fail_alike
 
 StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
 SAMPLER_TRIES = 50
@@ -93,13 +92,18 @@ class Search:
         """What candidates are compared with."""
         return self._bursts.baseline
 
+    @property
+    def baseline_trains(self) -> bool:
+        """Whether a burst of the baseline has ended well; otherwise nothing can be compared with it."""
+        return self.log.measurement(self.baseline) is not None
+
     def run(self) -> StoppedBy:
         """Searches, then races the finalists. Returns why the search stopped."""
         stopped_by = self._search()
         self._withdraw_waiting()
         self._bursts.release()
         self._searched = True
-        if self.log.incumbent() is not None:
+        if self.baseline_trains:
             self.log.sync()
             if self.log.may_confirm(self._may_wait) or not self._has_raced():
                 self.confirmation.race()
@@ -108,23 +112,24 @@ class Search:
 
     def explain(self) -> None:
         """Measures the rates that the parts of training could reach alone."""
-        if self.log.incumbent() is not None:
+        if self.baseline_trains:
             answer = self.confirmation.answer()
             for part in PARTS:
                 self.ceilings.rate(answer, part)
 
     def _search(self) -> StoppedBy:
         self.log.await_first(lambda: self._budget.remaining > AWAIT_BASELINE_SHARE * self._budget.seconds)
-        if all(trial.burst.point != self.baseline for trial in self.log.trials):
+        known = [trial.burst for trial in self.log.trials if trial.burst.point == self.baseline]
+        if not any(burst.ok or burst.outcome.is_memory for burst in known):  # another error may be gone by now
             self._bursts.search(Proposal(self.baseline, BASELINE, "what you train with today"))
         self._fit()  # a resumed run knows how its baseline ended
+        if not self.baseline_trains:
+            return "exhausted"  # nothing can be compared with it
         self.log.leave_out_disallowed(self.baseline)  # only now is it known what candidates keep of the baseline
         self._look_for_headroom()
         self._settle_allocator()
         while True:
             self.log.sync()
-            if all_fail_alike(self.log.trials):
-                return "exhausted"
             if not self._bursts.affords(self._bursts.incumbent or self.baseline):  # the cheapest point
                 return "budget"
             if self._is_past_the_bundle and self._reaches_target():
@@ -244,8 +249,9 @@ class Search:
 
     def _fit(self) -> None:
         """If the baseline ran out of memory, continues from the smallest change to it that trains."""
-        ended = next((trial.burst for trial in self.log.trials if trial.burst.point == self.baseline), None)
-        if ended is None or not ended.outcome.is_memory:
+        bursts = (trial.burst for trial in self.log.trials if trial.burst.point == self.baseline)
+        ended = next((burst for burst in bursts if burst.outcome.is_memory), None)
+        if ended is None or self.baseline_trains:
             return
         fitted, summary = fit(self.baseline, self.space, self._bursts, ended, self.confirmation.agrees)
         self._note(summary)

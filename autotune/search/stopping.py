@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.bursts.hosts.protocol import BurstPlan
@@ -12,7 +12,6 @@ from autotune.bursts.turns.duet import LEAST_TURNS
 from autotune.hardware import DeviceKind
 from autotune.measuring import SAMPLES_PER_SECOND, Objective
 from autotune.search.rounds import MIN_DECIDED_ROUNDS
-from autotune.search.trials import Trial
 
 FINISHING_SECONDS = 2.0
 """Time to end the last process, and to write the result and its page. Not tuned; leaves room for a slow disk."""
@@ -24,8 +23,6 @@ CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
 rounds to decide."""
 PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS = 0.07, 20.0, 30.0
 """The share of the budget for profiling, its most seconds, and the shortest budget with a profile. Not tuned."""
-HOPELESS_BURSTS = 4
-"""A search without any success ends after this many equal failures in a row. Not tuned."""
 SEARCH_SECONDS, GPU_SEARCH_SECONDS = 0.35, 1.0
 """Seconds for which a challenge times each side. The model learns from all pairs, so numerous short ones teach it more
 than a few long ones. In replays of five recorded surfaces with 24 seeds, the choice after the time of 15 bursts reached
@@ -160,14 +157,3 @@ def sufficient_budget(prepared_seconds: float, start_seconds: float) -> float:
     """
     seconds = prepared_seconds + FINISHING_SECONDS + FEWEST_BURSTS * (start_seconds + USUAL_BURST_SECONDS)
     return 10.0 * math.ceil(seconds / 10)
-
-
-def all_fail_alike(trials: Sequence[Trial]) -> bool:
-    """Whether nothing has worked and the last few bursts failed in the same way, as the next would.
-
-    Running out of memory does not count: smaller batches may fit.
-    """
-    if len(trials) < HOPELESS_BURSTS or any(trial.burst.ok for trial in trials):
-        return False
-    last = [trial.burst for trial in trials[-HOPELESS_BURSTS:]]
-    return not last[0].outcome.is_memory and len({(burst.outcome, burst.reason) for burst in last}) == 1

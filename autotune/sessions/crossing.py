@@ -11,7 +11,7 @@ from autotune import __version__
 from autotune.bursts.runner import Runner, look_at_machine, make_runner
 from autotune.errors import ResultFileError, UsageError
 from autotune.hardware import DeviceKind, Hardware
-from autotune.knobs import WorkloadFacts, format_scalar, idle_knobs
+from autotune.knobs import Scalar, WorkloadFacts, format_scalar, idle_knobs
 from autotune.measuring import (
     SAMPLES_PER_SECOND,
     Burst,
@@ -33,7 +33,7 @@ from autotune.scripts.facts import as_trained
 from autotune.search.costs import Costs
 from autotune.search.interrupts import Stop
 from autotune.search.rounds import confirm, round_of
-from autotune.search.stopping import Budget, plan_for, round_plan
+from autotune.search.stopping import Budget, plan_for, round_plan, sufficient_budget
 from autotune.search.trials import Trial
 from autotune.sessions.opening import opened
 from autotune.sessions.options import missing_device, require_energy
@@ -82,7 +82,9 @@ def cross_result(
     for read in results_read:
         if read.ignored is not None:
             progress.note(read.ignored)
-    arguments = {name for read in results_read for side in (read.baseline, read.best) for name in side.parameters}
+    arguments: dict[str, tuple[Scalar, ...]] = {}
+    for parameters in (side.parameters for read in results_read for side in (read.baseline, read.best)):
+        arguments |= {name: (*arguments.get(name, ()), value) for name, value in parameters.items()}
     if isinstance(target, Script):
         progress.note(f"the command that runs: {target.text}")
     # Several ranks use all GPUs, and a script uses those that it asks for.
@@ -110,8 +112,11 @@ def cross_result(
         )
         theirs, others = points_in_turn(source, own)
         progress.stage("both configs in turn")
+        prepared = budget.elapsed
         ran = run_in_turn(theirs, others, runner, budget, progress, objective)
-        return judge_cross(source, Place(hardware, kind, facts, own, notes), ran)
+        # As slow as the slowest, each might have taken twice the time that it had.
+        enough = sufficient_budget(prepared, 2 * max((burst.seconds for burst in ran[1]), default=0.0))
+        return judge_cross(source, Place(hardware, kind, facts, own, notes), ran, f"try --budget {enough:.0f}s")
 
 
 def run_in_turn(
@@ -186,8 +191,10 @@ def own_result(
     return max(candidates, key=lambda named: (named[1].status == "complete", named[1].created), default=None)
 
 
-def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst]]) -> Cross:
-    """The record of a comparison that `run_in_turn` has measured.
+def judge_cross(
+    source: Result, place: Place, ran: tuple[list[Round], list[Burst]], remedy: str = "give a longer --budget"
+) -> Cross:
+    """The record of a comparison that `run_in_turn` has measured; `remedy` is for too few rounds.
 
     Raises:
         UsageError: The config trains here, but too few rounds ended well to compare it.
@@ -206,7 +213,7 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
     endings = [{burst.outcome for burst in failed if burst.point == point} for point in (theirs, *others)]
     timed_out = not any(rounds) and all(ending == {Outcome.TIMEOUT} for ending in endings)
     if timed_out or (not compared and any(breakdown(point, failed) is None for point in others)):
-        raise UsageError("expected an interleaved round or more that ends well, got none; give a longer --budget")
+        raise UsageError(f"expected an interleaved round or more that ends well, got none; {remedy}")
     return Cross(
         created=datetime.now(timezone.utc),
         workload=WorkloadRecord.of(place.facts, theirs.parameters),

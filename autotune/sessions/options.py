@@ -224,6 +224,14 @@ def _existing(paths: tuple[Path, ...]) -> tuple[Path, ...]:
     return paths
 
 
+def _url(text: str) -> str:
+    """Refuses a path in place of the URL of a database; what may hold a password is not shown."""
+    if "://" not in text:
+        got = "another text" if "@" in text else quoted(text)
+        raise ValueError(f"expected the URL of a database, such as sqlite:///trials.db, got {got}; pass one")
+    return text
+
+
 Duration = Annotated[float, _text(parse_duration), Takes("TIME")]
 Share = Annotated[float, Field(ge=0.01, le=1), _text(parse_fraction), Takes("SHARE", "a fraction")]
 Price = Annotated[Dollars, _text(_number), Takes("DOLLARS", "dollars an hour")]
@@ -308,7 +316,7 @@ class Options(BaseModel):
     seed: Annotated[int, Field(ge=0, le=MOST_SEED), NOT_A_SWITCH] = Field(
         default=0, description="Seeds the sampler and the order of bursts."
     )
-    storage: Annotated[str, Takes("URL")] | None = Field(
+    storage: Annotated[str, AfterValidator(_url), Takes("URL")] | None = Field(
         default=None, description="Database for the trials; a file by the result when left out."
     )
     join: Name | None = Field(

@@ -14,7 +14,7 @@ from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.doctor import Examination, examine_quickly, known_examination
-from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, ResultFileError, UsageError
+from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, ResultFileError, UsageError, WorkloadError
 from autotune.hardware import UNUSABLE, DeviceKind, Hardware
 from autotune.knobs import Scalar, Space, TrainConfig, WorkloadFacts, build_space, limit_of, share_of_rank
 from autotune.measuring import NumericsGuard, Point, Profile, Progress
@@ -75,6 +75,8 @@ class Tuning:
             for note in setting.facts.notes:
                 self._note(note)
             space = self._space(setting)
+            if space.is_empty:
+                self._note("nothing is left to search, so that the baseline alone is measured; --dry-run says why")
             own = Path("results") / setting.hardware.slug / f"{self.options.name}-{setting.device}.json"
             out = self.options.out or own
             tried = candidates(
@@ -152,7 +154,7 @@ class Tuning:
             self._profile(runner, search, findings.profiles)
             findings.stopped_by = stopped_by
         except Interrupted:
-            if search.log.incumbent() is None:  # a result without a measurement is useless
+            if not search.baseline_trains:  # a result without a measurement is useless
                 raise
         return findings
 
@@ -171,6 +173,7 @@ class Tuning:
             WorkloadError: The workload cannot be tuned.
             Interrupted: Asked to end.
         """
+        read_results(self.options.warm_start)
         with self._opened() as isolation:
             setting, _ = self._examine(isolation)
             protects = isolation.protects if isinstance(isolation, ScriptIsolation) else None
@@ -298,7 +301,8 @@ class Tuning:
         log = TrialLog(study, space, self._note, objective=options.goal, others=shared)
         if log.trials:
             whose = "other machines" if shared is not None else "an earlier run"
-            self._note(f"{len(log.trials)} bursts of {whose} are reused, and not run again")
+            reused = "1 burst" if len(log.trials) == 1 else f"{len(log.trials)} bursts"
+            self._note(f"not run again, but reused: {reused} of {whose}")
         return log
 
     def _is_over(self) -> bool:
@@ -345,7 +349,7 @@ def _place(out: Path) -> Iterator[Path]:
         raise UsageError(f"--out: the folder {out.parent} cannot be made: {error.strerror}; choose another") from error
     try:
         yield for_partial
-    except (Interrupted, NothingFeasibleError, UsageError):  # after other errors, --resume continues the journal
+    except (Interrupted, NothingFeasibleError, UsageError, WorkloadError):  # else --resume goes on
         if not resumes:
             journal.unlink(missing_ok=True)
         remove_lock(journal)

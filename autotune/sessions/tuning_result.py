@@ -10,10 +10,10 @@ from datetime import datetime, timezone
 
 from autotune import __version__
 from autotune.bursts.hosts.endings import LONGER
-from autotune.errors import NothingFeasibleError
+from autotune.errors import AutotuneError, NothingFeasibleError, WorkloadError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
-from autotune.measuring import Burst, Measurement, Numerics, Outcome, Point, Profile, SideName, Speedup
+from autotune.measuring import Measurement, Numerics, Outcome, Point, Profile, SideName, Speedup
 from autotune.results.result import (
     CardState,
     Constraints,
@@ -97,12 +97,12 @@ def make_result(
     """The result of a tuning, however the search ended.
 
     Raises:
-        NothingFeasibleError: No config could be trained.
+        NothingFeasibleError, WorkloadError: The baseline could not be trained.
     """
     trials, facts, hardware = search.log.trials, setting.facts, setting.hardware
     stopped_by, profiles = findings.stopped_by, findings.profiles
-    if stopped_by != "interrupted" and search.log.incumbent() is None:
-        raise NothingFeasibleError(_why_nothing(search, setting))
+    if stopped_by != "interrupted" and not search.baseline_trains:
+        raise _why_nothing(search, setting)
     best, speedup, reason = judge(search)
     before, after = _sides(search, best, speedup)
     sides: dict[SideName, Side] = {"baseline": before, "best": after} if best != search.baseline else {"best": after}
@@ -167,22 +167,15 @@ def _longer(search: Search) -> str:
     return f"{LONGER}, or --resume" if search.log.can_resume else LONGER
 
 
-def _how_it_ended(search: Search) -> str:
-    """How a baseline that never trained ended."""
-    failure = _baselines_first(search)
-    return failure.ending if failure is not None else "was never run"
-
-
-def _baselines_first(search: Search) -> Burst | None:
-    """The baseline's first burst, if there was one."""
-    return next((trial.burst for trial in search.log.trials if trial.burst.point == search.baseline), None)
-
-
-def _why_nothing(search: Search, setting: Setting) -> str:
+def _why_nothing(search: Search, setting: Setting) -> AutotuneError:
     """How a baseline that could not train ended; after a timeout, also the budget that would suffice."""
     trials = search.log.trials
-    failure = _baselines_first(search)
-    why = f"; the baseline {_how_it_ended(search)}" if failure is not None else ""
+    failure = next((trial.burst for trial in reversed(trials) if trial.burst.point == search.baseline), None)
+    if failure is not None and failure.outcome in {Outcome.CRASHED, Outcome.INVALID}:
+        return WorkloadError(
+            f"your training, unchanged, {failure.ending}; it would fail without autotune too: fix it and run again"
+        )
+    why = f"; the baseline {failure.ending}" if failure is not None else ""
     if failure is not None and failure.outcome is Outcome.TIMEOUT:
         # Like a burst before its timed part, the check starts, builds and trains a step; for a script, the look does.
         to_loop, preparing = 0.0, "importing, probing and checking"
@@ -195,7 +188,7 @@ def _why_nothing(search: Search, setting: Setting) -> str:
             f"{format_seconds(setting.options.budget_seconds)}: if nothing hangs, --budget {enough:.0f}s suffices"
         )
     completed = "the only burst did not complete" if len(trials) == 1 else f"none of {len(trials)} bursts completed"
-    return completed + why
+    return NothingFeasibleError(completed + why)
 
 
 def _diagnosis(
@@ -281,9 +274,6 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
     """
     better = "faster" if search.log.objective.is_rate else "better"
     answer = search.confirmation.answer()
-    if answer != search.baseline and not search.confirmation.baseline_trains:
-        why = f"the baseline {_how_it_ended(search)}, so there is nothing to compare the answer with"
-        return answer, None, why
     confirmed = search.confirmation.confirmed()
     if confirmed:
         winner = next((finalist for finalist in confirmed if finalist.point == answer), None)
@@ -295,6 +285,10 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
         if top.confirmed and confirmed[0].point != answer:
             too_slow = f"keeps less of the fastest rate than was asked for; lower --at-least, or {_longer(search)}"
             return search.baseline, None, f"what is {better} ({ratio_text(top.ratio)}, {spread_text(top)}) {too_slow}"
+        if top.ratio < 1:
+            worse = "slower" if search.log.objective.is_rate else "worse"
+            best = f"at best {ratio_text(top.ratio)} ({spread_text(top)})"
+            return search.baseline, None, f"all candidates that were measured again were {worse}: {best}"
         remedy = f"; {_longer(search)}" if top.ratio > 1 and top.pairs < MIN_DECIDED_ROUNDS else ""
         reached = f"the best candidate reached {ratio_text(top.ratio)} ({spread_text(top)}){remedy}"
         return search.baseline, None, f"no candidate was significantly {better} than the baseline: {reached}"
@@ -313,7 +307,9 @@ def _why_unconfirmed(search: Search, better: str) -> str:
         ending = why or f"there was no time to confirm it; {_longer(search)}"
         return f"{candidate.changes_text(search.baseline)} {seems} in the search, but {ending}"
     others = [trial for trial in search.log.trials if trial.burst.point != search.baseline]
-    if not others and (search.space.choices or search.space.parameters):
+    if not others and search.space.is_empty:
+        return "nothing was left to search"
+    if not others:
         return f"there was no time to try anything but the baseline; {_longer(search)}"
     failed = [] if any(trial.burst.ok for trial in others) else [trial.burst for trial in others]
     if broken := [burst for burst in failed if burst.outcome is not Outcome.TIMEOUT]:

@@ -114,7 +114,8 @@ def sentence_of(error: BaseException) -> str:
     """
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()] or ["no message"]
     if any(line.startswith("Original Traceback") for line in lines):
-        lines = lines[-1:]
+        name, _, rest = lines[-1].partition(": ")  # torch raises it again, mostly as the same type
+        lines = [rest if rest and name.rpartition(".")[-1] == type(error).__name__ else lines[-1]]
     sentence = lines[0]
     for line in lines[1:]:
         if not sentence.endswith(":") and len(sentence) >= _SHORT_LENGTH:

@@ -14,7 +14,7 @@ from autotune.knobs import KNOBS, TrainConfig
 from autotune.results.result import Result, read_result
 from autotune.torch_settings.packages import installed
 from autotune.training.ranks import this_rank
-from autotune.training.tuned import Tuned, comparable, torch_device
+from autotune.training.tuned import Tuned, another_workload, comparable, torch_device
 from autotune.workload.fingerprint import fingerprint
 from autotune.workload.target import adapt
 from autotune.workload.workload import draw_samples
@@ -63,8 +63,6 @@ def load(
     config, lacks = _without_what_is_lacking(result.best.config)
     tuned = Tuned(config, device=device or measured, result=result, source=str(path), strict=strict, realised=realised)
     differences = _machine_differences(result, tuned.device) + _ranks_differences(result)
-    if workload is not None and _is_another(workload, result):
-        differences.append(f"the workload is not {result.workload.name} ({result.workload.target}) as it was measured")
     sentences = [
         f"{name}={getattr(result.best.config, name)} needs {why}, which is not here"
         + ("" if strict else f"; {getattr(config, name)} is used instead")
@@ -75,6 +73,9 @@ def load(
             f"{path} was measured elsewhere ({'; '.join(differences)}): expect a different speed; "
             f"run 'autotune check {path}' to see whether it holds here"
         )
+    if workload is not None and _is_another(workload, result):
+        measured_one = f"it is not {result.workload.name} ({result.workload.target}) as it was measured"
+        sentences.append(another_workload(str(path), measured_one))
     if sentences and strict:
         raise ConfigError("; ".join([*sentences, "tune on this machine, or load it without strict"]))
     for sentence in sentences:

@@ -27,6 +27,7 @@ from autotune.torch_settings.compiled import compile_loss
 from autotune.torch_settings.naming import length_of
 from autotune.torch_settings.precision import autocast
 from autotune.training.copying import SideStream
+from autotune.training.given import require_dataset, require_parts
 from autotune.training.placement import PlacedDataset, unfit, unpacked
 from autotune.training.ranks import Exchange, device_of_rank, join, on_all_ranks, shared_out, this_rank
 from autotune.training.switching import InForce
@@ -111,6 +112,7 @@ class Tuned:
         Each worker might read all of an iterable data set: one without a length gets no workers if the measured data
         set had a length.
         """
+        require_dataset(dataset)
         rank = this_rank()
         return self.loader(dataset, **(kwargs if rank.alone else shared_out(dataset, kwargs, rank)))
 
@@ -142,6 +144,7 @@ class Tuned:
         except that an iterable data set gets no workers, each of which might read all of it. Keyword arguments go to
         ``DataLoader`` and win; those that only workers heed leave it the workers.
         """
+        require_dataset(dataset)
         heeded = any(map(kwargs.get, _HEEDED))
         workers = {"num_workers": 0} if isinstance(dataset, IterableDataset) and not heeded else {}
         return self.loader(dataset, **{"batch_size": self.eval_batch_size, **workers, **kwargs})
@@ -182,9 +185,11 @@ class Tuned:
         ``torch.distributed.checkpoint.state_dict.get_model_state_dict`` gathers them.
 
         Raises:
+            UsageError: They are no model and its optimizer.
             ConfigError: The optimizer has no such implementation; with `strict`, also when another model or optimizer
                 was measured, for which there is otherwise a warning.
         """
+        require_parts(model, optimizer)
         self.compare_workload(model, optimizer)
         rank = this_rank()
         self.device = device_of_rank(self.device)  # the process group may have started since `load`
@@ -280,10 +285,7 @@ class Tuned:
             return
         self._compared = True
         if differences := model_differences(measured, ModelFacts(**model_facts([model], optimizer))):
-            message = (
-                f"{self.source} was measured with another workload ({'; '.join(differences)}): expect a different "
-                f"gain; run 'autotune check {self.source} --model TARGET' to measure it"
-            )
+            message = another_workload(self.source, "; ".join(differences))
             if self.strict:
                 raise ConfigError(f"{message}; tune this workload, or load without strict")
             warnings.warn(message, stacklevel=3)
@@ -298,6 +300,14 @@ def beside(tuned: Tuned, config: TrainConfig) -> Tuned:
     other = Tuned(config, device=tuned.device)
     other._placed = tuned._placed
     return other
+
+
+def another_workload(source: str, why: str) -> str:
+    """A sentence where a result is of another workload."""
+    return (
+        f"{source} was measured with another workload ({why}): expect a different gain; run 'autotune check {source} "
+        "--model TARGET' to measure it"
+    )
 
 
 def comparable(model: torch.nn.Module, result: Result) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import ConfigError, TargetError, WorkloadError
-from autotune.knobs import Parameters, TrainConfig
+from autotune.knobs import Parameters, Scalar, TrainConfig
 from autotune.timing.failing import exhausted
+from autotune.units import quoted
 from autotune.workload.by_value import is_sent, load_sent
 from autotune.workload.user_errors import described, wrap_user_error
 from autotune.workload.workload import Workload
@@ -157,7 +159,7 @@ def load_workload(target: str, parameters: Parameters | None = None) -> Workload
     if is_sent(target):
         target = load_sent(target)[0]
     parameters = parameters or {}
-    check_signature(build, target, parameters)
+    check_signature(build, target, {name: (value,) for name, value in parameters.items()})
     import torch
 
     seed = torch.initial_seed()
@@ -198,11 +200,11 @@ def adapt(built: Any, target: str) -> Workload:
     return built
 
 
-def check_signature(build: Build, target: str, parameters: Collection[str]) -> None:
-    """Checks that `build` has a default for each argument, and takes all of `parameters`.
+def check_signature(build: Build, target: str, parameters: Mapping[str, Collection[Scalar]]) -> None:
+    """Checks that `build` has a default for each argument, and takes all of `parameters` with their values.
 
     Raises:
-        TargetError: An argument has no default, or `build` does not take a parameter.
+        TargetError: An argument has no default, or `build` does not take a parameter, or not a text for a number.
     """
     try:
         signature = inspect.signature(build)
@@ -216,15 +218,20 @@ def check_signature(build: Build, target: str, parameters: Collection[str]) -> N
     takes_any = any(p.kind is p.VAR_KEYWORD for p in kinds)
     if not takes_any and (unknown := [name for name in parameters if name not in named]):
         raise TargetError(f"{target} takes no argument {unknown[0]!r}; it takes {', '.join(named) or 'none'}")
+    for name in parameters.keys() & named.keys():
+        default, texts = named[name].default, [value for value in parameters[name] if isinstance(value, str)]
+        if texts and isinstance(default, (int, float)):
+            raise TargetError(
+                f"{target}: expected values like its default {default!r} for the argument {name!r}, got "
+                f"{quoted(texts[0])}; pass others"
+            )
 
 
 def _check_parts(workload: Workload, target: str) -> None:
     """Checks the kinds of the model, the callables and the baseline, without computing anything."""
     from torch import nn
 
-    def wrong(part: str, expected: str, got: object, remedy: str) -> WorkloadError:
-        return WorkloadError(f"{target}: expected {expected} as {part}, got {described(got)}; {remedy}")
-
+    wrong = functools.partial(_wrong, target)
     model = workload.model
     if not isinstance(model, nn.Module):
         remedy = "call it" if isinstance(model, type) else "return (model, dataset, loss) in this order"
@@ -253,28 +260,46 @@ def _check_parts(workload: Workload, target: str) -> None:
         )
 
 
+def _wrong(target: str, part: str, expected: str, got: object, remedy: str) -> WorkloadError:
+    return WorkloadError(f"{target}: expected {expected} as {part}, got {described(got)}; {remedy}")
+
+
 def _check_baseline(workload: Workload, target: str) -> None:
     """Checks that the baseline is a config in range, and stated once."""
     if workload.baseline is not None and not isinstance(workload.baseline, TrainConfig):
-        raise WorkloadError(
-            f"{target}: expected an autotune.TrainConfig as baseline, got {described(workload.baseline)}; "
-            "write TrainConfig(batch_size=…)"
-        )
+        remedy = "write TrainConfig(batch_size=…)"
+        raise _wrong(target, "baseline", "an autotune.TrainConfig", workload.baseline, remedy)
     try:
         config = workload.baseline_config
     except ConfigError as error:
         raise WorkloadError(f"{target}: {error}") from None
     for knob in ("batch_size", "accumulation_steps"):
         stated, used = getattr(workload, knob), getattr(config, knob)
-        if stated not in {used, getattr(Workload, knob)}:
-            raise WorkloadError(
-                f"{target}: {knob} is {stated}, but that of the baseline is {used}; state it in the baseline only"
-            )
+        if stated in {used, getattr(Workload, knob)}:
+            continue
+        if workload.baseline is None:  # a text, which the config has converted
+            raise _wrong(target, knob, "a whole number", stated, f"pass {knob}={used}")
+        raise WorkloadError(
+            f"{target}: {knob} is {stated}, but that of the baseline is {used}; state it in the baseline only"
+        )
+
+
+def dataset_remedy(dataset: object) -> str | None:
+    """What to pass in place of an object that no DataLoader reads; None for a dataset."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    if isinstance(dataset, DataLoader):
+        return "pass loader.dataset: autotune makes the DataLoader itself"
+    if isinstance(dataset, (str, bytes, type)) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
+        return "pass the Dataset itself, not its path or its class"
+    if not (isinstance(dataset, IterableDataset) or hasattr(dataset, "__getitem__")):
+        return "derive it from torch.utils.data.IterableDataset, or DataLoader will not iterate it"
+    return None
 
 
 def _check_dataset(workload: Workload, part: str, target: str) -> None:
     """Checks that a DataLoader takes the dataset for training or evaluation, and that it is not empty."""
-    from torch.utils.data import DataLoader, IterableDataset
+    from torch.utils.data import IterableDataset
 
     dataset: Any = getattr(workload, part)
 
@@ -282,17 +307,13 @@ def _check_dataset(workload: Workload, part: str, target: str) -> None:
         got = described(dataset)
         return WorkloadError(f"{target}: expected a map-style or iterable Dataset as {part}, got {got}; {remedy}")
 
-    if isinstance(dataset, DataLoader):
-        raise wrong("pass loader.dataset: autotune makes the DataLoader itself")
+    if (remedy := dataset_remedy(dataset)) is not None:
+        raise wrong(remedy)
     if isinstance(dataset, Mapping) and 0 not in dataset:
         raise wrong('pass one of its splits, such as dataset["train"]')
-    if isinstance(dataset, (str, bytes, type)) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
-        raise wrong("pass the Dataset itself, not its path or its class")
-    if not isinstance(dataset, IterableDataset):
-        if not hasattr(dataset, "__getitem__"):
-            raise wrong("derive it from torch.utils.data.IterableDataset, or DataLoader will not iterate it")
-        if not hasattr(dataset, "__len__") and (workload.sampler is None or part != "dataset"):
-            raise wrong("give it __len__, or give a sampler: it cannot be shuffled without")
+    sampled = workload.sampler is not None and part == "dataset"
+    if not (isinstance(dataset, IterableDataset) or hasattr(dataset, "__len__") or sampled):
+        raise wrong("give it __len__, or give a sampler: it cannot be shuffled without")
     try:
         length = len(dataset) if hasattr(dataset, "__len__") else None
     except Exception as error:

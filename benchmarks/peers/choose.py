@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from autotune.knobs.config import TrainConfig, make_config
+from autotune.knobs.config import TrainConfig
 from benchmarks.peers import finders, samplers, tuners
 
 MARK = "CHOICE "
@@ -37,7 +37,7 @@ TOOLS: dict[str, Tool] = {
 def choices_in(text: str) -> list[TrainConfig]:
     """The choices that a run of this module printed, in order."""
     lines = (line for line in text.splitlines() if line.startswith(MARK))
-    return [make_config(json.loads(line.removeprefix(MARK))) for line in lines]
+    return [TrainConfig(**json.loads(line.removeprefix(MARK))) for line in lines]
 
 
 def tell(config: TrainConfig) -> None:
@@ -47,7 +47,7 @@ def tell(config: TrainConfig) -> None:
 
 def main(tool: str, target: str, seconds: str, baseline: str) -> None:
     """Entry."""
-    TOOLS[tool](target, float(seconds), make_config(json.loads(baseline)), tell)
+    TOOLS[tool](target, float(seconds), TrainConfig(**json.loads(baseline)), tell)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan, Request
 from autotune.bursts.runner import ProcessRunner
 from autotune.hardware import merge, probe_host
-from autotune.knobs.config import Scalar, make_config
+from autotune.knobs.config import Scalar
 from autotune.knobs.space import Space, build_space
 from autotune.measuring.records import Point
 from autotune.workload.target import load_workload
@@ -49,7 +49,7 @@ def optuna(
 
         def told(study: library.Study, trial: library.trial.FrozenTrial) -> None:
             if trial.state == library.trial.TrialState.COMPLETE and study.best_trial.number == trial.number:
-                tell(make_config(trial.user_attrs["config"]))
+                tell(TrainConfig(**trial.user_attrs["config"]))
 
         samplers = {"tpe": library.samplers.TPESampler, "random": library.samplers.RandomSampler}
         study = library.create_study(direction="maximize", sampler=samplers[sampler](seed=0))

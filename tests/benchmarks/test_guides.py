@@ -118,7 +118,7 @@ def test_variants_can_be_built(name: str) -> None:
     assert all(isinstance(config, TrainConfig) for config in module.VARIANTS.values())
     assert module.VARIANT_PARAMETERS.keys() <= module.VARIANTS.keys()
     for parameters in module.VARIANT_PARAMETERS.values():
-        check_signature(module.build, name, parameters)
+        check_signature(module.build, name, {argument: (value,) for argument, value in parameters.items()})
         assert isinstance(build(name, **parameters), Workload)
 
 

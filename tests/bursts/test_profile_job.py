@@ -74,6 +74,23 @@ def test_a_sample_is_split_by_what_reading_it_calls(wrap: Any) -> None:
     assert (cost.parts[0].where or "").startswith("test_profile_job.py:")
 
 
+class Summing(Slow):
+    """Reads a sample in a generator expression."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        total = 0.0
+        for number in (float(n) for n in range(20_000)):
+            total += number
+        return torch.full((8,), total)
+
+
+def test_a_generator_expression_keeps_its_name() -> None:
+    """As Python writes it: only what is built in is unwrapped."""
+    cost = sample_cost(make_workload(Summing()))
+    assert cost is not None
+    assert cost.parts[0].name == "<genexpr>"
+
+
 def test_an_iterable_dataset_has_no_samples_to_read_apart() -> None:
     """They come when they come."""
     assert sample_cost(make_workload(Endless())) is None

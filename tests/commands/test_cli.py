@@ -112,6 +112,7 @@ def test_a_model_in_another_folder_is_found_by_path(tmp_path: Path) -> None:
         (["--model", TINY, "--only", "speed"], "is not a knob"),
         (["--model", TINY, "--effective-batch", "-4"], "whole number"),
         (["--model", TINY, "--explore", "width="], "name=a,b"),
+        (["--model", TINY, "--dry-run", "--warm-start", __file__], "is not a result file: it is not valid JSON"),
         (["--json", "show", "a.json"], "--json stands before 'show', where it means nothing"),
         (["compare"], "PATHS"),
     ],

@@ -36,13 +36,9 @@ def search_of(*confirmed: Confirmed, trials: Sequence[Trial] = (), incumbent: Bu
     return SimpleNamespace(
         baseline=BASELINE.point,
         confirmation=SimpleNamespace(
-            confirmed=lambda: list(confirmed),
-            answer=lambda: answer,
-            baseline_trains=True,
-            why_out=lambda _: None,
-            ran_faster=lambda _: None,
+            confirmed=lambda: list(confirmed), answer=lambda: answer, why_out=lambda _: None, ran_faster=lambda _: None
         ),
-        space=SimpleNamespace(choices={"precision": ("fp32", "bf16")}, parameters={}),
+        space=SimpleNamespace(is_empty=False),
         log=SimpleNamespace(
             objective=SAMPLES_PER_SECOND,
             incumbent=lambda: Trial(incumbent, "sampler", ""),
@@ -70,6 +66,20 @@ def test_a_gain_that_may_be_none_leaves_the_baseline_and_is_told_with_its_interv
     assert str(reason).endswith("the best candidate reached 1.20× (95 % interval 0.980 – 1.40, 4 interleaved pairs)")
 
 
+def test_candidates_that_were_all_slower_are_told_as_such() -> None:
+    """None of them is the best of anything."""
+    slower = Confirmed(CANDIDATE.point, Speedup(ratio=0.378, ci95=Interval(0.36, 0.39), pairs=4))
+    told = "all candidates that were measured again were slower: at best 0.378× (95 % interval 0.360 – 0.390, 4 "
+    assert str(judge(search_of(slower))[2]).startswith(told)
+
+
+def test_where_nothing_could_be_tried_no_time_was_missing() -> None:
+    """A longer budget would try nothing more."""
+    search = search_of(incumbent=BASELINE)
+    search.space.is_empty = True
+    assert judge(search)[2] == "nothing was left to search"
+
+
 def test_a_gain_that_keeps_too_little_of_the_fastest_rate_is_told_as_such() -> None:
     """It was confirmed, and is not the answer: the floor is why."""
     search = search_of(confirmed(1.1, 1.3, 4))
@@ -77,16 +87,6 @@ def test_a_gain_that_keeps_too_little_of_the_fastest_rate_is_told_as_such() -> N
     point, speedup, reason = judge(search)
     assert (point, speedup) == (BASELINE.point, None)
     assert "keeps less of the fastest rate than was asked for" in str(reason)
-
-
-def test_where_the_baseline_never_trained_the_best_that_does_is_the_answer() -> None:
-    """There is nothing to compare it with, and the reason is how the baseline ended."""
-    search = search_of()
-    search.confirmation.baseline_trains, search.confirmation.answer = False, lambda: CANDIDATE.point
-    search.log.trials = [Trial(make_burst(outcome=Outcome.INVALID, reason="the loss became nan"), "baseline", "")]
-    point, speedup, reason = judge(search)
-    assert (point, speedup) == (CANDIDATE.point, None)
-    assert "ended as invalid: the loss became nan" in str(reason)
 
 
 @pytest.mark.parametrize(("pairs", "longer"), [(2, True), (5, False)])

@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import ConfigError
-from autotune.knobs.config import (
-    KNOB_NAMES,
-    TrainConfig,
-    check_values,
-    format_scalar,
-    make_config,
-    parse_knob,
-    parse_scalar,
-)
+from autotune.knobs.config import KNOB_NAMES, TrainConfig, check_values, format_scalar, parse_knob, parse_scalar
 
 WORDS = ["true", "false", "none", "null", "nan", "inf", "-1", "0", "1", "8", "0.5", "1e3", "1e999", "", "bf16"]
 WORDS += ["fp8", "channels_last", "default", "max-autotune", "9" * 4300, "9" * 4301]
@@ -49,22 +41,20 @@ def test_defaults_are_those_of_pytorch() -> None:
 )
 def test_configs_that_train_alike_are_equal(given_values: dict[str, Any], plain: dict[str, Any]) -> None:
     """A knob without effect is at its default: else the search would measure one config twice."""
-    assert make_config(given_values) == make_config(plain)
-    assert hash(make_config(given_values)) == hash(make_config(plain))
+    assert TrainConfig(**given_values) == TrainConfig(**plain)
+    assert hash(TrainConfig(**given_values)) == hash(TrainConfig(**plain))
 
 
 def test_knobs_that_have_an_effect_are_kept() -> None:
     """Being canonical takes nothing away from what does matter."""
-    config = make_config(
-        {"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True, "pin_memory": True, "non_blocking": True}
-    )
+    config = TrainConfig(num_workers=2, prefetch_factor=4, persistent_workers=True, pin_memory=True, non_blocking=True)
     assert (config.prefetch_factor, config.persistent_workers, config.non_blocking) == (4, True, True)
 
 
 def test_a_knob_without_effect_is_validated_all_the_same() -> None:
     """A wrong value is an error even where it would be reset."""
     with pytest.raises(ConfigError, match="prefetch_factor"):
-        make_config({"num_workers": 0, "prefetch_factor": "many"})
+        TrainConfig(num_workers=0, prefetch_factor="many")
 
 
 def test_effective_batch_counts_all_micro_steps() -> None:
@@ -111,7 +101,7 @@ def test_a_config_survives_json(config: TrainConfig) -> None:
 def test_a_wrong_value_is_told_with_what_is_right(values: dict[str, Any], words: str) -> None:
     """The message names the knob, what came, and what the knob takes."""
     with pytest.raises(ConfigError) as caught:
-        make_config(values)
+        TrainConfig(**values)
     assert words in str(caught.value)
 
 
@@ -190,5 +180,5 @@ def test_no_pin_fails_in_another_way(knob: str, text: str) -> None:
 def test_no_values_make_a_config_fail_in_another_way(values: dict[str, Any]) -> None:
     """Whatever a file holds gives a canonical config or a ConfigError."""
     with contextlib.suppress(ConfigError):
-        config = make_config(values)
-        assert make_config(config.model_dump()) == config
+        config = TrainConfig(**values)
+        assert TrainConfig(**config.model_dump()) == config

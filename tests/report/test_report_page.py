@@ -146,7 +146,7 @@ def test_the_advice_to_search_longer_leaves_out_no_option() -> None:
     """A result does not hold all options of its command, so it prints what to add and no command to copy."""
     doubtful = {"speedup": Speedup(ratio=1.01, ci95=Interval(0.98, 1.04), pairs=4)}
     text = shown(full_result(**doubtful))
-    assert "repeat your command with all its options, and add --budget" in text
+    assert "repeat your command with all its options, but with --budget" in text
     assert "autotune --model" not in text
 
 

@@ -158,10 +158,10 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "not valid JSON"),
+        (b"", r"not valid JSON \(.*; name a result file: ls results/"),
         (b'{"schema": "autotune.result/2"', "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
-        (b"\xff\xfe\x00", "cannot be read: it is not text in UTF-8; check its permissions, or tune again"),
+        (b"\xff\xfe\x00", "is not a result file: it is not text in UTF-8; name a result file"),
         (b"[]", "is not a result file of autotune"),
         (b'{"schema": 1}', "is not a result file of autotune"),
         (b'{"schema": "autotune.result/3"}', "another autotune: .* or tune again"),

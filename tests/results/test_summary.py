@@ -13,7 +13,17 @@ from autotune.measuring.records import Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.result import Diagnosis, PeakShare, Result, Scaling, ScalingStep, ScriptRecord, Side, SourceRecord
+from autotune.results.result import (
+    Diagnosis,
+    PeakShare,
+    Result,
+    Scaling,
+    ScalingStep,
+    ScriptRecord,
+    Side,
+    SourceRecord,
+    TrialRecord,
+)
 from autotune.results.summary import (
     bottleneck_text,
     changes,
@@ -25,6 +35,7 @@ from autotune.results.summary import (
     peak_texts,
     proof_texts,
     ratios,
+    remarks,
     scaling_text,
     unfinished,
     verdict,
@@ -208,6 +219,23 @@ def test_a_duet_is_told_with_its_interval_and_partner(partner: dict[str, Any], o
     )
 
 
+def test_an_error_that_several_configs_share_is_told() -> None:
+    """It is likely the data's, and not one of theirs: the number of crashes alone does not show that."""
+
+    def crashed(failure: str, **changes: Any) -> TrialRecord:
+        return trial(outcome=Outcome.CRASHED, failure=failure, changes=changes)
+
+    alone = crashed("RuntimeError: no such kernel", precision="bf16")
+    broken = [crashed("ValueError: broken file", num_workers=count) for count in (1, 2, 2)]
+    assert remarks(make_result(trials=(alone, alone, *broken))) == [
+        "2 configs crashed alike: ValueError: broken file; if your own code raises this, fix it and tune again"
+    ]
+    baseline = crashed("ValueError: broken file")
+    told = "3 configs crashed alike, the baseline among them: ValueError: broken file; "
+    assert remarks(make_result(trials=(*broken, baseline)))[0].startswith(told)
+    assert remarks(make_result(trials=(alone, alone))) == []
+
+
 def test_a_burst_alone_has_no_duet() -> None:
     """Nothing trained beside it."""
     assert duet_text(trial()) is None
@@ -264,8 +292,8 @@ def test_only_a_command_has_a_place_before_its_dashes() -> None:
     source = SourceRecord(main="train.py", folder=".")
     script = ScriptRecord(command=("python", "train.py"), loop={}, source=source)
     workload = make_result().workload.model_copy(update={"script": script})
-    assert "add --budget 1200s, and" in how_to_search_longer(make_result())
-    assert "add --budget 1200s (before --), and" in how_to_search_longer(make_result(workload=workload))
+    assert "with --budget 1200s, and with" in how_to_search_longer(make_result())
+    assert "with --budget 1200s (before --), and with" in how_to_search_longer(make_result(workload=workload))
 
 
 def test_only_a_partial_result_is_unfinished() -> None:

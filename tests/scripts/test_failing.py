@@ -31,6 +31,13 @@ def test_an_error_is_told_by_its_first_line_and_what_that_announces(text: str, t
     assert sentence_of(ValueError(text)) == f"ValueError: {told}"
 
 
+@pytest.mark.parametrize("line", ["ValueError: broken file", "pictures.errors.ValueError: broken file"])
+def test_an_error_of_a_worker_names_its_type_once(line: str) -> None:
+    """Torch raises it again in the training process, as the same type."""
+    text = f"Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n{line}"
+    assert sentence_of(ValueError(text)) == "ValueError: broken file"
+
+
 def test_what_is_told_stays_short() -> None:
     """However much is announced."""
     assert len(sentence_of(ValueError("\n".join(["it failed by:"] * 100)))) < 500

@@ -82,7 +82,7 @@ def test_where_that_is_the_baseline_the_budget_that_would_do_is_told(seen: Any, 
     )  # fmt: skip
     with pytest.raises(NothingFeasibleError, match="ended as timeout: no time was left") as raised:
         make_result(
-            cast("Any", SimpleNamespace(log=log, baseline=burst.point)), cast("Any", setting),
+            cast("Any", SimpleNamespace(log=log, baseline=burst.point, baseline_trains=False)), cast("Any", setting),
             Findings(stopped_by="budget"), tried=(), notes=(), seconds=75.0,
         )  # fmt: skip
     assert told in str(raised.value)

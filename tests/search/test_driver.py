@@ -160,25 +160,6 @@ def test_a_failing_baseline_does_not_end_the_search() -> None:
     assert best.burst.point.config.batch_size <= 32
 
 
-def test_where_only_the_baseline_fails_the_rounds_are_spared_and_the_best_is_the_answer() -> None:
-    """It would be lost in every round; what trains is worth more than what does not."""
-    search, surface = make_search(example_rate, budget_seconds=120)
-    surface.fails, surface.failing = "RuntimeError: no such kernel", search.baseline
-    search.run()
-    best = search.log.incumbent()
-    assert best is not None
-    assert search.confirmation.answer() == best.burst.point
-    assert not [trial for trial in search.log.trials if trial.round is not None]
-
-
-def test_the_same_mistake_again_and_again_ends_the_search() -> None:
-    """When nothing works, and each burst fails as the one before, an hour would not help."""
-    search, surface = make_search(example_rate, budget_seconds=3600)
-    surface.fails = "ValueError: the labels are wrong"
-    assert search.run() == "exhausted"
-    assert len(surface.ran) == 4
-
-
 def test_the_search_stops_as_exhausted_when_all_is_tried() -> None:
     """A space of two knobs is used up long before an hour."""
     space = make_space(only=("precision", "allocator"))

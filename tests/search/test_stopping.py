@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.errors import NothingFeasibleError
+from autotune.errors import NothingFeasibleError, WorkloadError
 from autotune.measuring.records import Burst, Outcome
 from autotune.search.stopping import USUAL_BURST_SECONDS, sufficient_budget
 from autotune.search.trials import Trial
@@ -47,12 +47,23 @@ def test_the_budget_that_would_do_holds_a_small_search(prepared: float, checked:
     assert surface.clock.now <= enough
 
 
-def test_a_baseline_that_crashed_asks_for_no_longer_budget() -> None:
-    """More time would not help."""
+def test_a_baseline_that_crashed_is_the_users_error_and_nothing_else_is_tried() -> None:
+    """Other configs would meet the same error by chance, or not: none of them can be compared with anything."""
     search, surface = make_search(example_rate)
-    surface.fails = "ValueError: the labels are wrong"
+    surface.fails, surface.failing = "ValueError: the labels are wrong", search.baseline
     stopped_by = search.run()
+    assert surface.ran == [search.baseline]
     setting = Setting(Options(target="t:b"), make_hardware(), "cpu", make_facts())
-    with pytest.raises(NothingFeasibleError) as caught:
+    with pytest.raises(WorkloadError, match=r"ended as crashed: ValueError: the labels are wrong; .* fix it") as caught:
         make_result(search, setting, Findings(stopped_by), tried=[], notes=[], seconds=10.0)
     assert "--budget" not in str(caught.value)
+
+
+def test_a_baseline_that_crashed_in_an_earlier_run_is_tried_again() -> None:
+    """The user may have fixed it."""
+    search, surface = make_search(example_rate)
+    crashed = Burst(point=search.baseline, outcome=Outcome.CRASHED, reason="ValueError: broken file", seconds=1.0)
+    search.log.trials.append(Trial(crashed, "baseline", "", resumed=True))
+    search.run()
+    assert surface.ran[0] == search.baseline
+    assert search.baseline_trains

@@ -51,6 +51,13 @@ def test_a_result_file_is_loaded(tmp_path: Path) -> None:
     assert loaded.result == result
 
 
+@pytest.mark.parametrize("path", [3, None, b"result.json"])
+def test_what_is_no_path_is_told(path: Any) -> None:
+    """A number would be read as the number of an open file."""
+    with pytest.raises(ResultFileError, match=f"^expected the path of a result file, got {path!r}; pass one"):
+        load(path)
+
+
 def test_another_machine_is_warned_of(tmp_path: Path) -> None:
     """What differs is named, since another machine has another best config."""
     path, _ = write(tmp_path, hardware=make_hardware(), software=make_software(torch="2.7.0"))
@@ -185,8 +192,10 @@ def test_a_workload_is_compared_at_once(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load(path, workload=same)
-    with pytest.warns(UserWarning, match=r"the workload is not digits \(train:build\) as it was measured"):
+    words = r"another workload \(it is not digits \(train:build\) .* --model TARGET"
+    with pytest.warns(UserWarning, match=words) as told:
         load(path, workload=mistakes.workload(dataset=mistakes.dataset(32)))
+    assert not [warning for warning in told if "elsewhere" in str(warning.message)]  # the machine is the same
 
 
 def test_another_kind_of_device_is_warned_of(tmp_path: Path) -> None:

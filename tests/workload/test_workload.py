@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import TargetError, WorkloadError
-from autotune.workload.target import import_target, load_workload
+from autotune.workload.target import check_signature, import_target, load_workload
 from autotune.workload.user_errors import user_trace
 from tests.messages import told
 
@@ -263,6 +263,20 @@ def test_an_unknown_parameter_is_told(write: Write, signature: str, takes: str) 
     assert message == f"train_unknown:build takes no argument 'x'; it takes {takes}"
 
 
+@pytest.mark.parametrize(("default", "fits"), [("32", False), ("0.5", False), ("True", False), ("'small'", True)])
+def test_a_text_for_a_number_is_told(write: Write, default: str, fits: bool) -> None:
+    """Before `build` runs: it would fail in the middle of the search, or train something else."""
+    write("train_width.py", f"def build(width={default}):\n    pass")
+    build = import_target("train_width:build")
+    explored = {"width": (32, 0.5, None, "abc")}
+    if fits:
+        check_signature(build, "train_width:build", explored)
+        return
+    message, _ = told(TargetError, lambda: check_signature(build, "train_width:build", explored))
+    expected = f"expected values like its default {default} for the argument 'width', got 'abc'"
+    assert message == f"train_width:build: {expected}; pass others"
+
+
 def test_a_build_that_raises_shows_the_users_frames_only(write: Write) -> None:
     """The call that failed inside torch is cut off; the line of theirs that led there is the last."""
     write(
@@ -286,14 +300,18 @@ def test_a_long_error_becomes_one_short_sentence(write: Write) -> None:
     write(
         "train_pydantic.py",
         """
-        from autotune import TrainConfig
+        from pydantic import BaseModel, Field
+
+        class Settings(BaseModel):
+            batch_size: int = Field(ge=1)
+            num_workers: int
 
         def build():
-            return TrainConfig(batch_size=0, num_workers="many" * 200)
+            return Settings(batch_size=0, num_workers="many" * 200)
         """,
     )
     message, trace = told(WorkloadError, lambda: load_workload("train_pydantic:build"))
-    assert "2 validation errors for TrainConfig batch_size Input should be greater than or equal to 1" in message
+    assert "2 validation errors for Settings batch_size Input should be greater than or equal to 1" in message
     assert len(message) < 700
     assert "num_workers" in (trace or "")
 

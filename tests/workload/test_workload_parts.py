@@ -51,6 +51,7 @@ def test_a_wrong_return_is_told(name: str, came: str) -> None:
         ("optimizer_instance", "expected a callable as optimizer, got an AdamW; pass the function itself"),
         ("no_batch", "batch_size=0 cannot be used: expected greater than or equal to 1"),
         ("baseline_as_dict", "expected an autotune.TrainConfig as baseline, got a dict"),
+        ("text_for_batch_size", "expected a whole number as batch_size, got a str; pass batch_size=32"),
         ("two_batch_sizes", "batch_size is 64, but that of the baseline is 16; state it in the baseline only"),
     ],
 )

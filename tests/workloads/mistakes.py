@@ -180,6 +180,10 @@ def baseline_as_dict():
     return workload(baseline={"batch_size": 8})
 
 
+def text_for_batch_size():
+    return workload(batch_size="32")
+
+
 def two_batch_sizes():
     return workload(batch_size=64, baseline=TrainConfig(batch_size=16))
 

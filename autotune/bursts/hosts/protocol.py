@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import AutotuneError, ConfigError, TargetError, WorkloadError
 from autotune.hardware import DeviceKind
-from autotune.knobs import TrainConfig
+from autotune.knobs import Scalar, TrainConfig
 from autotune.measuring import Outcome, Point
 from autotune.timing.wire import Reporter
 
@@ -77,7 +77,7 @@ class Request(BaseModel):
     import_as: str = Field(default="", description="the target with its path made absolute")
     device: DeviceKind | None = None
     point: Point = Point(config=TrainConfig())
-    parameter_names: tuple[str, ...] = Field(default=(), description="arguments that build() must accept")
+    explored: dict[str, tuple[Scalar, ...]] = Field(default={}, description="values that build() must accept")
     plan: BurstPlan = BurstPlan()
     halvings: int = Field(default=0, ge=0, description="how often a check halves its batch, for want of memory")
     steps: int = Field(default=20, ge=1, description="optimizer steps of a numerics check")

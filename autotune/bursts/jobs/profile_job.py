@@ -10,6 +10,7 @@ import itertools
 import math
 import os
 import pstats
+import re
 import traceback
 from collections import Counter
 from pathlib import Path
@@ -44,6 +45,7 @@ WHOLE_SHARE = 0.9
 _WAITING = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal")
 _LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, autotune))
 
+_METHOD = re.compile(r"<(?:built-in )?method (.+)>")
 Function = tuple[str, int, str]
 """A function as cProfile names it: file, line, name."""
 
@@ -205,7 +207,7 @@ def _parts(profiler: cProfile.Profile, seconds: float) -> list[SamplePart]:
     called = {f: callers[root][3] for f, (*_, callers) in stats.items() if root in callers and f != root}
     return [
         SamplePart(
-            name=name.removeprefix("<built-in method ").removeprefix("<method ").removesuffix(">"),
+            name=_METHOD.sub(r"\1", name),
             where=f"{Path(file).name}:{line}" if line else None,
             seconds=seconds * total / whole,
         )

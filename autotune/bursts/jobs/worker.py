@@ -85,7 +85,7 @@ def _result(request: Request, reporter: PipeReporter, commands: BinaryIO | None)
         from autotune.bursts.jobs.look_job import check_workload
         from autotune.workload.target import check_signature, import_target, load_workload
 
-        check_signature(import_target(request.importable), request.target, request.parameter_names)
+        check_signature(import_target(request.importable), request.target, request.explored)
         torch.manual_seed(request.seed)
         workload = load_workload(request.importable)
         facts = check_workload(workload, request.target, request.device or "cpu", request.halvings)
