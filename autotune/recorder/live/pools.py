@@ -23,6 +23,7 @@ from torch.utils.data._utils import signal_handling
 
 from ...sandbox.system import KILL
 from ...torch_settings.naming import length_of, queue_of
+from ..added_workers import as_added, signals_wait
 from ..attributes import Attributes, OwnDraws
 from ..batches import Batches
 from ..drawing import Indices, copied, random_states
@@ -81,6 +82,7 @@ class Pool:
     ) -> None:
         self._feed = _Feed()
         self.changed = changed
+        self._adds_workers = bool(arguments["num_workers"]) and not loader.num_workers
         self.persists = bool(arguments.get("persistent_workers"))
         self.patience_seconds = patience_seconds
         self.start_seconds = 0.0
@@ -94,7 +96,8 @@ class Pool:
         if kept["num_workers"]:
             kept["persistent_workers"] = True  # over the pass at least: pools take turns
             if not self.is_own:
-                kept["worker_init_fn"] = with_own_places(kept.get("worker_init_fn"))
+                begin = kept.get("worker_init_fn")
+                kept["worker_init_fn"] = with_own_places(as_added(begin) if self._adds_workers else begin)
                 kept["timeout"] = min(POLL_SECONDS, patience_seconds)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's advice on the number of workers is none for the script
@@ -144,7 +147,8 @@ class Pool:
         """Torch's iterator. Workers of ours leave it to the script how its own processes start."""
         default: Any = multiprocessing.context._default_context
         actual = default._actual_context
-        batches = ITERATE(self.loader)
+        with signals_wait() if self._adds_workers else contextlib.nullcontext():
+            batches = ITERATE(self.loader)
         if not self.is_own:
             default._actual_context = actual
         return batches
