@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.multiprocessing import reductions
 
+from ..sandbox.system import WINDOWS
+
 SMALLEST_SHARE = 0.5
 """A tensor that is a smaller part of its memory is sent as a copy, rather than with all of it. Not tuned."""
 _KEPT = ("SIGTERM", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGCHLD")
@@ -38,6 +40,9 @@ def _begin(then: Callable[[int], None] | None, number: int) -> None:
 @contextlib.contextmanager
 def signals_wait() -> Iterator[None]:
     """While open, no handler of the script's runs; a worker that is started meanwhile never runs one."""
+    if WINDOWS:  # which has no such mask, and sends signals to one process
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _left_to_the_script())
     try:
         yield
@@ -50,7 +55,8 @@ def _ignore_signals() -> None:
     numbers = _left_to_the_script()
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    if not WINDOWS:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
 def _left_to_the_script() -> list[int]:
