@@ -308,6 +308,7 @@ class CopiedReading:
 
     def __init__(self, dataset: Any, collate: Any, begin_worker: Any) -> None:
         self._draws = OwnDraws(dataset, collate)
+        self._why_trained = next(filter(None, map(why_trained, held_by(dataset, collate))), None)
         self._files = OpenFiles() if begin_worker is None else None
 
     @property
@@ -315,7 +316,7 @@ class CopiedReading:
         """Why copies would not; None if nothing is seen."""
         if self._files is not None and self._files.are_read:
             return SHARED
-        return REPEATING if self._draws.are_seen else None
+        return REPEATING if self._draws.are_seen else self._why_trained
 
 
 def _is_own_generator(part: Any) -> bool:
