@@ -6,13 +6,15 @@ import contextlib
 import dis
 import functools
 import itertools
+import operator
+import pathlib
 import pickle
 import random
 import sys
 import types
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -24,6 +26,9 @@ MOST_ITEMS, MOST_BYTES = 1_000_000, 2**26
 """Largest list and array that are checked at each epoch: either takes less than a tenth of a second."""
 MOST_PARTS = 100_000
 """Most objects within a data set that are checked at each epoch: they take a few tenths of a second."""
+MOST_WATCHED, WATCHED_ITEMS, SAMPLED_ITEMS = 500, 64, 16
+"""Most values within a data set that are checked at each batch: 200 take 10 µs. Of a container that holds more than the
+second number, only as many as the third are checked."""
 GROWN_SHARE = 0.25
 """Smallest growth that counts, per drawn sample: some samples may have been there already. Not tuned."""
 REPEATING = (
@@ -36,7 +41,8 @@ _ITEMS: tuple[tuple[Any, Any], ...] = (
     (dict, dict.values), (list, list.__iter__), (tuple, tuple.__iter__), (set, set.__iter__), (deque, deque.__iter__),
 )  # fmt: skip
 _HOLDING = tuple(kind for kind, _ in _ITEMS)
-_CLOSED = (types.ModuleType, types.BuiltinFunctionType)
+_CLOSED = (types.ModuleType, types.BuiltinFunctionType, pathlib.PurePath, random.Random)
+"""Kinds that are not looked into; paths and random numbers' generators note things that no reading depends on."""
 _FOREIGN = {"logging", "threading", "multiprocessing", "weakref", "lightning", "pytorch_lightning"}
 """Packages whose objects hold no data, but refer to the whole process: a LightningDataModule refers to its Trainer."""
 _LIBRARIES = sys.stdlib_module_names | {"torch", "autotune"}
@@ -59,6 +65,134 @@ class Attributes:
         """Whether nothing has changed since another snapshot."""
         now, then = self._records, former._records
         return len(now) == len(then) and all(map(is_same, now, then))
+
+
+class Watch:
+    """Detects, at each batch, whether a data set holds something else than when it was made; in microseconds.
+
+    It looks at the outermost parts, and at some items of large lists and arrays. A write to ``.data`` is not seen.
+
+    Args:
+        holders: The data set, and other objects that workers have a copy of.
+    """
+
+    def __init__(self, *holders: Any) -> None:
+        self._objects: list[Callable[[], Iterable[Any]]] = []  # compared by identity, which takes least
+        self._numbers: list[Callable[[], Any]] = []
+        self._spaces: dict[int, tuple[dict[str, Any], dict[str, None]]] = {}
+        seen: dict[int, Any] = {}
+        waiting, room = deque(holders), MOST_WATCHED
+        while waiting and room > 0:
+            part = waiting.popleft()
+            if id(part) in seen or type(part) in _ATOMS:
+                continue
+            seen[id(part)] = part
+            with contextlib.suppress(Exception):  # a class of the script's may raise on access
+                inner = self._look_at(part)
+                room -= 1 + len(inner)
+                waiting.extend(inner)
+        self._objects += [
+            functools.partial(map, space.__getitem__, tuple(names)) for space, names in self._spaces.values()
+        ]
+        self._parts = seen  # no other object gets their ids
+        self._objects = [read for read in self._objects if _can(functools.partial(_listed, read))]
+        self._numbers = [read for read in self._numbers if _can(read)]
+        self._held, self._counted = self._now()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether anything has changed since."""
+        try:
+            held, counted = self._now()
+        except Exception:  # noqa: BLE001 - what was there is gone
+            return True
+        if counted != self._counted or len(held) != len(self._held):
+            return True
+        if all(map(operator.is_, held, self._held)):
+            return False
+        if not all(map(is_same, held, self._held)):
+            return True
+        self._held = held  # of the same value
+        return False
+
+    def _now(self) -> tuple[list[Any], list[Any]]:
+        held = [*itertools.chain.from_iterable([read() for read in self._objects])]
+        return held, [read() for read in self._numbers]
+
+    def _look_at(self, part: Any) -> list[Any]:
+        """Notes where a part shows a change; returns the parts within it."""
+        kind = type(part)
+        if issubclass(kind, torch.Tensor):
+            self._numbers.append(functools.partial(getattr, part, "_version"))
+            return []
+        if _is_closed(kind):
+            return []
+        if kind is types.FunctionType:
+            for space, names in _read_globally(part):
+                self._spaces.setdefault(id(space), (space, {}))[1].update(dict.fromkeys(names))
+            if part.__closure__:
+                self._objects.append(functools.partial(map, operator.attrgetter("cell_contents"), part.__closure__))
+            return list(_around(part).values())
+        own, classes = _attributes(part), [one for one in kind.__mro__ if not _is_of_library(one)]
+        if issubclass(kind, type):
+            self._objects.append(functools.partial(map, vars(part).__getitem__, tuple(own)))
+        elif kind is not types.MethodType:
+            if isinstance(named := getattr(part, "__dict__", None), dict):
+                self._objects.append(functools.partial(dict.values, named))
+            if slots := [name for name in own if hasattr(part, name) and not (named and name in named)]:
+                self._objects.append(functools.partial(map, functools.partial(getattr, part), slots))
+            self._look_at_items(part, kind)
+        return [*own.values(), *_some_items(part), *classes]
+
+    def _look_at_items(self, part: Any, kind: type) -> None:
+        for holding, items in _ITEMS:
+            if issubclass(kind, holding) and holding is not tuple:
+                self._numbers.append(functools.partial(holding.__len__, part))
+                self._objects.append(functools.partial(_some_items, part))
+                if holding.__len__(part) <= WATCHED_ITEMS:
+                    self._objects[-1] = functools.partial(items, part)
+        if (flat := getattr(part, "flat", None)) is not None and kind.__module__ == "numpy":
+            step = 1 if len(flat) <= WATCHED_ITEMS else len(flat) // SAMPLED_ITEMS
+            self._numbers.append(functools.partial(_some_bytes, part, step))
+
+
+def _some_items(holder: Any) -> list[Any]:
+    """The items of a container; of a large one, some."""
+    for kind, items in _ITEMS:
+        if issubclass(type(holder), kind):
+            count = kind.__len__(holder)
+            if count <= WATCHED_ITEMS:
+                return list(items(holder))
+            if kind in {list, tuple}:
+                return list(kind.__getitem__(holder, slice(None, None, count // SAMPLED_ITEMS)))
+            return list(itertools.islice(items(holder), SAMPLED_ITEMS))
+    return []
+
+
+def _some_bytes(array: Any, step: int) -> bytes:
+    return bytes(array.flat[::step].tobytes())
+
+
+def _listed(read: Callable[[], Iterable[Any]]) -> list[Any]:
+    return list(read())
+
+
+def _can(read: Callable[[], Any]) -> bool:
+    """Whether a function returns anything: a class of the script's may raise on access."""
+    with contextlib.suppress(Exception):
+        read()
+        return True
+    return False
+
+
+def why_trained(part: Any) -> str | None:
+    """Why a part that reading uses may be another one after each step; None where nothing speaks for it."""
+    kind = type(part)
+    if issubclass(kind, torch.nn.Module):
+        changes = next(iter(part.parameters()), None) is not None
+    else:
+        changes = issubclass(kind, torch.optim.Optimizer) or (issubclass(kind, torch.Tensor) and part.requires_grad)
+    return f"reading the data uses a {kind.__qualname__} that training changes" if changes else None
 
 
 def is_same(value: Any, other: Any) -> bool:
@@ -174,6 +308,7 @@ class CopiedReading:
 
     def __init__(self, dataset: Any, collate: Any, begin_worker: Any) -> None:
         self._draws = OwnDraws(dataset, collate)
+        self._why_trained = next(filter(None, map(why_trained, held_by(dataset, collate))), None)
         self._files = OpenFiles() if begin_worker is None else None
 
     @property
@@ -181,7 +316,7 @@ class CopiedReading:
         """Why copies would not; None if nothing is seen."""
         if self._files is not None and self._files.are_read:
             return SHARED
-        return REPEATING if self._draws.are_seen else None
+        return REPEATING if self._draws.are_seen else self._why_trained
 
 
 def _is_own_generator(part: Any) -> bool:
@@ -232,7 +367,8 @@ def _attributes(holder: Any) -> dict[str, Any]:
     if kind is types.FunctionType:
         return _around(holder)
     if kind is types.MethodType:
-        return {} if _trains(holder.__self__) else {"self": holder.__self__, "function": holder.__func__}
+        owner, function = holder.__self__, holder.__func__
+        return {"function": function, **(_read_of(owner, function) if _trains(owner) else {"self": owner})}
     if issubclass(kind, type):
         own = {} if _is_of_library(holder) else vars(holder)
         return {name: one for name, one in own.items() if name[:2] != "__" or type(one) is types.FunctionType}
@@ -244,14 +380,42 @@ def _attributes(holder: Any) -> dict[str, Any]:
 
 
 def _around(function: types.FunctionType) -> dict[str, Any]:
-    """The values outside a function that it uses; only plain values and lists of the globals: others may train."""
+    """The values outside a function that it uses."""
     around = dict(enumerate(function.__closure__ or ()))
     held: dict[str, Any] = {f"cell {place}": cell.cell_contents for place, cell in around.items()}
     held |= {"defaults": function.__defaults__, "keywords": function.__kwdefaults__}
-    if not _is_of_library(function):
-        values = {name: function.__globals__.get(name) for name in _globals_of(function.__code__)}
-        held |= {name: one for name, one in values.items() if type(one) in _ATOMS or type(one) in _HOLDING}
+    for place, (space, names) in enumerate(_read_globally(function)):
+        held |= {f"{name} {place}": space[name] for name in names}
     return held
+
+
+def _read_globally(function: types.FunctionType) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """What a function of the script's reads of its globals, and of the script's other modules: names in each."""
+    if _is_of_library(function):
+        return
+    code = function.__code__
+    spaces = {id(function.__globals__): (function.__globals__, _globals_of(code))}
+    waiting = list(spaces.values())
+    for space, names in waiting:  # grows as it goes
+        there = [name for name in names if name in space]
+        modules = [space[name] for name in there if type(space[name]) is types.ModuleType]
+        yield space, [name for name in there if type(space[name]) is not types.ModuleType]
+        for module in modules:
+            if id(vars(module)) not in spaces and not _is_library(module.__name__):
+                spaces[id(vars(module))] = vars(module), _names_of(code)
+                waiting.append(spaces[id(vars(module))])
+
+
+def _read_of(owner: Any, function: Any) -> dict[str, Any]:
+    """What a method, and those that it calls, read of an object's attributes."""
+    methods = {name: one for kind in reversed(type(owner).__mro__) for name, one in vars(kind).items()}
+    own = {**vars(owner), **vars(owner).get("_modules", {}), **vars(owner).get("_parameters", {})}
+    names = list(_names_of(function.__code__)) if type(function) is types.FunctionType else []
+    for name in names:  # grows as it goes
+        method = methods.get(name)
+        if type(method) is types.FunctionType and not _is_of_library(method):
+            names += [one for one in _names_of(method.__code__) if one not in names]
+    return {f"self.{name}": own[name] for name in names if name in own}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -260,6 +424,13 @@ def _globals_of(code: types.CodeType) -> tuple[str, ...]:
     own = [one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"]
     within = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in _globals_of(part)]
     return tuple(dict.fromkeys([*own, *within]))
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_of(code: types.CodeType) -> tuple[str, ...]:
+    """The names of globals and attributes that a function, or a function within it, reads."""
+    within = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in _names_of(part)]
+    return tuple(dict.fromkeys([*code.co_names, *within]))
 
 
 def _slots(kind: type) -> list[str]:

@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterDataPipe, RandomSampler
 
 from ..torch_settings.naming import class_of, queue_of
+from .added_workers import as_added, signals_wait
 from .attributes import Attributes
 from .batches import Batches, Watched
 
@@ -110,10 +111,13 @@ class Drawing(DataLoader[Any]):
             self._order = self._order or _Order()
             self._order.sampler, self._order.indices = sampler, indices
             changed: dict[str, Any] = {"generator": seeds}
-            if self.num_workers and not own.workers and _is_first(READS_DRAW, self.dataset):
-                first = _FirstReads(self.worker_init_fn, self.collate_fn, say)
-                changed |= {"worker_init_fn": first.begin, "collate_fn": first}
-            return self._with(changed, iterate)
+            if self.num_workers and not own.workers:
+                changed["worker_init_fn"] = begin = as_added(self.worker_init_fn)
+                if _is_first(READS_DRAW, self.dataset):
+                    first = _FirstReads(begin, self.collate_fn, say)
+                    changed |= {"worker_init_fn": first.begin, "collate_fn": first}
+            with signals_wait() if "worker_init_fn" in changed else contextlib.nullcontext():
+                return self._with(changed, iterate)
 
         return Watched(start() if own.workers else _Late(start), draws=indices.ask)
 

@@ -157,6 +157,13 @@ class Story:
         return tuple(each for each in self.candidates.values() if each.verdict == "won" and not is_reverted)
 
     @property
+    def given_up(self) -> str | None:
+        """What was kept for a time, and is reverted; None where nothing is."""
+        is_reverted = self.over is not None and not self.over.won
+        names = [each.name for each in self.candidates.values() if each.verdict == "won" and is_reverted]
+        return f"{'; '.join(names)} was faster, but is given up" if names else None
+
+    @property
     def won(self) -> Knobs:
         """The knobs that training has now and that differ from the script's own."""
         return {knob: value for winner in self.winners for knob, value in winner.knobs.items()}
@@ -202,6 +209,7 @@ class LiveLog:
         self.story = Story()
         self._say = say
         self._file: Any = None
+        self._failures: set[str] = set()  # that were told
 
     def open(self, result: Path, command: str) -> bool:
         """Opens the file, beside a result; where that fails, there is no log.
@@ -267,6 +275,9 @@ class LiveLog:
             winner = self.story.candidates[event["name"]]
             spread = f"{or_dash(winner.interval, ratios)}, {winner.pairs} pairs of blocks"
             self._say(f"{winner.name} is faster: {or_dash(winner.ratio, ratio_text)} ({spread})")
+        if event["event"] == "decided" and event["verdict"] == "failed" and event["reason"] not in self._failures:
+            self._failures.add(event["reason"])
+            self._say(f"{event['name']} is left out: {event['reason']}")
         if event["event"] == "over" and self.story.over is not None:
             self._say_left({knob: why for knob, why in self.story.left.items() if knob not in known})
             self._say(self._last_line(self.story.over))
@@ -277,6 +288,8 @@ class LiveLog:
         elsewhere = "'autotune run' also tries the allocator and other settings that need a new process"
         if not self.story.offered:
             return f"nothing was tried: {over.why}"
+        if (given_up := self.story.given_up) is not None:
+            return f"{given_up} ({over.why}): training goes on with your own setting; {cost}"
         if gained is None:
             return f"no setting is faster than yours ({over.why}); {cost}; {elsewhere}"
         paid = f"has paid for itself: so far it has saved {format_seconds(over.saved_seconds)}"

@@ -74,10 +74,7 @@ class Live:
         self._tuned: tuple[socket.socket, int] | None = None  # the connection of the process that is tuned, and its id
         self._is_told_of_others = False
         self._seen: dict[int, tuple[SeenScript, ScriptRecord]] = {}
-        self._why_untuned = (
-            "no training loop was seen, so nothing was tuned; see what is seen: autotune run --dry-run -- "
-            f"{script.text}"
-        )
+        self._why_untuned: str | None = None
         self._why_unseen = "the script ended before autotune had seen enough of its training"
         self._hardware: Hardware | None = None
 
@@ -102,7 +99,7 @@ class Live:
                 self._listener.shutdown(socket.SHUT_RDWR)
             listening.join(LAST_SECONDS)
             self._listener.close()
-        self._guarded(self._conclude)
+        self._guarded(self._conclude, status)
         self._guarded(self.log.add, {"event": "exited", "status": status})
         return status
 
@@ -171,10 +168,10 @@ class Live:
         self._out = self._out or own
         _offer(channel, self.log.begin(event, hardware))
 
-    def _conclude(self) -> None:
+    def _conclude(self, status: int) -> None:
         """Writes the result after the script has ended."""
         if self._out is None or self._hardware is None or self._tuned is None:
-            self._say(self._why_untuned)
+            self._say(self._why_untuned or self._why_nothing(status))
             return
         if (description := self._seen.get(self._tuned[1])) is not None:
             decided = any(candidate.verdict is not None for candidate in self.log.story.candidates.values())
@@ -194,9 +191,17 @@ class Live:
             if path is not None:
                 self.log.add({"event": "written", "path": str(path)})
                 code, sentences = what_next(result, path)
+                if self.log.story.given_up is not None:
+                    sentences = [f"train as before: {self.log.story.given_up}"]
                 self._say("; ".join([f"result file: {path}", *[f"next time: {code}"] * bool(code), *sentences]))
         else:
             self._say(f"no result is written: {self._why_unseen}")
+
+    def _why_nothing(self, status: int) -> str:
+        if status:
+            return f"the script ended (status {status}) before anything was tuned"
+        look = f"autotune run --dry-run -- {self._script.text}"
+        return f"no training loop was seen, so nothing was tuned; see what is seen: {look}"
 
 
 def _offer(channel: socket.socket, words: list[dict[str, Any]]) -> None:
@@ -273,11 +278,16 @@ def _speedup(story: Story) -> Speedup | None:
 
 def _why_none(story: Story) -> str:
     """Why the script keeps its own setting."""
-    measured = {one.name: one.ratio for one in story.candidates.values() if one.ratio and one.pairs}
+    candidates = story.candidates.values()
+    measured = {one.name: one.ratio for one in candidates if one.ratio and one.pairs and one.verdict != "failed"}
+    if story.given_up is not None and story.over is not None:
+        return f"{story.given_up}: {story.over.why}"
     if not story.offered:
         return "there was nothing to try while it trained"
-    decided = sum(one.verdict is not None for one in story.candidates.values())
+    decided = sum(one.verdict is not None for one in candidates)
     rest = "" if story.over is not None else f" (settings decided: {decided} of {len(story.offered)})"
+    if not measured and (failures := [one for one in candidates if one.verdict == "failed"]):
+        return f"{failures[-1].name} is left out{rest}: {failures[-1].reason}"
     if not measured:
         return f"no setting was played to its end{rest}"
     best = story.candidates[max(measured, key=lambda name: measured[name])]

@@ -6,13 +6,14 @@ import itertools
 import random
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader, RandomSampler, default_collate
 
 from autotune.recorder.live import pools, training
 from autotune.torch_settings import process_settings
@@ -126,6 +127,95 @@ def test_a_pass_that_is_held_is_forgotten_until_it_is_read(tuned: Tuned, workers
     else:
         assert "num_workers" in decided(advice)
         assert why is None
+
+
+@pytest.mark.parametrize("plays", ["wins", "has won", "plays"])
+def test_a_data_set_that_changes_late_is_read_as_by_the_script(tuned: Tuned, plays: str) -> None:
+    """Workers hand out nothing that is older, whether they race, have won, or the search is over; none start again."""
+
+    def train() -> Ids:
+        loader, trained = loader_of(), Trained()
+        for _ in range(3):
+            for batch in loader:
+                trained.step(batch)
+                if len(trained.ids) in {30, 31, 70}:
+                    loader.dataset.level += 1000  # type: ignore[attr-defined]
+        return trained.ids
+
+    plain = train()
+    evidence = {"wins": FirstWins, "has won": Alternating, "plays": Undecided}[plays]
+    offered = OF_LOADER[:1] if plays == "has won" else OF_LOADER[:2]
+    live, advice = tuned(*offered, evidence=evidence)
+    assert train() == plain
+    why = last_over(advice)["left"]["num_workers"] if plays != "plays" else live.left["num_workers"]
+    assert why == "the script changes what its data set reads while it trains, which workers would not see"
+    assert not live._incumbent.loader
+    if plays != "plays":
+        assert next(event["verdict"] for event in advice.events if event["event"] == "decided") == "won"
+        assert (last_over(advice)["won"], last_over(advice)["why"]) == ({}, why)
+
+
+NET = nn.Linear(16, 4)
+NETS = {"net": NET, "weights": [NET.weight], "optimizer": torch.optim.SGD(NET.parameters(), lr=0.1)}
+SCHEDULE = Namespace(noise=0.0)
+
+
+def _by_global(samples: Any) -> Any:
+    return default_collate(samples) if NET is not None else None
+
+
+def _by_dictionary(samples: Any) -> Any:
+    return default_collate(samples) if NETS["optimizer"] else None
+
+
+def _by_closure(samples: Any, net: nn.Module = NET) -> Any:
+    return default_collate(samples) if net is not None else None
+
+
+def _by_helper(samples: Any) -> Any:
+    return _by_global(samples)
+
+
+class Miner:
+    """Trains, and chooses its samples."""
+
+    def __init__(self) -> None:
+        self.net, self.other = NET, 0
+
+    def collate(self, samples: Any) -> Any:
+        """By what a method of its own says."""
+        return default_collate(samples) if self.chosen() else None
+
+    def chosen(self) -> bool:
+        """By the model."""
+        return self.net is not None
+
+
+def _by_schedule(samples: Any) -> Any:
+    values, labels, ids = default_collate(samples)
+    return values + SCHEDULE.noise, labels, ids
+
+
+@pytest.mark.parametrize("collate", [_by_global, _by_dictionary, _by_closure, _by_helper, Miner().collate])
+def test_reading_that_uses_what_trains_gets_no_workers(tuned: Tuned, collate: Callable[[Any], Any]) -> None:
+    """Workers would have an older copy of the model."""
+    _, advice = tuned(*OF_LOADER[:2])
+    trained = Trained()
+    for batch in loader_of(collate_fn=collate):
+        trained.step(batch)
+    assert decided(advice) == []
+    assert advice.facts["left"]["num_workers"].startswith("reading the data uses a ")
+
+
+def test_reading_by_a_schedule_of_the_loops_gets_no_workers(tuned: Tuned) -> None:
+    """An object of options that is read is watched like the data set."""
+    _, advice = tuned(*OF_LOADER[:2])
+    trained = Trained()
+    for batch in loader_of(collate_fn=_by_schedule):
+        trained.step(batch)
+        SCHEDULE.noise += 0.1
+    assert decided(advice) == []
+    assert "changes while it is read or trained on" in advice.facts["left"]["num_workers"]
 
 
 def test_a_sampler_whose_generator_the_script_holds_draws_no_sooner(tuned: Tuned) -> None:

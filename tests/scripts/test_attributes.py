@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import random
+from argparse import Namespace
 from collections import Counter, deque
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from autotune.recorder.attributes import Attributes, OwnDraws, count_items
+from autotune.recorder.attributes import Attributes, OwnDraws, Watch, count_items
 
 
 class Rows(Dataset[int]):
@@ -102,10 +103,12 @@ def test_a_change_is_seen(change: Callable[[Rows], None], within: Callable[[Rows
     """An attribute may change, or any part within it; also where the data set is wrapped."""
     rows = Rows()
     whole = within(rows)
-    former = Attributes(whole)
+    former, watch = Attributes(whole), Watch(whole)
     assert Attributes(whole).are_as(former)
+    assert not watch.has_changed
     change(rows)
     assert not Attributes(whole).are_as(former)
+    assert watch.has_changed
 
 
 def test_what_is_set_to_the_same_value_or_shared_with_workers_is_no_change() -> None:
@@ -129,14 +132,30 @@ class Warmed:
 
     def __call__(self, value: int, _: object = None) -> int:
         """The value itself."""
-        return value + self.epoch + LEVELS[0]
+        return value + self.epoch + LEVELS[0] + _noise()
 
     def count(self) -> None:
         """Another epoch."""
         self.epoch += 1
 
 
+class Strict:
+    """Options in a slot."""
+
+    __slots__ = ("noise",)
+
+    def __init__(self) -> None:
+        self.noise = 0.0
+
+
 LEVELS = [0]
+OPTIONS, STRICT, NAMED = Namespace(noise=0.0), Strict(), {"options": {"noise": 0.0}}
+settings = ModuleType("settings")
+settings.NOISE = 0.0  # type: ignore[attr-defined]
+
+
+def _noise() -> int:
+    return int(OPTIONS.noise + STRICT.noise + NAMED["options"]["noise"] + settings.NOISE)  # type: ignore[attr-defined]
 
 
 class Trainer:
@@ -178,7 +197,8 @@ def _epochs() -> None:
 
 
 READ, COUNT = _counting()
-WARMED, TABLE, PLAIN = Warmed(), torch.zeros(4), np.zeros((4, 4))
+WARMED, TABLE, PLAIN, LOADED = Warmed(), torch.zeros(4), np.zeros((4, 4)), [*range(1000)]
+DATA = TensorDataset(TABLE)
 
 
 @pytest.mark.parametrize(
@@ -191,21 +211,30 @@ WARMED, TABLE, PLAIN = Warmed(), torch.zeros(4), np.zeros((4, 4))
         (READ, COUNT),
         (WARMED, _epochs),
         (WARMED, _level),
-        (TensorDataset(TABLE), lambda: TABLE.data.fill_(1)),
+        (WARMED, lambda: setattr(OPTIONS, "noise", 1.0)),
+        (WARMED, lambda: setattr(STRICT, "noise", 1.0)),
+        (WARMED, lambda: NAMED["options"].update(noise=1.0)),
+        (WARMED, lambda: setattr(settings, "NOISE", 1.0)),
+        (LOADED, lambda: LOADED.sort(reverse=True)),
+        (DATA, lambda: TABLE.data.fill_(1)),
         (PLAIN[:, ::2], lambda: PLAIN.fill(1)),
     ],
     ids=[
         "slot", "bound method", "partial", "method in a dictionary", "closure", "attribute of a class",
-        "list that a method reads", "data of a tensor", "array with gaps",
+        "list that a method reads", "options that a function reads", "slots that a function reads",
+        "dictionary that a function reads", "module that a function reads", "order of a long list",
+        "data of a tensor", "array with gaps",
     ],
 )  # fmt: skip
 def test_a_change_is_seen_in_whatever_a_transform_is_made_of(transform: Any, change: Callable[[], Any]) -> None:
     """Workers hold a copy of all of it."""
     rows = Subset(_held(transform), [0])
-    former = Attributes(rows)
+    former, watch = Attributes(rows), Watch(rows)
     assert Attributes(rows).are_as(former)
+    assert not watch.has_changed
     change()
     assert not Attributes(rows).are_as(former)
+    assert watch.has_changed is (transform is not DATA)  # which takes longer to see
 
 
 def test_a_trainer_whose_method_collates_is_not_looked_into() -> None:
@@ -216,6 +245,17 @@ def test_a_trainer_whose_method_collates_is_not_looked_into() -> None:
     with torch.no_grad():
         trainer.model.weight.add_(1)
     assert Attributes(rows, collate).are_as(former)
+
+
+def test_a_value_that_is_set_to_the_same_again_is_no_change_at_a_batch() -> None:
+    """A number of the same value may be another object, and is remembered."""
+    rows = Rows()
+    watch = Watch(rows)
+    for _ in range(2):
+        rows.epoch = int("1000")
+        assert not watch.has_changed
+    rows.epoch = int("1001")
+    assert watch.has_changed
 
 
 OWN: dict[str, tuple[Any, Callable[[Any], Any]]] = {
@@ -273,11 +313,13 @@ def test_code_of_a_strange_part_is_not_run() -> None:
     strange = Strange()
     rows = _held(strange)
     assert not OwnDraws(rows).are_seen
-    count = count_items(rows)
+    count, watch = count_items(rows), Watch(rows)
     strange["one"] = 1
+    assert watch.has_changed
     assert count_items(rows) == count + 1
 
 
 def test_a_data_set_that_shows_no_attributes_holds_no_items() -> None:
     """It may stand for one that is not loaded."""
     assert count_items(Unloaded()) == 0
+    assert not Watch(Unloaded()).has_changed

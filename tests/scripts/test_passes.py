@@ -326,14 +326,31 @@ for _ in range(2000):
 """
 
 
+MINING = """
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+def hardest(samples):
+    x, y = torch.utils.data.default_collate(samples)
+    with torch.no_grad():
+        order = model(x).max(1).values.argsort()
+    return x[order], y[order]
+
+for _ in range(2000):
+    for x, y in DataLoader(data(), batch_size=16, shuffle=True, collate_fn=hardest):
+        step(model, optimizer, x, y)
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         (CACHING, "keeps what it has read"),
         (AUGMENTING, "would repeat each other"),
         (SHARING, "place workers would share"),
+        (MINING, "that training changes"),
     ],
-    ids=["caching", "augmenting", "sharing a file"],
+    ids=["caching", "augmenting", "sharing a file", "mining"],
 )
 def test_workers_are_held_where_each_would_have_a_copy_of_what_changes(
     text: str, told: str, tmp_path: Path, seen_in: SeenIn

@@ -154,8 +154,9 @@ def test_what_has_won_is_written_and_told(whole: tuple[Path, Finished]) -> None:
     assert "settings of num_workers, prefetch_factor, num_threads, optimizer_impl are tried while it trains" in told[0]
     assert told[1] == "autotune: your setting of memory_format stays: it is not played yet"
     assert told[2] == "autotune: num_workers=1, prefetch_factor=2 is faster: 1.50× (1.43 – 1.58, 8 pairs of blocks)"
-    assert "num_workers=1, prefetch_factor=2, num_threads=1: 1.80× (1.63 – 1.98); the search has cost 2 s" in told[4]
-    assert "pays for itself after 1.25 s more" in told[4]
+    assert told[4] == "autotune: optimizer_impl=fused is left out: it raised"
+    assert "num_workers=1, prefetch_factor=2, num_threads=1: 1.80× (1.63 – 1.98); the search has cost 2 s" in told[5]
+    assert "pays for itself after 1.25 s more" in told[5]
     assert MOVED not in done.err
     assert [event["event"] for event in log_of(folder)[:3]] == ["started", "began", "planned"]
     assert log_of(folder)[-1] == {"event": "exited", "status": 7}
@@ -194,7 +195,7 @@ REVERTED = EARLY.format(verdict="won") + "told.tell('over', won={}, why='it has 
         pytest.param(EARLY.format(verdict="won"), "partial", 2, None, id="ended early"),
         pytest.param(EARLY.format(verdict=""), "partial", 0, f"{UNDECIDED}num_workers=1, prefetch", id="undecided"),
         pytest.param(NOTHING, "complete", 0, "no setting was played to its end", id="nothing"),
-        pytest.param(REVERTED, "complete", 0, "clearly faster", id="taken back"),
+        pytest.param(REVERTED, "complete", 0, "was faster, but is given up: it has failed", id="taken back"),
     ],
 )
 def test_a_result_says_how_far_the_search_came(
@@ -232,6 +233,47 @@ def test_what_was_not_tried_in_the_end_is_said_once(tmp_path: Path, seen: dict[s
     )
     assert told.err.count(f"your setting of compile_mode stays: {why}") == 1
     assert told.err.count("it is not played yet") == 1
+
+
+GIVEN_UP = """
+told = Told()
+told.see()
+workers, *others = told.candidates()
+told.play(workers, "won", 1.5, 2.0)
+told.tell("over", won={}, gained=1.0, cost_seconds=2.0, saved_seconds=1.0, paid=False, why="it is slow",
+          left={}, t=9)
+"""
+FAILED = """
+told = Told()
+told.see()
+workers, prefetching, *others = told.candidates()
+for one in workers, prefetching:
+    told.tell("decided", name=one["name"], knobs=one["knobs"], verdict="failed", reason="it raised", ratio=9.0, low=8.0,
+              high=10.0, pairs=3, t=11.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "sentences"),
+    [
+        (
+            GIVEN_UP,
+            [
+                "num_workers=1, prefetch_factor=2 was faster, but is given up (it is slow): training goes on with",
+                "; train as before: num_workers=1, prefetch_factor=2 was faster, but is given up\n",
+            ],
+        ),
+        (FAILED, ["num_workers=1, prefetch_factor=2 is left out: it raised\n", "so far, num_workers="]),
+    ],
+)
+def test_what_is_given_up_is_said_once_with_the_reason(
+    body: str, sentences: list[str], tmp_path: Path, seen: dict[str, Any]
+) -> None:
+    """No sentence says that it is slower, or that nothing was."""
+    told = train(tmp_path, body, seen=seen).err
+    assert [told.count(sentence) for sentence in sentences] == [1] * len(sentences)
+    assert "9.00×" not in told
+    assert "no setting is faster" not in told
 
 
 def test_what_gains_nothing_is_not_launched(tmp_path: Path, seen: dict[str, Any]) -> None:
@@ -279,6 +321,13 @@ SAYS_WRONG = "told = Told(threads='many')\nprint(told.lines.readline())\n"
         pytest.param(SHORT, 0, "trained", f"nothing was tuned: {ENDED}", id="short"),
         pytest.param(RANKS, 0, "trained", "nothing was tuned: several ranks train together", id="ranks"),
         pytest.param("print('done')", 0, "done", "no training loop was seen, so nothing was", id="no training"),
+        pytest.param(
+            "print('done')\nsys.exit(5)",
+            5,
+            "done",
+            "autotune: the script ended (status 5) before anything was tuned\n",
+            id="failed at once",
+        ),
         pytest.param(OTHERS, 0, "True [] []", "several processes train: autotune tunes the first one", id="several"),
         pytest.param(MOVES, 0, "7", f"autotune watch result.live.jsonl'\nautotune: {MOVED}\n", id="augmentation"),
         pytest.param(ONE, 0, "1", "autotune: 1 setting of num_threads is tried while it trains", id="one"),

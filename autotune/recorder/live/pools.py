@@ -23,7 +23,8 @@ from torch.utils.data._utils import signal_handling
 
 from ...sandbox.system import KILL
 from ...torch_settings.naming import length_of, queue_of
-from ..attributes import Attributes, OwnDraws
+from ..added_workers import as_added, signals_wait
+from ..attributes import Attributes, OwnDraws, Watch
 from ..batches import Batches
 from ..drawing import Indices, copied, random_states
 from ..open_files import SHARED, OpenFiles, with_own_places
@@ -38,6 +39,13 @@ POLL_SECONDS = 5.0
 _OF_ORDER = ("sampler", "batch_sampler", "batch_size", "drop_last")
 Changed = tuple[tuple[str, Any], ...]
 """Arguments of `DataLoader` that a setting changes, sorted; none: it is the script's own."""
+
+
+class OutdatedError(Exception):
+    """The script has changed what its data set reads, of which workers of ours have an older copy."""
+
+    def __init__(self) -> None:
+        super().__init__("the script changes what its data set reads while it trains, which workers would not see")
 
 
 class _Feed(Sampler[Any]):
@@ -81,6 +89,7 @@ class Pool:
     ) -> None:
         self._feed = _Feed()
         self.changed = changed
+        self._adds_workers = bool(arguments["num_workers"]) and not loader.num_workers
         self.persists = bool(arguments.get("persistent_workers"))
         self.patience_seconds = patience_seconds
         self.start_seconds = 0.0
@@ -94,13 +103,15 @@ class Pool:
         if kept["num_workers"]:
             kept["persistent_workers"] = True  # over the pass at least: pools take turns
             if not self.is_own:
-                kept["worker_init_fn"] = with_own_places(kept.get("worker_init_fn"))
+                begin = kept.get("worker_init_fn")
+                kept["worker_init_fn"] = with_own_places(as_added(begin) if self._adds_workers else begin)
                 kept["timeout"] = min(POLL_SECONDS, patience_seconds)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's advice on the number of workers is none for the script
             self.loader = DataLoader(**kept)
         self.loader.check_worker_number_rationality = lambda: None  # type: ignore[method-assign]
         self._batches: Iterator[Any] | None = None
+        self._watch: Watch | None = None  # of what its workers have a copy of
 
     @property
     def is_own(self) -> bool:
@@ -142,9 +153,12 @@ class Pool:
 
     def _iterated(self) -> Iterator[Any]:
         """Torch's iterator. Workers of ours leave it to the script how its own processes start."""
+        if self._adds_workers and self._watch is None:
+            self._watch = Watch(self.loader.dataset, self.loader.collate_fn)
         default: Any = multiprocessing.context._default_context
         actual = default._actual_context
-        batches = ITERATE(self.loader)
+        with signals_wait() if self._adds_workers else contextlib.nullcontext():
+            batches = ITERATE(self.loader)
         if not self.is_own:
             default._actual_context = actual
         return batches
@@ -157,9 +171,12 @@ class Pool:
         """The next batch.
 
         Raises:
+            OutdatedError: Its workers may have read it otherwise than the script's own loader would now.
             StopIteration: All that it has drawn is handed out, and there is no more to draw or it is closed.
         """
         assert self._batches is not None  # noqa: S101 - it was opened before
+        if self._watch is not None and self._watch.has_changed:
+            raise OutdatedError
         deadline = perf_counter() + self.patience_seconds
         try:
             while True:

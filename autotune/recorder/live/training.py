@@ -39,7 +39,7 @@ from ...torch_settings.packages import installed
 from ...torch_settings.process_settings import FORMS, form_of, why_gradients_unfit, why_no_form
 from ...torch_settings.undo import Undo
 from .. import hooks
-from ..attributes import REPEATING, held_by
+from ..attributes import REPEATING, held_by, why_trained
 from ..changes import Changes
 from ..drawing import Indices, Own
 from ..hooks import harmless
@@ -49,7 +49,7 @@ from .adviser import Parent
 from .compiling import Compiler
 from .evidence import WORST, Evidence, Ledger, Spread
 from .models import Models, with_fallback
-from .pools import Changed, OwnReading, Pass, Pool, Pools
+from .pools import Changed, OutdatedError, OwnReading, Pass, Pool, Pools
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -937,7 +937,7 @@ class LiveTraining:
                     pools[changed].start()
                 except Exception as error:  # noqa: BLE001 - no memory, no process, nothing to pickle
                     del pools[changed]
-                    return self._instead(setting, loader, pools, f"{type(error).__name__}: {error}")
+                    return self._instead(setting, loader, pools, _in_short(error))
         return pools[changed]
 
     def _instead(self, setting: Setting, loader: DataLoader[Any], pools: Pools, reason: str) -> Pool:
@@ -952,7 +952,13 @@ class LiveTraining:
 
     def _on_failed(self, passing: Pass, error: Exception) -> Pool:
         """A pool that is not the script's own could not read: the pool before reads the same indices."""
-        race, changed, reason = self._race, passing.pool.changed, f"{type(error).__name__}: {error}"
+        race, changed, reason = self._race, passing.pool.changed, _in_short(error)
+        if isinstance(error, OutdatedError):
+            reason = str(error)
+            self.left |= dict.fromkeys(("num_workers", "prefetch_factor"), reason)
+            if self._incumbent.loader.get("num_workers"):
+                self.give_up(reason)
+                return self._pool_for(OWN, passing.loader, passing.pools)
         settings = [self._incumbent, *([race.candidate] if race is not None else [])]
         setting = next((setting for setting in settings if setting.of_loader == changed), None)
         if setting is None:  # a loser that was still handing out what it had read
@@ -1068,14 +1074,20 @@ def why_no_workers(loader: DataLoader[Any], reading: OwnReading) -> str | None:
         return reading.why_no_workers
     if start_method() != "fork":
         return "workers would be started anew here, and run the script's own lines again"
+    if (why := next(filter(None, map(_why_not_copied, held_by(loader.dataset, loader.collate_fn))), None)) is not None:
+        return why
     if reading.has_changed(loader):
         return "the data set changes while it is read or trained on, which workers would not see"
     if reading.draws_own(loader):
         return REPEATING
-    for part in held_by(loader.dataset, loader.collate_fn):
-        if type(part).__module__.partition(".")[0] in CONNECTIONS:
-            return f"the data set holds a {type(part).__qualname__}, which workers would share"
     return None
+
+
+def _why_not_copied(part: Any) -> str | None:
+    """Why workers might not use their copy of a part of the data set; None where nothing speaks against it."""
+    if type(part).__module__.partition(".")[0] in CONNECTIONS:
+        return f"the data set holds a {type(part).__qualname__}, which workers would share"
+    return why_trained(part)
 
 
 def why_not_fused(optimizer: Optimizer) -> str | None:
@@ -1092,6 +1104,11 @@ def why_not_fused(optimizer: Optimizer) -> str | None:
     ):
         return "Lightning refuses to clip gradients for a fused optimizer under a GradScaler"
     return None
+
+
+def _in_short(error: Exception) -> str:
+    """An error's class, and its first sentence: torch's go on with advice that is none for the script."""
+    return f"{type(error).__name__}: {error}".split("\n")[0].split(". ")[0]
 
 
 def _samplers(loader: DataLoader[Any]) -> Sequence[Any]:
