@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import select
 import signal
@@ -29,13 +30,13 @@ SELDOM_SECONDS, SELDOM_SHARE = 5.0, 0.01
 takes 0.3 ms (measured on a 2-core AMD EPYC), so that glances cost less than 1 % from the first second on."""
 FORWARDED = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 WITNESS = """
-import os, signal, sys
+import os, signal, sys, time
 while True:
-    os.write(1, bytes([signal.sigwait(map(int, sys.argv[1:]))]))
+    os.write(1, b"%d %f\\n" % (signal.sigwait(map(int, sys.argv[1:])), time.monotonic()))
 """
-"""The program of a process that writes the number of each signal that it gets."""
+"""The program of a process that writes each signal that it gets, with the time."""
 WITNESS_SECONDS = 0.5
-"""A signal that the witness does not get within this time was sent to this process alone. Not tuned."""
+"""A signal that the witness does not get within this time of it was sent to this process alone. Not tuned."""
 
 
 class Training:
@@ -137,27 +138,14 @@ def _forwarding(process: int) -> Iterator[None]:
     """Forwards signals to the script; a signal that is ignored stays ignored.
 
     A terminal, `timeout` or a scheduler sends a signal to all processes of a command. The script has that one already,
-    and may end without saving at a second one. A witness, another process of the command, shows whether it is such.
+    and may end without saving at a second one.
     """
     numbers = [number for number in signals(*FORWARDED) if signal.getsignal(number) is not signal.SIG_IGN]
-    witness, seen = _witness(numbers), list[int]()
-
-    def was_for_all(number: int) -> bool:
-        deadline = time.monotonic() + WITNESS_SECONDS
-        while witness is not None and witness.stdout is not None and number not in seen:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            select.select([witness.stdout], [], [], min(left, 0.05))
-            with contextlib.suppress(BlockingIOError):  # the handler of another signal has read it meanwhile
-                seen.extend(os.read(witness.stdout.fileno(), 64))
-        if was_seen := number in seen:
-            seen.remove(number)
-        return was_seen
+    witness = _Witness(numbers)
 
     def forward(number: int, _: object) -> None:
-        if not was_for_all(number):
-            with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(process) != os.getpgrp() or not witness.hears(number):
                 os.kill(process, number)
 
     former = {number: signal.signal(number, forward) for number in numbers}
@@ -166,26 +154,57 @@ def _forwarding(process: int) -> Iterator[None]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
-        if witness is not None:
-            witness.kill()
-            witness.communicate()
+        witness.end()
 
 
-def _witness(numbers: Sequence[int]) -> subprocess.Popen[bytes] | None:
-    """The witness of some signals; None if no process can be started."""
+class _Witness:
+    """Another process of the command, in this one's group: what it hears was sent to all.
 
-    def begin() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-        end_with_parent(True)
+    Args:
+        numbers: The signals that it hears.
+    """
 
-    command = [sys.executable, "-I", "-S", "-c", WITNESS, *map(str, map(int, numbers))]
-    try:
-        witness = subprocess.Popen(
-            command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            preexec_fn=begin,  # noqa: PLW1509 - two system calls, and no lock
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return None
-    assert witness.stdout is not None  # noqa: S101 - a pipe
-    os.set_blocking(witness.stdout.fileno(), False)
-    return witness
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._heard: dict[int, float] = {}  # when, by number
+        self._process: subprocess.Popen[bytes] | None = None
+
+        def begin() -> None:
+            signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+            end_with_parent(True)
+
+        command = [sys.executable, "-I", "-S", "-c", WITNESS, *map(str, map(int, numbers))]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):  # then all signals are forwarded
+            self._process = subprocess.Popen(
+                command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                preexec_fn=begin,  # noqa: PLW1509 - two system calls, and no lock
+            )  # fmt: skip
+
+    def hears(self, number: int) -> bool:
+        """Whether it hears a signal as well that this process has just got."""
+        now = time.monotonic()
+        while self._heard.get(number, -math.inf) < now - WITNESS_SECONDS:
+            left = now + WITNESS_SECONDS - time.monotonic()
+            if left <= 0 or not self._listen(min(left, 0.05)):  # the handler of another signal may listen, too
+                return False
+        return True
+
+    def _listen(self, seconds: float) -> bool:
+        """Waits for what it has heard; returns False if it is gone."""
+        if self._process is None or self._process.stdout is None:
+            return False
+        pipe = self._process.stdout.fileno()
+        os.set_blocking(pipe, False)
+        select.select([pipe], [], [], seconds)
+        with contextlib.suppress(BlockingIOError):
+            told = os.read(pipe, 4096)
+            for line in told.splitlines():
+                number, when = line.split()
+                self._heard[int(number)] = float(when)
+            return bool(told)
+        return True
+
+    def end(self) -> None:
+        """Ends it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()

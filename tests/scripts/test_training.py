@@ -205,37 +205,50 @@ while True:
 """
 
 
-def test_signals_reach_the_script_and_its_exit_status_is_told() -> None:
-    """As if the script had been started by itself, where no terminal sends them to both."""
+def launched_with(text: str) -> subprocess.Popen[str]:
+    """A launched script that has said that it is ready."""
     write_result()
-    Path("asked.py").write_text(ASKED)
+    Path("asked.py").write_text(text)
     command = [sys.executable, "-m", "autotune", "launch", "result.json", "--", sys.executable, "asked.py"]
     launched = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heed_signals
     )
     assert launched.stdout is not None
     assert launched.stdout.readline() == "ready\n"
+    return launched
+
+
+def test_signals_reach_the_script_and_its_exit_status_is_told() -> None:
+    """As if the script had been started by itself, where no terminal sends them to both."""
+    launched = launched_with(ASKED)
+    assert launched.stdout is not None
     for name in ("SIGTERM", "SIGUSR1", "SIGINT"):
         launched.send_signal(signal.Signals[name])
         assert launched.stdout.readline() == f"asked {name}\n"
     assert launched.wait(20.0) == 3
 
 
+def test_a_script_in_a_group_of_its_own_gets_the_signals_of_the_command() -> None:
+    """As after `os.setpgrp()`: a terminal, or `timeout`, sends them to the group of the command alone."""
+    launched = launched_with(ASKED.replace("import torch", "import os, torch\nos.setpgrp()"))
+    assert launched.stdout is not None
+    os.killpg(launched.pid, signal.SIGINT)
+    assert launched.stdout.read() == "asked SIGINT\n"
+    assert launched.wait(20.0) == 3
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
 def test_a_signal_to_all_processes_of_the_command_reaches_the_script_once(name: str) -> None:
     """As `timeout` and schedulers send it: scripts save at the first one, and leave at once at the second."""
-    write_result()
-    Path("asked.py").write_text(ASKED)
-    command = [sys.executable, "-m", "autotune", "launch", "result.json", "--", sys.executable, "asked.py"]
-    launched = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heed_signals
-    )
+    launched = launched_with(ASKED)
     assert launched.stdout is not None
-    assert launched.stdout.readline() == "ready\n"
     for _ in range(8):  # two that come at the same moment count as one
         os.killpg(launched.pid, signal.Signals[name])
         assert launched.stdout.readline() == f"asked {name}\n"
         time.sleep(0.1)
+    time.sleep(1.0)  # by then, what was sent to all is forgotten
+    launched.send_signal(signal.Signals[name])
+    assert launched.stdout.readline() == f"asked {name}\n"
     launched.send_signal(signal.SIGINT)
     assert launched.stdout.read() == "asked SIGINT\n"
     assert launched.wait(20.0) == 3
