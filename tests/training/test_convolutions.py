@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from autotune import TrainConfig
 from autotune.torch_settings.compiled import keep_gradients
 from autotune.torch_settings.layout import convolve_channels_last, layout_of
-from autotune.torch_settings.wrapping import autocast_forward
+from autotune.torch_settings.wrapping import autocast_forward, checkpoint_blocks
 
 LAST = TrainConfig(memory_format="channels_last")
 
@@ -296,6 +296,20 @@ def test_a_model_is_saved_and_scripted_as_ever() -> None:
     assert all(weight.is_contiguous() for weight in model.state_dict().values())
     torch.testing.assert_close(saved(images), expected)
     torch.testing.assert_close(torch.jit.script(model)(images), expected)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("wrap", [convolve_channels_last, autocast_forward, checkpoint_blocks])
+def test_what_is_exported_by_tracing_is_the_scripts_own(wrap: Any) -> None:
+    """In training mode, too."""
+    block = [nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU()) for _ in range(4)]
+    model, images = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Sequential(*block)), torch.randn(2, 3, 16, 16)
+    own = str(torch.jit.trace(model, images).inlined_graph)  # type: ignore[no-untyped-call]
+    wrap(model, TrainConfig(memory_format="channels_last", precision="bf16", checkpointing="blocks"))
+    assert "forward" in {name for part in model.modules() for name in vars(part)}
+    traced: Any = torch.jit.trace(model, images)  # type: ignore[no-untyped-call]
+    assert str(traced.inlined_graph).count("aten::") == own.count("aten::")
+    model.eval()
+    assert torch.equal(traced(images), model(images))
 
 
 @pytest.mark.parametrize("of_tensor", [False, True], ids=["a model", "a conv"])
