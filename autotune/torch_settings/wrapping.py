@@ -25,12 +25,17 @@ _WITHIN = "_within_by_autotune"  # attribute of a forward: names of its wrappers
 def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], bool] = lambda _: True) -> Undo:
     """Replaces a model's forward by ``around(forward, *args, **kwargs)``; once, also on a copy.
 
+    `torch.jit.trace` records the original forward: what it exports is the script's.
+
     Args:
         model: The model.
         around: Calls the original forward.
         applies: Whether to call ``around``; otherwise the original forward is called.
     """
+    import torch
+
     forward = model.forward
+    is_traced: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
     within = getattr(forward, _WITHIN, ())
     if around.__qualname__ in within:  # a deep copy already has it
         return nothing
@@ -38,7 +43,9 @@ def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], b
 
     def wrapped(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         call, args = (forward, args) if own is None else (own, (self, *args))
-        return around(call, *args, **kwargs) if applies(self) else call(*args, **kwargs)
+        if is_traced() or not applies(self):
+            return call(*args, **kwargs)
+        return around(call, *args, **kwargs)
 
     if own is not None:
         # TorchScript compiles the source of the model's own forward, with the wrapper's globals.

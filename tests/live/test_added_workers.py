@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,6 +77,71 @@ def test_what_added_workers_hand_over_is_the_scripts_own(is_launched: bool) -> N
 def test_a_script_with_workers_gets_what_they_hand_over() -> None:
     """As untuned."""
     assert _pool(num_workers=2)[1][1][0].first.is_shared()
+
+
+class BadError(Exception):
+    """Its arguments are not what it passes on."""
+
+    def __init__(self, index: int, why: str) -> None:
+        super().__init__(f"{index}: {why}")
+        self.index = index
+
+
+class PrefixedError(Exception):
+    """Made again of what it passes on, it would say something else."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"bad: {why}")
+
+
+class Failing(Samples):
+    """Raises something for each sample but the last one."""
+
+    def __getitem__(self, index: int) -> Any:
+        class LocalError(ValueError):
+            pass
+
+        if index == 0:
+            raise BadError(index, "corrupt") from KeyError("cause")
+        if index == 1:
+            open("/no/such/file")  # noqa: SIM115
+        if index == 2:
+            raise PrefixedError("value")
+        if index == 3:
+            b"\xff".decode()
+        if index == 4:
+            raise LocalError("within")
+        return index
+
+    def __len__(self) -> int:
+        return 6
+
+
+def _raised(batches: Iterator[Any]) -> list[Any]:
+    got: list[Any] = []
+    while True:
+        try:
+            got.append(next(batches))
+        except StopIteration:  # noqa: PERF203
+            return got
+        except Exception as error:
+            got.append(error)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_what_reading_raises_arrives_as_it_was(context: str) -> None:
+    """Of the same class, with its attributes and cause; reading goes on after it, in order."""
+    loader = Drawing(Failing(), batch_size=None, num_workers=2, multiprocessing_context=context)
+    plain = _raised(iter(DataLoader(Failing(), batch_size=None)))
+    found = _raised(loader.read(Own(), None, ITERATE, print, goes_on=False))
+    assert found[5:] == plain[5:] == [5]
+    for one, other in zip(found[:4], plain[:4], strict=True):
+        assert (type(one), one.args, vars(one), str(one)) == (type(other), other.args, vars(other), str(other))
+    assert found[0].index == 0
+    assert isinstance(found[0].__cause__, KeyError)
+    assert found[1].filename == "/no/such/file"
+    assert "in __getitem__" in str(found[1].__cause__)
+    assert type(found[4]) is ValueError  # the nearest class that can be sent
 
 
 HEARS = """

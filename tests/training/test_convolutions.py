@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from autotune import TrainConfig
 from autotune.torch_settings.compiled import keep_gradients
 from autotune.torch_settings.layout import convolve_channels_last, layout_of
-from autotune.torch_settings.wrapping import autocast_forward
+from autotune.torch_settings.wrapping import autocast_forward, checkpoint_blocks
 
 LAST = TrainConfig(memory_format="channels_last")
 
@@ -216,15 +216,28 @@ def test_dataclasses_that_a_model_returns_are_changed_too(wrap: Any) -> None:
     assert (out.is_contiguous(), out.dtype) == (True, torch.float32)
 
 
+class Seeing(nn.ReLU):
+    """Notes in which layout it receives images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[bool] = []
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Positive values."""
+        if not torch.compiler.is_compiling():
+            self.seen.append(images.is_contiguous())
+        return super().forward(images)
+
+
 class Parts(nn.Module):
     """Has parts that a script, or a LightningModule's step, calls without the model itself."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Sequential(nn.Conv2d(4, 4, 3)))
+        self.features = nn.Sequential(nn.Conv2d(3, 4, 3), Seeing(), nn.Sequential(nn.Conv2d(4, 4, 3)))
         self.scores = nn.LazyLinear(2)
-        self.seen: list[bool] = []
-        self.features[1].register_forward_hook(lambda *_: self.seen.append(_[2].is_contiguous()))
+        self.seen: list[bool] = self.features[1].seen  # type: ignore[assignment]
 
     def forward(self, images: torch.Tensor) -> Any:
         """Scores."""
@@ -242,6 +255,40 @@ def test_a_part_that_is_called_by_itself_computes_so_and_returns_what_can_be_vie
     model.features(images)
     assert model.seen == [False, False, True]
     assert not any("forward" in vars(part) for part in model.modules())
+
+
+@pytest.mark.parametrize(
+    "register", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"]
+)
+def test_hooks_of_the_script_see_its_own_layout(register: str) -> None:
+    """Also those that come later, in a copy too; those of the whole model see it anyway."""
+    model, images, seen = Parts(), torch.randn(2, 3, 9, 9), []
+    model(images)
+    model.seen.clear()
+    convolve_channels_last(model, LAST)
+    for called in model, copy.deepcopy(model):
+        getattr(called, register)(lambda *_: None)
+        called.scores.weight.register_hook(lambda *_: None)
+        called(images)
+        assert called.seen.pop() is False
+        hook = getattr(called.features[1], register)(lambda *them: seen.append(them[-1]))
+        called(images).sum().backward()
+        assert called.seen.pop() is True
+        for tensor in [one for one in seen for one in (one if isinstance(one, tuple) else (one,))]:
+            tensor.view(2, -1)
+        hook.remove()
+        called(images)
+        assert called.seen.pop() is False
+    assert len(seen) == 2
+
+
+def test_hooks_of_torchs_own_take_any_layout() -> None:
+    """As of a normalized weight."""
+    model, images = Parts(), torch.randn(2, 3, 9, 9)
+    nn.utils.spectral_norm(model.features[0])
+    convolve_channels_last(model, LAST)
+    model(images)
+    assert model.seen == [False]
 
 
 def test_a_part_computes_so_though_it_computes_no_gradients() -> None:
@@ -298,6 +345,20 @@ def test_a_model_is_saved_and_scripted_as_ever() -> None:
     torch.testing.assert_close(torch.jit.script(model)(images), expected)  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.parametrize("wrap", [convolve_channels_last, autocast_forward, checkpoint_blocks])
+def test_what_is_exported_by_tracing_is_the_scripts_own(wrap: Any) -> None:
+    """In training mode, too."""
+    block = [nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU()) for _ in range(4)]
+    model, images = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Sequential(*block)), torch.randn(2, 3, 16, 16)
+    own = str(torch.jit.trace(model, images).inlined_graph)  # type: ignore[no-untyped-call]
+    wrap(model, TrainConfig(memory_format="channels_last", precision="bf16", checkpointing="blocks"))
+    assert "forward" in {name for part in model.modules() for name in vars(part)}
+    traced: Any = torch.jit.trace(model, images)  # type: ignore[no-untyped-call]
+    assert str(traced.inlined_graph).count("aten::") == own.count("aten::")
+    model.eval()
+    assert torch.equal(traced(images), model(images))
+
+
 @pytest.mark.parametrize("of_tensor", [False, True], ids=["a model", "a conv"])
 def test_weights_that_the_script_has_laid_out_are_recognised(of_tensor: bool) -> None:
     """They are its baseline; a weight of one channel and pixel says nothing."""
@@ -321,7 +382,6 @@ def test_dynamo_makes_one_graph_of_it(mode: str, fine: TrainConfig) -> None:
         return graph.forward
 
     expected = model(images)
-    model.features[1]._forward_hooks.clear()  # what it lists would be another state each time
     autocast_forward(model, fine)
     convolve_channels_last(model, LAST)
     compiled = torch.compile(model if mode == "whole" else model.features, backend=backend, fullgraph=True)
