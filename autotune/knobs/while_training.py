@@ -50,8 +50,6 @@ class LiveFacts(Stored):
     wait_share: Share = Field(description="share of a step in which it waits for data")
     batch_bytes: Whole = 0
     convolves: tuple[int, ...] = Field(default=(), description="as in `WorkloadFacts`")
-    # Never sent so far: a kernel that does not fit gives way to torch's plain one, whose memory may end the training.
-    attention: bool = Field(default=False, description="torch's attention is called")
     fixed_shapes: bool = Field(default=False, description="all batches have one shape")
     packages: tuple[str, ...] = Field(default=(), description="as in `WorkloadFacts`")
     allowed: tuple[str, ...] = Field(default=(), description="knobs that may change what is learned")
@@ -75,13 +73,14 @@ class LiveFacts(Stored):
     @property
     def workload(self) -> WorkloadFacts:
         """The same facts in the form that the knobs' rules read."""
+        # No kernels for attention: one that does not fit gives way to torch's own, whose memory may end the training.
         own, baseline = self.loader or {}, self.baseline
         return WorkloadFacts(
             target="", name="", fingerprint="", parameters=0, convolves=self.convolves,
             fork_safe=False, baseline=baseline, optimizer_impls=self.forms,
             model=ModelFacts(name="", tensors=0, weights=0, shapes="", optimizer=None),
             samples=own.get("samples"), batch_bytes=self.batch_bytes,
-            sample_seconds=self.read_seconds / baseline.batch_size, has_attention=self.attention,
+            sample_seconds=self.read_seconds / baseline.batch_size, has_attention=False,
             step_seconds=self.step_seconds * (1 - self.wait_share) or None, fixed_shapes=self.fixed_shapes,
             packages=self.packages,
         )  # fmt: skip

@@ -66,19 +66,18 @@ def on_tensor_hook(then: Callable[[], None]) -> Undo:
     return _around(torch.Tensor, "register_hook", lambda *_, **__: then())
 
 
-def on_kept_graph(then: Callable[[], None]) -> Undo:
-    """Calls ``then()`` before each backward pass that keeps its graph, or makes one of the gradients."""
+def on_created_graph(then: Callable[[], None]) -> Undo:
+    """Calls ``then()`` before each backward pass that makes a graph of the gradients."""
 
-    def passes(keeps: slice) -> Callable[..., None]:
+    def passes(place: int) -> Callable[..., None]:
         def before(*args: Any, **kwargs: Any) -> None:
-            if any((*args[keeps], kwargs.get("retain_graph"), kwargs.get("create_graph"))):
+            if any((*args[place : place + 1], kwargs.get("create_graph"))):
                 then()
 
         return before
 
-    # Positions of `retain_graph` and `create_graph`. `Tensor.backward` calls the first function.
-    places = {"backward": slice(2, 4), "grad": slice(3, 5)}
-    return in_reverse([_around(torch.autograd, name, passes(keeps)) for name, keeps in places.items()])
+    places = {"backward": 3, "grad": 4}  # of `create_graph`. `Tensor.backward` calls the first function.
+    return in_reverse([_around(torch.autograd, name, passes(place)) for name, place in places.items()])
 
 
 def on_scale(then: Callable[[torch.amp.GradScaler], None]) -> Undo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import importlib
 import inspect
 import sys
 import types
@@ -34,6 +35,7 @@ CODE_DEPENDS_ON = (
 shape that a function sees a dynamic one, unlike a process that sees only one shape."""
 _RECOMPILES = 8
 """Torch's own limit (`torch._dynamo.config.recompile_limit`), above which code runs eagerly."""
+_GIVEN_AWAY = "collect_bw_donated_buffer_idxs"  # private to torch: which saved tensors a backward pass may overwrite
 _MODE = "_mode_by_autotune"  # attribute of a compiled call
 _apart: collections.Counter[str] = collections.Counter()  # graphs of `compiled_apart`
 
@@ -200,24 +202,46 @@ def compiles_backward_early() -> bool:
     return hasattr(settings, "force_non_lazy_backward_lowering")  # private to torch, so it may be missing
 
 
+def _backward_compiler() -> Any:
+    """The module of torch that compiles backward passes.
+
+    Raises:
+        NotImplementedError: It is not known for this release.
+    """
+    for name in ("graph_compile", "jit_compile_runtime_wrappers"):  # the second one until 2.8
+        with contextlib.suppress(ImportError):
+            if hasattr(module := importlib.import_module(f"torch._functorch._aot_autograd.{name}"), _GIVEN_AWAY):
+                return module
+    raise NotImplementedError("this release of torch compiles the backward pass in another way")
+
+
 @contextlib.contextmanager
 def compiled_apart(model: nn.Module) -> Iterator[None]:
     """While open, a forward pass compiles the backward pass too, and graphs do not count as the script's.
 
-    By default the backward pass is compiled at the first `loss.backward()`, where no guard would catch its error. On
-    the CPU, compiled code draws as eager code does: samplers draw from the same generator.
+    By default, the backward pass is compiled at the first `loss.backward()`, where nothing would catch its error. It
+    would also overwrite what the forward pass has saved, so that no script could keep its graph; torch's setting for
+    that holds for one thread, and on a GPU backward passes run in another one. And hooks that are added later would not
+    be called. On the CPU, compiled code draws as eager code does, because samplers draw from the same generator.
     """
+    import torch._dynamo.config as dynamo
     import torch._functorch.config as settings
     import torch._inductor.config as inductor
+    import torch.compiler
 
     before, draws_alike = compiled_graphs(), not any(weight.is_cuda for weight in model.parameters())
+    tag = f"{torch.compiler.config.cache_key_tag} keeps"  # code on disk that gives away what is saved has the same key
+    give_away = put(_backward_compiler(), _GIVEN_AWAY, lambda *_, **__: [])
     try:
         with (
+            torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
+            dynamo.patch(skip_nnmodule_hook_guards=False),
             settings.patch(force_non_lazy_backward_lowering=True),
             inductor.patch(fallback_random=draws_alike or inductor.fallback_random),
         ):
             yield
     finally:
+        give_away()
         _apart["graphs"] += compiled_graphs() - before
 
 

@@ -255,7 +255,8 @@ class Duet:
         step, common, batch = math.lcm(*steps), math.lcm(*micro_steps), max(micro_steps)
         in_common = common if common <= LONGEST_BLOCK * max(samples, batch) else batch
         unit = step if step <= 2 * samples else in_common
-        # Workers that start together each deliver a batch at about the same time: blocks of whole rounds hold as many.
+        # Workers that start together each deliver a batch at about the same time. With blocks of whole rounds, each
+        # block holds the same number of batches.
         rounds = math.lcm(unit, *(max(1, player.config.num_workers) * player.unit_samples for player in players))
         unit = rounds if rounds <= samples else unit
         if epoch is not None and epoch <= 2 * samples:

@@ -23,10 +23,11 @@ class Compiler:
 
     Args:
         fall_back: Restores the script's own call after an error; then the model is called again.
-        refuse: Called before a backward pass that compiled code cannot take part in; None: no such pass is watched for.
+        refuse: Called before a backward pass that makes a graph of the gradients: compiled code has no gradients of
+            gradients. None: such passes are not watched for.
 
     Attributes:
-        end: Watches no more for such a pass.
+        end: Stops watching for such passes.
         has_compiled: Whether any model was compiled, or failed to be.
     """
 
@@ -34,7 +35,7 @@ class Compiler:
         self.has_compiled = False
         self._fall_back = fall_back
         self._seconds = 0.0
-        self.end = nothing if refuse is None else hooks.on_kept_graph(refuse)
+        self.end = nothing if refuse is None else hooks.on_created_graph(refuse)
         self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def take_seconds(self) -> float:
@@ -45,8 +46,8 @@ class Compiler:
     def guard(self, model: nn.Module) -> Undo:
         """Guards the call that `compile_calls` has put on a model.
 
-        A model is compiled at its second call in training in a row that has the same shapes: the last batch of an epoch
-        is smaller. From then on, what would be compiled anew is called eagerly: evaluation and other shapes.
+        A model is compiled once two training calls in a row have had the same shapes: the last batch of an epoch may be
+        smaller. From then on, a call that would be compiled anew, such as one with other shapes, runs eagerly.
         """
         compiled, trains = vars(model)["_compiled_call_impl"], while_training(model)
         shapes: list[torch.Size] | None = None
@@ -55,14 +56,14 @@ class Compiler:
             nonlocal shapes
             if torch.compiler.is_compiling() or is_in_backward() or not trains(model):
                 return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+            how: Callable[..., Any] = _without_compiling
             is_first = model not in self._compiled
             if is_first:
                 former, shapes = shapes, [tensor.shape for tensor in tensors_in((args, kwargs))]
-                if shapes != former:
-                    return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+                how = self._compile if shapes == former else _eagerly
             restore = restoring(model, [(one, one.detach().clone()) for one in model.buffers()] if is_first else [])
             try:
-                return (self._compile if is_first else _without_compiling)(model, compiled, *args, **kwargs)
+                return how(model, compiled, *args, **kwargs)
             except Exception as error:  # noqa: BLE001 - whatever compilers raise; an error of the script comes again
                 self._fall_back(error)
             restore()
@@ -79,6 +80,10 @@ class Compiler:
                 return compiled(*args, **kwargs)
         finally:
             self._seconds += perf_counter() - began
+
+
+def _eagerly(model: nn.Module, _: Any, *args: Any, **kwargs: Any) -> Any:
+    return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 def _without_compiling(_: nn.Module, compiled: Any, *args: Any, **kwargs: Any) -> Any:

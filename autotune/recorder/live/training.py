@@ -106,9 +106,9 @@ KNOWN_SAMPLERS = ("torch", "accelerate", "lightning", "lightning_fabric", "pytor
 OF_LOADER = ("num_workers", "prefetch_factor", "pin_memory")
 """The knobs that another pool takes."""
 COMPILES = "the script compiles its training itself"
-KEEPS = "the script keeps the graph of a backward pass, or computes gradients of gradients, which compiled code cannot"
-SHAPES = "its batches were not seen to have one shape, and each shape would be compiled"
-UNEARNED = "compiling may take a minute, and the training was too short to risk that"
+SECOND = "the script makes a graph of its gradients, and compiled code cannot compute gradients of gradients"
+SHAPES = "its batches were not seen to have one shape, and only one would be compiled"
+UNEARNED = "compiling may take a minute for each model, which is more than could be risked so far"
 BOTH = ("incumbent", "candidate", "candidate", "incumbent")
 """The order of blocks, so that a slow drift touches both sides alike."""
 
@@ -214,8 +214,16 @@ class LiveTraining:
         self._draws, self._step_draws, self._draw_thread = 0, 1.0, 0
         self._unfit: dict[str, str] = {}  # by loader, why it is left as it is
         self._reading = OwnReading()
+        for former in _active:  # frameworks' callbacks begin anew with each fit
+            former.end()  # before this one wraps functions of torch, so that wrappers do not pile up
+            self._lasting = former._lasting  # workers that persist live on, and so does what they were drawn by
+            for pools in self._lasting.values():
+                pools.passing = None  # it reports to the former one
+        _active[:] = [self]
         self._called = Models()
-        self._compiler = Compiler(self._on_forward_failed, self._on_kept_graph if "compile_mode" in allowed else None)
+        self._compiler = Compiler(
+            self._on_forward_failed, self._on_created_graph if "compile_mode" in allowed else None
+        )
         self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._convolves: list[int] = []
         self._guards: list[Undo] = []
@@ -237,12 +245,6 @@ class LiveTraining:
         self._shapes: set[tuple[Any, ...]] = set()
         self._device = torch.device("cpu")
         self._clock = clock_of(self._device)
-        for former in _active:  # frameworks' callbacks begin anew with each fit
-            former.end()
-            self._lasting = former._lasting  # workers that persist live on, and so does what they were drawn by
-            for pools in self._lasting.values():
-                pools.passing = None  # it reports to the former one
-        _active[:] = [self]
         self._ends = [
             hooks.on_iterate(self._on_iterate),
             hooks.on_mode(self._on_mode),
@@ -368,7 +370,8 @@ class LiveTraining:
             self._reading.hold(self._pass.loader)
         tensors = list(tensors_in(batch))
         self._batch_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        self._shapes.add(tuple(tensor.shape for tensor in tensors))
+        if self._pass is not None:  # the last batch of a pass may be smaller
+            self._shapes.add(tuple(tensor.shape for tensor in tensors))
 
     @harmless
     def _on_ended(self, passing: Pass) -> None:
@@ -378,10 +381,10 @@ class LiveTraining:
         elif self._phase in {"over", "earns"} and loader_key(passing.loader) == self._key:
             self._end_losers(passing.pools)
 
-    def _on_kept_graph(self) -> None:
-        self.left["compile_mode"] = KEEPS
+    def _on_created_graph(self) -> None:
+        self.left["compile_mode"] = SECOND
         if self._race is not None and "compile_mode" in self._race.words["knobs"]:
-            self._race.failure = KEEPS
+            self._race.failure = SECOND
             self._phase = "races"
 
     def _on_mode(self, module: Any, training: bool) -> None:
@@ -412,15 +415,8 @@ class LiveTraining:
         """Handles the end of a step."""
         if self._known_optimizer is None:
             self._take(optimizer)
-        elif optimizer is not self._optimizer:
-            if self._phase == "warms up":
-                self.left["optimizer_impl"] = "several optimizers step in turn"
-            self._others += 1
-            self._marks = []
-            if self._others > MOST_OTHERS:
-                self._finish("another optimizer steps now")
+        if not self._is_tuned(optimizer):
             return
-        self._others = 0
         self._steps += 1
         self._charge_compiling()
         seconds, former = self._count(now), self._in_force
@@ -442,10 +438,23 @@ class LiveTraining:
         if self._compile_seconds(self._in_force):  # torch's compiler has been imported
             self._ledger.compiling += self._last - now
 
+    def _is_tuned(self, optimizer: Optimizer) -> bool:
+        """Whether this is the optimizer that is tuned. The search ends where others have taken its place."""
+        if optimizer is self._optimizer:
+            self._others = 0
+            return True
+        if self._phase == "warms up":
+            self.left["optimizer_impl"] = "several optimizers step in turn"
+        self._others += 1
+        self._marks = []
+        if self._others > MOST_OTHERS:
+            self._finish("another optimizer steps now")
+        return False
+
     @harmless
     def _earn(self, optimizer: Optimizer, now: float) -> None:
         """Waits until the training may lose what compiling takes; a wait of an hour must cost next to nothing."""
-        if optimizer is self._optimizer and self._race is not None:
+        if self._is_tuned(optimizer) and self._race is not None:
             self._steps += 1
             self._count_between(self._count(now))
             if self._may_play(self._race.candidate):
@@ -864,9 +873,6 @@ class LiveTraining:
             ) is not None:
                 pool.patience_seconds = MOST_PATIENCE_SECONDS
         self._enter(self._incumbent)
-        if "compile_mode" not in self._incumbent.knobs and self._compiler.has_compiled:
-            for model in self._models:
-                forget_compiled(model)
         self._next_race()
 
     def _decided(self, race: _Race, verdict: str, reason: str) -> None:
@@ -969,16 +975,25 @@ class LiveTraining:
 
     def _finish(self, why: str) -> None:
         """Ends the search; the winners stay."""
+        if self._phase == "earns":
+            self.left["compile_mode"] = UNEARNED
         self._called.end()
         self._compiler.end()
         if self._known_optimizer is not None:
             self._enter(self._incumbent)
+        self._forget_compiled()
         self._phase, self._race, self._block = "over", None, None
         self._candidates.clear()
         if (passing := self._pass) is not None:
             self._end_losers(passing.pools, passing.pool)
         paid = self._ledger.benefit >= self._ledger.cost
         self._tell_end("over", won=dict(self._incumbent.knobs), paid=paid, why=why, left=self.left)
+
+    def _forget_compiled(self) -> None:
+        """Drops compiled code, unless the incumbent uses it."""
+        if "compile_mode" not in self._incumbent.knobs and self._compiler.has_compiled:
+            for model in self._models:
+                forget_compiled(model)
 
     def _end_losers(self, pools: Pools, read: Pool | None = None) -> None:
         """Ends all pools but the incumbent's and the one being read."""
@@ -1014,6 +1029,7 @@ class LiveTraining:
             for changes in self._changes.values():
                 changes.undo()
             self._changes.clear()
+            self._forget_compiled()
         with contextlib.suppress(Exception):
             if (passing := self._pass) is not None:
                 passing.go_on_with(self._pool_for(OWN, passing.loader, passing.pools))
@@ -1036,7 +1052,6 @@ class LiveTraining:
     def _end_earning(self) -> None:
         """Ends a search that has decided all but whether to compile."""
         if self._phase == "earns":
-            self.left["compile_mode"] = UNEARNED
             self._finish("all else is decided")
 
     def _at_exit(self) -> None:
