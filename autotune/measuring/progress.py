@@ -32,12 +32,8 @@ class Progress:
     ) -> None:
         """A burst has ended, after a duet if there is a pair.
 
-        Args:
-            burst: The burst.
-            pair: Compares it with its partner in the duet.
-            best: The best burst so far, including this one.
-            remaining_seconds: Of the budget.
-            gain: The best point's score over the baseline's, as all pairs so far estimate it; None if not known.
+        `best` is the best burst so far, including this one. `gain` is its point's score over the baseline's, as all
+        pairs so far estimate it; None if not known.
         """
 
     def note(self, text: str) -> None:

@@ -76,9 +76,9 @@ class Match:
         """Searches all objects, which takes long; finds none after too many searches that found none."""
         if self._fruitless >= MOST_SEARCHES:
             return []
-        found = search()
-        self._fruitless += self._has_matched and not found
-        return found
+        objects = search()
+        self._fruitless += self._has_matched and not objects
+        return objects
 
     def is_early(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer steps a measured model before training reads any data.

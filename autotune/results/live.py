@@ -209,7 +209,7 @@ class LiveLog:
         self.story = Story()
         self._say = say
         self._file: Any = None
-        self._failures: set[str] = set()  # that were told
+        self._failures: set[str] = set()  # that were reported
 
     def open(self, result: Path, command: str) -> bool:
         """Opens the file, beside a result; where that fails, there is no log.
@@ -257,13 +257,13 @@ class LiveLog:
         self._say_left(plan.left)
         return words
 
-    def _say_left(self, left: Mapping[str, str]) -> None:
-        for why in dict.fromkeys(left.values()):
-            self._say(f"your setting of {', '.join(knob for knob in left if left[knob] == why)} stays: {why}")
+    def _say_left(self, reasons: Mapping[str, str]) -> None:
+        for why in dict.fromkeys(reasons.values()):
+            self._say(f"your setting of {', '.join(knob for knob in reasons if reasons[knob] == why)} stays: {why}")
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Adds an event to the story and to the file; a failed write ends the log."""
-        known = self.story.left
+        before = self.story.left
         self.story.add(event)
         if self._file is not None:
             try:
@@ -279,7 +279,7 @@ class LiveLog:
             self._failures.add(event["reason"])
             self._say(f"{event['name']} is left out: {event['reason']}")
         if event["event"] == "over" and self.story.over is not None:
-            self._say_left({knob: why for knob, why in self.story.left.items() if knob not in known})
+            self._say_left({knob: why for knob, why in self.story.left.items() if knob not in before})
             self._say(self._last_line(self.story.over))
 
     def _last_line(self, over: Over) -> str:

@@ -31,8 +31,8 @@ def apply(path: str | Path, *, realised: bool = False) -> None:
     same already, and in bursts, which measure the script without it. Another result takes the place of the former one.
 
     Args:
-        path: A result file of ``autotune run``. A relative one is sought in the working directory, then in the folder
-            of the script that calls this, and in the folders above: `autotune patch` cannot know where trainings start.
+        path: A result file of ``autotune run``. Trainings start anywhere: if a relative path does not exist in the
+            working directory, it counts from the calling script's folder, or from one above that.
         realised: Whether to note beside the file which speed the training reaches, for `autotune show` and
             `autotune check`.
 

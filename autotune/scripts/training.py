@@ -183,8 +183,10 @@ class _Witness:
         """Whether it hears a signal as well that this process has just got."""
         now = time.monotonic()
         while self._heard.get(number, -math.inf) < now - WITNESS_SECONDS:
-            left = now + WITNESS_SECONDS - time.monotonic()
-            if left <= 0 or not self._listen(min(left, 0.05)):  # the handler of another signal may listen, too
+            remaining = now + WITNESS_SECONDS - time.monotonic()
+            if remaining <= 0 or not self._listen(
+                min(remaining, 0.05)
+            ):  # the handler of another signal may listen, too
                 return False
         return True
 
@@ -196,11 +198,11 @@ class _Witness:
         os.set_blocking(pipe, False)
         select.select([pipe], [], [], seconds)
         with contextlib.suppress(BlockingIOError):
-            told = os.read(pipe, 4096)
-            for line in told.splitlines():
+            text = os.read(pipe, 4096)
+            for line in text.splitlines():
                 number, when = line.split()
                 self._heard[int(number)] = float(when)
-            return bool(told)
+            return bool(text)
         return True
 
     def end(self) -> None:

@@ -119,8 +119,8 @@ class Search:
 
     def _search(self) -> StoppedBy:
         self.log.await_first(lambda: self._budget.remaining > AWAIT_BASELINE_SHARE * self._budget.seconds)
-        known = [trial.burst for trial in self.log.trials if trial.burst.point == self.baseline]
-        if not any(burst.ok or burst.outcome.is_memory for burst in known):  # another error may be gone by now
+        earlier = [trial.burst for trial in self.log.trials if trial.burst.point == self.baseline]
+        if not any(burst.ok or burst.outcome.is_memory for burst in earlier):  # another error may be gone by now
             self._bursts.search(Proposal(self.baseline, BASELINE, "what you train with today"))
         self._fit()  # a resumed run knows how its baseline ended
         if not self.baseline_trains:

@@ -111,7 +111,7 @@ class Pool:
             self.loader = DataLoader(**kept)
         self.loader.check_worker_number_rationality = lambda: None  # type: ignore[method-assign]
         self._batches: Iterator[Any] | None = None
-        self._watch: Watch | None = None  # of what its workers have a copy of
+        self._watch: Watch | None = None  # its workers have copies of what it watches
 
     @property
     def is_own(self) -> bool:

@@ -1122,7 +1122,7 @@ def why_not_fused(optimizer: Optimizer) -> str | None:
 
 
 def _in_short(error: Exception) -> str:
-    """An error's class, and its first sentence: torch's go on with advice that is none for the script."""
+    """An error's class, and its first sentence: more may be torch's advice, which does not concern the script."""
     return f"{type(error).__name__}: {error}".split("\n")[0].split(". ")[0]
 
 
