@@ -51,16 +51,19 @@ class Net(nn.Module):
 class Seen:
     """What a convolution met: each call's type and layout of output, and kernels that attention may use."""
 
-    def __init__(self, conv: nn.Module) -> None:
+    def __init__(self, conv: nn.Conv2d) -> None:
         self.dtypes: set[torch.dtype] = set()
         self.channels_last: set[bool] = set()
         self.flash: set[bool] = set()
-        conv.register_forward_hook(self._see)
+        self._convolve = conv._conv_forward
+        conv._conv_forward = self._see  # type: ignore[method-assign,assignment]  # for hooks, the layout would stay
 
-    def _see(self, _: nn.Module, _inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    def _see(self, *inputs: Any) -> torch.Tensor:
+        output = self._convolve(*inputs)
         self.dtypes.add(output.dtype)
         self.channels_last.add(is_channels_last(output))
         self.flash.add(torch.backends.cuda.flash_sdp_enabled())
+        return output
 
 
 class OwnLoop:
