@@ -52,7 +52,7 @@ else:
     class _Told(type(BaseModel)):
         """Makes a wrong config in code raise a `ConfigError`. Reading one from a file does not come here."""
 
-        def __call__(cls, **values: Any) -> Any:
+        def __call__(cls, /, **values: Any) -> Any:
             try:
                 return super().__call__(**values)
             except ValidationError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import pickle
 import signal
 import sys
@@ -21,13 +22,15 @@ from torch._utils import ExceptionWrapper
 from torch.multiprocessing import reductions
 from torch.utils.data._utils import worker
 
-from ..sandbox.system import WINDOWS
+from ..sandbox.system import WINDOWS, signals
 
 SMALLEST_SHARE = 0.5
 """A tensor that is a smaller part of its memory is sent as a copy, rather than with all of it. Not tuned."""
+MOST_BYTES = 2**20
+"""Most bytes of an exception that is sent as it is. Not tuned."""
 MOST_CAUSES = 10
 """Longest chain of exceptions, each the cause of the one before, that is sent."""
-_KEPT = ("SIGTERM", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGCHLD")
+_KEPT = signals("SIGTERM", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGCHLD")
 """Signals that torch's own handlers hear in workers, and those that only a worker's own timers and children send."""
 
 
@@ -76,10 +79,20 @@ def _packed(error: BaseException) -> bytes | None:
     bare = _Bare(type(error), error.args, vars(error))
     for way in error, bare:
         with contextlib.suppress(Exception):
-            again = pickle.loads(packed := pickle.dumps(way))  # noqa: S301 - made here
+            pickle.Pickler(file := _Bounded()).dump(way)
+            again = pickle.loads(packed := file.getvalue())  # noqa: S301 - made here
             if type(again) is type(error) and (way is bare or (again.args, str(again)) == (error.args, str(error))):
                 return packed
     return None
+
+
+class _Bounded(io.BytesIO):
+    """A file in memory that takes no exception which holds a data set, say."""
+
+    def write(self, content: Any) -> int:
+        if self.tell() + len(content) > MOST_BYTES:
+            raise OverflowError
+        return super().write(content)
 
 
 class _Bare(NamedTuple):
@@ -114,7 +127,7 @@ def signals_wait() -> Iterator[None]:
     if WINDOWS:  # which has no such mask, and sends signals to one process
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _left_to_the_script())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [*_left_to_the_script(), signal.SIGTERM])
     try:
         yield
     finally:
@@ -127,13 +140,12 @@ def _ignore_signals() -> None:
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
     if not WINDOWS:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [*numbers, signal.SIGTERM])
 
 
 def _left_to_the_script() -> list[int]:
     """The signals for which there is a handler in Python, without those that a worker may need."""
-    heard = (number for number in signal.valid_signals() if callable(signal.getsignal(number)))
-    return [number for number in heard if signal.Signals(number).name not in _KEPT]
+    return [number for number in signal.valid_signals() if number not in _KEPT and callable(signal.getsignal(number))]
 
 
 def _sent_storage(storage: torch.UntypedStorage) -> tuple[Any, ...]:

@@ -171,7 +171,7 @@ def _why_nothing(search: Search, setting: Setting) -> AutotuneError:
     """How a baseline that could not train ended; after a timeout, also the budget that would suffice."""
     trials = search.log.trials
     failure = next((trial.burst for trial in reversed(trials) if trial.burst.point == search.baseline), None)
-    if failure is not None and failure.outcome in {Outcome.CRASHED, Outcome.INVALID}:
+    if failure is not None and failure.outcome in {Outcome.CRASHED, Outcome.INVALID} and failure.phase != "start":
         return WorkloadError(
             f"your training, unchanged, {failure.ending}; it would fail without autotune too: fix it and run again"
         )

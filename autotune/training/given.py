@@ -26,8 +26,11 @@ def require_parts(model: object, optimizer: object) -> None:
         raise UsageError(
             f"expected a torch.optim.Optimizer as optimizer, got {described(optimizer)}; pass the optimizer itself"
         )
-    own = {id(weight) for weight in model.parameters()}
-    if own and own.isdisjoint(id(weight) for group in optimizer.param_groups for weight in group["params"]):
+    # A frozen model may come with the optimizer of its head, and a half-precision one with that of fp32 copies.
+    own = [weight for weight in model.parameters() if weight.requires_grad]
+    ids, types = {id(weight) for weight in own}, {weight.dtype for weight in own}
+    stepped = [weight for group in optimizer.param_groups for weight in group["params"]]
+    if own and not any(id(weight) in ids or weight.dtype not in types for weight in stepped):
         raise UsageError(
             "expected an optimizer of the model's parameters, got one that holds none of them; make it from "
             "model.parameters()"

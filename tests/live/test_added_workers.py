@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from autotune.recorder.added_workers import as_added
+from autotune.recorder.added_workers import Raised, as_added
 from autotune.recorder.drawing import Drawing, Indices, Own
 from autotune.recorder.live.pools import Pool
 from autotune.recorder.stream import ITERATE
@@ -149,8 +149,8 @@ import atexit, os, signal, sys, time
 from tests.live.test_added_workers import _pool
 def heard(number, _):
     print("heard", number, os.getpid(), flush=True)
-for name in ("SIGINT", "SIGUSR1", "SIGTERM"):
-    signal.signal(getattr(signal, name), heard)
+for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM, signal.SIGRTMIN + 1):
+    signal.signal(number, heard)
 atexit.register(lambda: print("left", os.getpid(), flush=True))
 if __name__ == "__main__":
     pool, batches = _pool()
@@ -195,3 +195,21 @@ class _Begins:
 
     def __call__(self, number: int) -> None:
         self.file.write_text(f"{number} {signal.getsignal(signal.SIGINT) is signal.SIG_IGN}")
+
+
+class _HoldsError(Exception):
+    def __init__(self, held: Any) -> None:
+        super().__init__("broken")
+        self.held = held
+
+
+@pytest.mark.parametrize(("items", "is_whole"), [(10, True), (10_000_000, False)])
+def test_an_exception_that_holds_a_data_set_is_not_sent_whole(items: int, is_whole: bool) -> None:
+    """It would fill the memory of both processes; it comes in torch's own way."""
+    try:
+        raise _HoldsError(torch.zeros(items))
+    except _HoldsError:
+        raised = Raised()
+    with pytest.raises(_HoldsError) as caught:
+        raised.reraise()
+    assert torch.is_tensor(caught.value.held) is is_whole

@@ -68,6 +68,7 @@ class SurfaceRunner:
         self.activity = activity
         self.clock_mhz = clock_mhz
         self.fails: str | None = None
+        self.failed_in = "train"
         self.failing: Point | None = None  # alone
         self.ran: list[Point] = []
         self.parts: list[str] = []
@@ -87,7 +88,7 @@ class SurfaceRunner:
         if spent < cost:
             return Burst(point=point, outcome=Outcome.TIMEOUT, reason="too slow", seconds=spent)
         if self.fails is not None and self.failing in {None, point}:
-            return Burst(point=point, outcome=Outcome.CRASHED, reason=self.fails, seconds=spent)
+            return Burst(point=point, outcome=Outcome.CRASHED, reason=self.fails, seconds=spent, phase=self.failed_in)
         if point.config.batch_size > self.oom_above or not self.fits(point.config):
             outcome, reason = self.misfit
             return Burst(point=point, outcome=outcome, reason=reason, seconds=spent)

@@ -59,6 +59,16 @@ def test_a_baseline_that_crashed_is_the_users_error_and_nothing_else_is_tried() 
     assert "--budget" not in str(caught.value)
 
 
+def test_a_process_that_could_not_start_is_no_error_of_the_users() -> None:
+    """On a machine that is too busy to import torch, say."""
+    search, surface = make_search(example_rate)
+    surface.fails, surface.failing, surface.failed_in = "it did not import torch", search.baseline, "start"
+    stopped_by = search.run()
+    setting = Setting(Options(target="t:b"), make_hardware(), "cpu", make_facts())
+    with pytest.raises(NothingFeasibleError, match="it did not import torch"):
+        make_result(search, setting, Findings(stopped_by), tried=[], notes=[], seconds=10.0)
+
+
 def test_a_baseline_that_crashed_in_an_earlier_run_is_tried_again() -> None:
     """The user may have fixed it."""
     search, surface = make_search(example_rate)

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from autotune.errors import UsageError
 from autotune.integrations import accelerate, fabric, lightning, transformers
 from autotune.knobs.config import TrainConfig
+from autotune.training.given import require_parts
 from autotune.training.tuned import Tuned
 
 MODEL, TUNED = nn.Linear(2, 2), Tuned(TrainConfig())
@@ -66,6 +67,14 @@ def test_an_integration_that_is_given_a_path_says_what_to_pass(call: Callable[[A
     """It takes what was loaded, not the file."""
     with pytest.raises(UsageError, match=r"^expected what autotune.load returns, got a str; pass autotune.load\("):
         call("result.json")
+
+
+def test_an_optimizer_of_other_weights_may_belong_to_the_model() -> None:
+    """Of fp32 copies of weights in half precision, or of the head of a frozen model."""
+    half, frozen = nn.Linear(2, 2).to(torch.bfloat16), nn.Linear(2, 2).requires_grad_(False)
+    copies = [weight.detach().float().requires_grad_() for weight in half.parameters()]
+    require_parts(half, torch.optim.SGD(copies, lr=0.1))
+    require_parts(frozen, OTHER)
 
 
 def test_a_model_prepared_without_its_optimizer_is_fine() -> None:
