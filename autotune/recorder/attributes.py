@@ -43,8 +43,16 @@ _ITEMS: tuple[tuple[Any, Any], ...] = (
 _HOLDING = tuple(kind for kind, _ in _ITEMS)
 _CLOSED = (types.ModuleType, types.BuiltinFunctionType, pathlib.PurePath, random.Random)
 """Kinds that are not looked into; paths and random numbers' generators note things that no reading depends on."""
-_FOREIGN = {"logging", "threading", "multiprocessing", "weakref", "lightning", "pytorch_lightning"}
+_FOREIGN = {"logging", "threading", "multiprocessing", "weakref", "lightning", "pytorch_lightning", "accelerate"}
 """Packages whose objects hold no data, but refer to the whole process: a LightningDataModule refers to its Trainer."""
+_ENTRIES = {
+    "__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "__len__", "__getattr__", "__contains__",
+    "__enter__",
+}  # fmt: skip
+"""Methods that reading a data set calls without their names; others count where code that reads names them."""
+_COLLATORS = "transformers.data."
+"""Module of collators that hold a model, but only call a method of it that shifts labels."""
+_TRAINED = (torch.nn.Module, torch.optim.Optimizer)
 _LIBRARIES = sys.stdlib_module_names | {"torch", "autotune"}
 
 
@@ -70,7 +78,8 @@ class Attributes:
 class Watch:
     """Detects, at each batch, whether a data set holds something else than when it was made; in microseconds.
 
-    It looks at the outermost parts, and at some items of large lists and arrays. A write to ``.data`` is not seen.
+    It looks at the outermost parts, at some items of large lists and arrays, and at the length of large dictionaries. A
+    write to ``.data`` is not seen.
 
     Args:
         holders: The data set, and other objects that workers have a copy of.
@@ -81,6 +90,7 @@ class Watch:
         self._numbers: list[Callable[[], Any]] = []
         self._spaces: dict[int, tuple[dict[str, Any], dict[str, None]]] = {}
         seen: dict[int, Any] = {}
+        self._reach = _Reach()
         waiting, room = deque(holders), MOST_WATCHED
         while waiting and room > 0:
             part = waiting.popleft()
@@ -123,7 +133,8 @@ class Watch:
         """Notes where a part shows a change; returns the parts within it."""
         kind = type(part)
         if issubclass(kind, torch.Tensor):
-            self._numbers.append(functools.partial(getattr, part, "_version"))
+            if part.layout is not torch.strided or not part.is_shared():
+                self._numbers.append(functools.partial(getattr, part, "_version"))
             return []
         if _is_closed(kind):
             return []
@@ -132,8 +143,8 @@ class Watch:
                 self._spaces.setdefault(id(space), (space, {}))[1].update(dict.fromkeys(names))
             if part.__closure__:
                 self._objects.append(functools.partial(map, operator.attrgetter("cell_contents"), part.__closure__))
-            return list(_around(part).values())
-        own, classes = _attributes(part), [one for one in kind.__mro__ if not _is_of_library(one)]
+            return self._reach.within(part, _around(part))
+        own = _attributes(part)
         if issubclass(kind, type):
             self._objects.append(functools.partial(map, vars(part).__getitem__, tuple(own)))
         elif kind is not types.MethodType:
@@ -142,16 +153,17 @@ class Watch:
             if slots := [name for name in own if hasattr(part, name) and not (named and name in named)]:
                 self._objects.append(functools.partial(map, functools.partial(getattr, part), slots))
             self._look_at_items(part, kind)
-        return [*own.values(), *_some_items(part), *classes]
+        return self._reach.within(part, own, _some_items(part))
 
     def _look_at_items(self, part: Any, kind: type) -> None:
         for holding, items in _ITEMS:
             if issubclass(kind, holding) and holding is not tuple:
                 self._numbers.append(functools.partial(holding.__len__, part))
-                self._objects.append(functools.partial(_some_items, part))
                 if holding.__len__(part) <= WATCHED_ITEMS:
-                    self._objects[-1] = functools.partial(items, part)
-        if (flat := getattr(part, "flat", None)) is not None and kind.__module__ == "numpy":
+                    self._objects.append(functools.partial(items, part))
+                elif holding not in {dict, set}:  # which walk past all that was removed at their front
+                    self._objects.append(functools.partial(_some_items, part))
+        if kind.__module__ == "numpy" and (flat := getattr(part, "flat", None)) is not None:
             step = 1 if len(flat) <= WATCHED_ITEMS else len(flat) // SAMPLED_ITEMS
             self._numbers.append(functools.partial(_some_bytes, part, step))
 
@@ -188,11 +200,12 @@ def _can(read: Callable[[], Any]) -> bool:
 def why_trained(part: Any) -> str | None:
     """Why a part that reading uses may be another one after each step; None where nothing speaks for it."""
     kind = type(part)
-    if issubclass(kind, torch.nn.Module):
-        changes = next(iter(part.parameters()), None) is not None
-    else:
-        changes = issubclass(kind, torch.optim.Optimizer) or (issubclass(kind, torch.Tensor) and part.requires_grad)
-    return f"reading the data uses a {kind.__qualname__} that training changes" if changes else None
+    uses = f"reading the data uses a {kind.__qualname__}"
+    if issubclass(kind, torch.nn.Module) and (weights := list(part.parameters())):
+        trains = any(weight.requires_grad for weight in weights)  # else it may be an average of what trains
+        return f"{uses} that training changes" if trains else f"{uses}, which may change while training runs"
+    changes = issubclass(kind, torch.optim.Optimizer) or (issubclass(kind, torch.Tensor) and part.requires_grad)
+    return f"{uses} that training changes" if changes else None
 
 
 def is_same(value: Any, other: Any) -> bool:
@@ -266,9 +279,10 @@ def held_by(*holders: Any) -> Iterator[Any]:
     """Yields the holders and everything that they hold, in a fixed order; numbers and texts are left out.
 
     A part is an attribute (also of the script's classes), an item of a list, tuple, set or dictionary, or a value that
-    a function refers to outside itself.
+    a function refers to outside itself. Methods, and models that are attributes, count only where reading names them.
     """
     seen: dict[int, Any] = {}
+    reach = _Reach()
     waiting = list(holders)[::-1]
     while waiting and len(seen) < MOST_PARTS:
         part = waiting.pop()
@@ -276,7 +290,71 @@ def held_by(*holders: Any) -> Iterator[Any]:
             seen[id(part)] = part
             yield part
             with contextlib.suppress(Exception):  # a class of the script's may raise on access
-                waiting += reversed(_parts(part))
+                waiting += reversed(_parts(part, reach))
+
+
+class _Reach:
+    """Tells what reading reaches by name: of a class its methods, and of an object the models that are attributes.
+
+    A data set of the script's may have a method that evaluates, and hold a model for that.
+    """
+
+    def __init__(self) -> None:
+        self._named = set(_ENTRIES)
+        self._called: set[str] = set()  # by libraries, which call what the script's classes override
+        self._methods: dict[str, list[Any]] = {}  # not named so far
+        self._models: dict[str, list[Any]] = {}
+        self._kinds: set[type] = set()
+
+    def within(self, part: Any, own: dict[str, Any], items: Iterable[Any] = ()) -> list[Any]:
+        """What a part holds that reading may use, and what it shows to be used of those before.
+
+        Args:
+            part: The part.
+            own: Its attributes.
+            items: What else it holds.
+        """
+        kind: type = type(part)
+        parts = list(own.values())
+        if kind is types.FunctionType:
+            return [*parts, *([] if _is_of_library(part) else self._name(_names_of(part.__code__)))]
+        if issubclass(kind, type):
+            parts = [one for name, value in own.items() for one in self._of_class(name, value)]
+        elif kind is not types.MethodType and not issubclass(kind, functools.partial):
+            parts = [one for name, one in own.items() if self._is_read(name, one, str(kind.__module__))]
+        classes = [one for one in kind.__mro__ if not _is_of_library(one)]
+        return [*parts, *items, *classes, *(self._call(kind) if classes else ())]
+
+    def _of_class(self, name: str, value: Any) -> list[Any]:
+        function = _function_of(value)
+        if type(function) is not types.FunctionType:
+            return [value]
+        if name in self._named or name in self._called:
+            return [function]
+        self._methods.setdefault(name, []).append(function)
+        return []
+
+    def _is_read(self, name: str, value: Any, module: str) -> bool:
+        if not issubclass(type(value), _TRAINED):
+            return True
+        if _is_library(module) and module.partition(".")[0] not in sys.stdlib_module_names:
+            return not module.startswith(_COLLATORS)  # a library's code is not followed
+        if name not in self._named:
+            self._models.setdefault(name, []).append(value)
+        return name in self._named
+
+    def _name(self, names: Iterable[str]) -> list[Any]:
+        new = [name for name in names if name not in self._named]
+        self._named.update(new)
+        return [part for name in new for waits in (self._methods, self._models) for part in waits.pop(name, ())]
+
+    def _call(self, kind: type) -> list[Any]:
+        if kind in self._kinds:
+            return []
+        self._kinds.add(kind)
+        called = _called_by_libraries(kind)
+        self._called.update(called)
+        return [method for name in called for method in self._methods.pop(name, ())]
 
 
 class OwnDraws:
@@ -338,19 +416,45 @@ def _state_of(generator: Any) -> bytes | None:
     return None
 
 
-def _parts(holder: Any) -> list[Any]:
+def _parts(holder: Any, reach: _Reach) -> list[Any]:
     """The attributes and items that may change without their holder."""
     kind = type(holder)
     if _is_closed(kind) or issubclass(kind, torch.Tensor):
         return []
     items = _items(holder)
-    classes = [one for one in kind.__mro__ if not _is_of_library(one)]
-    return [*_attributes(holder).values(), *([] if _are_plain(items) else items), *classes]
+    return reach.within(holder, _attributes(holder), [] if _are_plain(items) else items)
 
 
 def _is_closed(kind: type) -> bool:
     """Whether objects of a type are not looked into."""
-    return issubclass(kind, _CLOSED) or str(kind.__module__).partition(".")[0] in _FOREIGN
+    package, _, module = str(kind.__module__).partition(".")
+    is_tokenizer = package == "tokenizers" or (package == "transformers" and "tokenization" in module)
+    return issubclass(kind, _CLOSED) or package in _FOREIGN or is_tokenizer  # which notes the warnings that it gave
+
+
+def _function_of(value: Any) -> Any:
+    """The function that an attribute of a class stands for; the attribute itself where it is another one."""
+    kind = type(value)
+    if kind is property:
+        return value.fget
+    if kind is functools.cached_property:
+        return value.func
+    return value.__func__ if kind in {staticmethod, classmethod} else value
+
+
+@functools.lru_cache(maxsize=4096)
+def _called_by_libraries(kind: type) -> tuple[str, ...]:
+    """The names that a class's base classes of libraries use while an object is read, as they call ``forward``."""
+    methods = [vars(one) for one in kind.__mro__ if _is_of_library(one)]
+    names = dict.fromkeys(sorted(_ENTRIES))
+    waiting = list(names)
+    for name in waiting:  # grows as it goes
+        for function in (_function_of(one[name]) for one in methods if name in one):
+            if type(function) is types.FunctionType:
+                new = [one for one in _names_of(function.__code__) if one not in names]
+                names |= dict.fromkeys(new)
+                waiting += new
+    return tuple(names)
 
 
 def _items(holder: Any) -> list[Any]:
@@ -411,11 +515,13 @@ def _read_of(owner: Any, function: Any) -> dict[str, Any]:
     methods = {name: one for kind in reversed(type(owner).__mro__) for name, one in vars(kind).items()}
     own = {**vars(owner), **vars(owner).get("_modules", {}), **vars(owner).get("_parameters", {})}
     names = list(_names_of(function.__code__)) if type(function) is types.FunctionType else []
+    called = {}
     for name in names:  # grows as it goes
-        method = methods.get(name)
+        method = _function_of(methods.get(name))
         if type(method) is types.FunctionType and not _is_of_library(method):
+            called[name] = method
             names += [one for one in _names_of(method.__code__) if one not in names]
-    return {f"self.{name}": own[name] for name in names if name in own}
+    return {**called, **{f"self.{name}": own[name] for name in names if name in own}}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from autotune.recorder.attributes import Attributes, OwnDraws, Watch, count_items
+from autotune.recorder.attributes import Attributes, CopiedReading, OwnDraws, Watch, count_items
 
 
 class Rows(Dataset[int]):
@@ -323,3 +323,151 @@ def test_a_data_set_that_shows_no_attributes_holds_no_items() -> None:
     """It may stand for one that is not loaded."""
     assert count_items(Unloaded()) == 0
     assert not Watch(Unloaded()).has_changed
+
+
+TRAINED, FROZEN, PROGRESS = nn.Linear(1, 1), nn.Linear(1, 1).requires_grad_(False), SimpleNamespace(count=0)
+STATE = SimpleNamespace(model=TRAINED, other=nn.Linear(1, 1))
+
+
+class Evaluates(Dataset[int]):
+    """Uses a model elsewhere than in reading."""
+
+    def __init__(self) -> None:
+        self.model, self.count = TRAINED, PROGRESS.count
+
+    def __getitem__(self, index: int) -> int:
+        return index + self.count
+
+    def evaluate(self) -> Any:
+        """Not called while reading."""
+        PROGRESS.count += 1
+        return self.model(TRAINED.weight)
+
+
+class Reads(Evaluates):
+    """The same, by a method that reading calls."""
+
+    def __getitem__(self, index: int) -> int:
+        return self.evaluate() is not None
+
+
+class ByProperty(Evaluates):
+    """The same, by a property."""
+
+    def __getitem__(self, index: int) -> int:
+        return self.score
+
+    @property
+    def score(self) -> int:
+        """Of the model."""
+        return int(TRAINED.weight.sum() + PROGRESS.count)
+
+
+class Transform:
+    """Is called by another name."""
+
+    def apply(self, value: int) -> int:
+        """By the model."""
+        return int(value + TRAINED.weight.sum() + PROGRESS.count)
+
+
+class Transformed(Dataset[int]):
+    """Calls a method of another class."""
+
+    def __init__(self) -> None:
+        self.transform = Transform()
+
+    def __getitem__(self, index: int) -> int:
+        return self.transform.apply(index)
+
+
+class Scaled(nn.Module):
+    """Torch calls its method."""
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """By the model."""
+        return torch.mul(value, TRAINED.weight * PROGRESS.count)
+
+
+class Scores(Evaluates):
+    """Reads what does not train, but may be an average of what does."""
+
+    def __init__(self) -> None:
+        self.teacher = FROZEN
+
+    def __getitem__(self, index: int) -> int:
+        return self.teacher is not None and PROGRESS.count > 0
+
+
+class ByState(Dataset[int]):
+    """Reads one of a few objects."""
+
+    def __getitem__(self, index: int) -> int:
+        return STATE.model is not None and PROGRESS.count > 0
+
+
+CHANGES_IT = "reading the data uses a Linear that training changes"
+
+
+@pytest.mark.parametrize(
+    ("holder", "why"),
+    [
+        (Evaluates(), None),
+        (Reads(), CHANGES_IT),
+        (ByProperty(), CHANGES_IT),
+        (Transformed(), CHANGES_IT),
+        (Scaled(), CHANGES_IT),
+        (Scores(), "reading the data uses a Linear, which may change while training runs"),
+        (ByState(), CHANGES_IT),
+    ],
+    ids=["elsewhere", "method", "property", "other class", "forward", "frozen", "state"],
+)
+def test_what_only_other_methods_use_is_not_used_by_reading(holder: Any, why: str | None) -> None:
+    """Constructors and methods that evaluate run in the script's own process."""
+    former, watch = Attributes(holder), Watch(holder)
+    assert CopiedReading(holder, None, None).why_no_copies == why
+    PROGRESS.count += 1
+    assert watch.has_changed is (why is not None)
+    assert Attributes(holder).are_as(former) is (why is None)
+
+
+def test_a_librarys_collator_may_hold_the_model_and_a_tokenizer_notes_its_warnings() -> None:
+    """It only calls a method of the model that shifts labels."""
+    collators = pytest.importorskip("transformers.data.data_collator")
+    tokenizers = pytest.importorskip("transformers.tokenization_utils_base")
+    tokenizer = tokenizers.PreTrainedTokenizerBase.__new__(tokenizers.PreTrainedTokenizerBase)
+    vars(tokenizer)["deprecation_warnings"] = {}
+    collate = collators.DataCollatorForSeq2Seq(tokenizer, model=nn.Linear(1, 1))
+    former, watch = Attributes(collate), Watch(collate)
+    assert CopiedReading([1], collate, None).why_no_copies is None
+    vars(tokenizer)["deprecation_warnings"]["pad"] = True
+    with torch.no_grad():
+        collate.model.weight.add_(1)
+    assert not watch.has_changed
+    assert Attributes(collate).are_as(former)
+    collate.max_length = 5
+    assert watch.has_changed
+
+
+class Asked:
+    """Notes what it is asked for."""
+
+    asked: list[str] = []  # noqa: RUF012
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.append(name)
+        raise AttributeError(name)
+
+
+def test_a_watch_asks_no_script_and_leaves_shared_tensors_and_long_queues() -> None:
+    """Workers see writes to shared memory; a dictionary walks past all that was removed at its front."""
+    rows, asked = Rows(), Asked()
+    rows.named |= dict.fromkeys(map(str, range(1000)))
+    rows.transform = asked  # type: ignore[assignment]
+    watch = Watch(rows)
+    assert "flat" not in asked.asked
+    rows.shared.add_(1)
+    rows.named["5"] = 1
+    assert not watch.has_changed
+    del rows.named["5"]
+    assert watch.has_changed
