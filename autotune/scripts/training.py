@@ -191,7 +191,7 @@ class _Witness:
         return True
 
     def _listen(self, seconds: float) -> bool:
-        """Waits for what it has heard; returns False if it is gone."""
+        """Waits for signals that it hears; returns False if it is gone."""
         if self._process is None or self._process.stdout is None:
             return False
         pipe = self._process.stdout.fileno()

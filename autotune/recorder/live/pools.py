@@ -111,7 +111,7 @@ class Pool:
             self.loader = DataLoader(**kept)
         self.loader.check_worker_number_rationality = lambda: None  # type: ignore[method-assign]
         self._batches: Iterator[Any] | None = None
-        self._watch: Watch | None = None  # its workers have copies of what it watches
+        self._watch: Watch | None = None  # its workers have copies of the same objects
 
     @property
     def is_own(self) -> bool:
