@@ -65,8 +65,7 @@ def prepare(
     Raises:
         UsageError: Some argument is something else.
     """
-    common.require_tuned(tuned)
-    common.require_in_order(model, optimizer, loader)
+    common.require_in_order(tuned, model, optimizer, loader)
     values: dict[str, tuple[Any, Any]] = {
         "precision": (common.half_precision(tuned)[0] or "no", accelerator.mixed_precision),
         "accumulation_steps": (tuned.accumulation_steps, accelerator.gradient_accumulation_steps),

@@ -143,12 +143,13 @@ def splitting(accelerator: Any) -> int:
     return int(accelerator.num_processes) if accelerator.split_batches else 1
 
 
-def require_in_order(model: object, optimizer: object, loader: object) -> None:
-    """Checks that a model, its optimizer and its loader are passed in this order.
+def require_in_order(tuned: object, model: object, optimizer: object, loader: object) -> None:
+    """Checks that what `autotune.load` returns, a model, its optimizer and its loader are passed in this order.
 
     Raises:
         UsageError: One of them is something else.
     """
+    require_tuned(tuned)
     require_parts(model, optimizer)
     if not isinstance(getattr(loader, "base_dataloader", loader), DataLoader):
         raise UsageError(f"expected a DataLoader as loader, got {described(loader)}; pass model, optimizer, loader")

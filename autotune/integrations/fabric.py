@@ -60,8 +60,7 @@ def setup(
     Raises:
         UsageError: Some argument is something else.
     """
-    common.require_tuned(tuned)
-    common.require_in_order(model, optimizer, loader)
+    common.require_in_order(tuned, model, optimizer, loader)
     precision, actual = placement(tuned)[0]["precision"], fabric.strategy.precision.precision
     unclipped = tuned.config.optimizer_impl == "fused" and actual == "16-mixed"  # whether your loop clips is unknown
     leave = {"optimizer_impl": common.UNCLIPPED} if unclipped else {}

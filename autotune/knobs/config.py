@@ -46,10 +46,10 @@ Count = Annotated[int, BeforeValidator(_not_a_bool), Field(le=2**31 - 1)]
 
 
 if TYPE_CHECKING:
-    from pydantic._internal._model_construction import ModelMetaclass as _Told
+    from pydantic._internal._model_construction import ModelMetaclass as _ConfigMeta
 else:
 
-    class _Told(type(BaseModel)):
+    class _ConfigMeta(type(BaseModel)):
         """Makes a wrong config in code raise a `ConfigError`. Reading one from a file does not come here."""
 
         def __call__(cls, /, **values: Any) -> Any:
@@ -59,7 +59,7 @@ else:
                 raise ConfigError(_explain(error)) from None
 
 
-class TrainConfig(BaseModel, metaclass=_Told):
+class TrainConfig(BaseModel, metaclass=_ConfigMeta):
     """How to train: a value for every knob. The defaults are PyTorch's own.
 
     A config is canonical: a value without effect is reset to its default, so that two configs that train alike are

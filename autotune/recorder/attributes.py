@@ -202,7 +202,7 @@ def why_trained(part: Any) -> str | None:
     kind = type(part)
     uses = f"reading the data uses a {kind.__qualname__}"
     if issubclass(kind, torch.nn.Module) and (weights := list(part.parameters())):
-        trains = any(weight.requires_grad for weight in weights)  # else it may be an average of what trains
+        trains = any(weight.requires_grad for weight in weights)  # otherwise it may average weights that train
         return f"{uses} that training changes" if trains else f"{uses}, which may change while training runs"
     changes = issubclass(kind, torch.optim.Optimizer) or (issubclass(kind, torch.Tensor) and part.requires_grad)
     return f"{uses} that training changes" if changes else None
@@ -363,11 +363,11 @@ class OwnDraws:
     Torch seeds the global generators of torch, Python and NumPy in each worker, but not these.
 
     Args:
-        holders: The data set, and what collates.
+        parts: What they hold, by `held_by`.
     """
 
-    def __init__(self, *holders: Any) -> None:
-        self._states = [(part, _state_of(part)) for part in held_by(*holders) if _is_own_generator(part)]
+    def __init__(self, parts: Iterable[Any]) -> None:
+        self._states = [(part, _state_of(part)) for part in parts if _is_own_generator(part)]
 
     @property
     def are_seen(self) -> bool:
@@ -385,8 +385,9 @@ class CopiedReading:
     """
 
     def __init__(self, dataset: Any, collate: Any, begin_worker: Any) -> None:
-        self._draws = OwnDraws(dataset, collate)
-        self._why_trained = next(filter(None, map(why_trained, held_by(dataset, collate))), None)
+        parts = list(held_by(dataset, collate))  # a walk through a million parts takes most of a second
+        self._draws = OwnDraws(parts)
+        self._why_trained = next(filter(None, map(why_trained, parts)), None)
         self._files = OpenFiles() if begin_worker is None else None
 
     @property

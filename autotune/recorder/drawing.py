@@ -111,12 +111,13 @@ class Drawing(DataLoader[Any]):
             self._order = self._order or _Order()
             self._order.sampler, self._order.indices = sampler, indices
             changed: dict[str, Any] = {"generator": seeds}
-            if self.num_workers and not own.workers:
+            adds_workers = self.num_workers and not own.workers
+            if adds_workers:
                 changed["worker_init_fn"] = begin = as_added(self.worker_init_fn)
                 if _is_first(READS_DRAW, self.dataset):
                     first = _FirstReads(begin, self.collate_fn, say)
                     changed |= {"worker_init_fn": first.begin, "collate_fn": first}
-            with signals_wait() if "worker_init_fn" in changed else contextlib.nullcontext():
+            with signals_wait() if adds_workers else contextlib.nullcontext():
                 return self._with(changed, iterate)
 
         return Watched(start() if own.workers else _Late(start), draws=indices.ask)

@@ -153,15 +153,21 @@ class Story:
     @property
     def winners(self) -> tuple[Candidate, ...]:
         """The candidates that were kept, each compared with those before it; none where the search reverted all."""
-        is_reverted = self.over is not None and not self.over.won
-        return tuple(each for each in self.candidates.values() if each.verdict == "won" and not is_reverted)
+        return () if self._is_reverted else self._kept_for_a_time
 
     @property
     def given_up(self) -> str | None:
         """What was kept for a time, and is reverted; None where nothing is."""
-        is_reverted = self.over is not None and not self.over.won
-        names = [each.name for each in self.candidates.values() if each.verdict == "won" and is_reverted]
+        names = [each.name for each in self._kept_for_a_time if self._is_reverted]
         return f"{'; '.join(names)} was faster, but is given up" if names else None
+
+    @property
+    def _kept_for_a_time(self) -> tuple[Candidate, ...]:
+        return tuple(each for each in self.candidates.values() if each.verdict == "won")
+
+    @property
+    def _is_reverted(self) -> bool:
+        return self.over is not None and not self.over.won
 
     @property
     def won(self) -> Knobs:

@@ -184,9 +184,8 @@ class _Witness:
         now = time.monotonic()
         while self._heard.get(number, -math.inf) < now - WITNESS_SECONDS:
             remaining = now + WITNESS_SECONDS - time.monotonic()
-            if remaining <= 0 or not self._listen(
-                min(remaining, 0.05)
-            ):  # the handler of another signal may listen, too
+            # The handler of another signal may listen, too.
+            if remaining <= 0 or not self._listen(min(remaining, 0.05)):
                 return False
         return True
 

@@ -16,38 +16,22 @@ V1_CPU = mount("/sys/fs/cgroup/cpu,cpuacct", "cgroup", "rw,cpu,cpuacct")
 V1_MEMORY = mount("/sys/fs/cgroup/memory", "cgroup", "rw,memory")
 
 
-def test_version_2_quota_is_read(tmp_path: Path) -> None:
-    """Quota and period stand in one file."""
-    files = {"proc/self/mountinfo": V2, "proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "350000 100000\n"}
+@pytest.mark.parametrize(
+    ("group", "limits", "cpus", "of"),
+    [
+        ("/job", {"job": "350000 100000"}, 3.5, "/job"),
+        ("/pod/container", {"pod": "200000 100000", "pod/container": "max 100000"}, 2.0, "/pod"),
+        ("/a/b", {"a": "800000 100000", "a/b": "150000 50000"}, 3.0, "/a/b"),
+    ],
+    ids=["quota and period in one file", "of an ancestor", "the tightest"],
+)
+def test_version_2_quota_is_read(tmp_path: Path, group: str, limits: dict[str, str], cpus: float, of: str) -> None:
+    """An unlimited group below a limited one is limited; a generous one lifts no other's quota."""
+    files = {"proc/self/mountinfo": V2, "proc/self/cgroup": f"0::{group}\n"}
+    files |= {f"sys/fs/cgroup/{name}/cpu.max": f"{limit}\n" for name, limit in limits.items()}
     quota = cpu_quota(write_files(tmp_path, files))
     assert quota is not None
-    assert (quota.cpus, quota.group) == (3.5, "/job")
-
-
-def test_quota_of_an_ancestor_counts(tmp_path: Path) -> None:
-    """An unlimited group below a limited one is limited."""
-    files = {
-        "proc/self/mountinfo": V2,
-        "proc/self/cgroup": "0::/pod/container\n",
-        "sys/fs/cgroup/pod/cpu.max": "200000 100000\n",
-        "sys/fs/cgroup/pod/container/cpu.max": "max 100000\n",
-    }
-    quota = cpu_quota(write_files(tmp_path, files))
-    assert quota is not None
-    assert (quota.cpus, quota.group) == (2.0, "/pod")
-
-
-def test_tightest_of_several_quotas_holds(tmp_path: Path) -> None:
-    """A generous child does not lift its parent's quota, nor the other way round."""
-    files = {
-        "proc/self/mountinfo": V2,
-        "proc/self/cgroup": "0::/a/b\n",
-        "sys/fs/cgroup/a/cpu.max": "800000 100000\n",
-        "sys/fs/cgroup/a/b/cpu.max": "150000 50000\n",
-    }
-    quota = cpu_quota(write_files(tmp_path, files))
-    assert quota is not None
-    assert quota.cpus == 3.0
+    assert (quota.cpus, quota.group) == (cpus, of)
 
 
 def test_version_1_quota_is_read(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from autotune.recorder.attributes import Attributes, CopiedReading, OwnDraws, Watch, count_items
+from autotune.recorder.attributes import Attributes, CopiedReading, OwnDraws, Watch, count_items, held_by
 
 
 class Rows(Dataset[int]):
@@ -270,7 +270,7 @@ OWN: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 def test_draws_from_a_generator_of_the_data_sets_own_are_seen(own: str) -> None:
     """One that only made the data, before it is read, repeats nothing."""
     generator, draw = OWN[own]
-    draws = OwnDraws(SimpleNamespace(transform=[SimpleNamespace(generator=generator)]))
+    draws = OwnDraws(held_by(SimpleNamespace(transform=[SimpleNamespace(generator=generator)])))
     assert not draws.are_seen
     draw(generator)
     assert draws.are_seen
@@ -279,7 +279,7 @@ def test_draws_from_a_generator_of_the_data_sets_own_are_seen(own: str) -> None:
 def test_draws_from_the_generators_that_torch_seeds_in_workers_are_not_own() -> None:
     """A data set may refer to them too."""
     draws = OwnDraws(
-        SimpleNamespace(choose=random.choice, other=np.random.mtrand._rand, torchs=torch.default_generator)
+        held_by(SimpleNamespace(choose=random.choice, other=np.random.mtrand._rand, torchs=torch.default_generator))
     )
     random.choice("ab")
     np.random.mtrand._rand.normal()
@@ -312,7 +312,7 @@ def test_code_of_a_strange_part_is_not_run() -> None:
     """Only Python's own methods are called."""
     strange = Strange()
     rows = _held(strange)
-    assert not OwnDraws(rows).are_seen
+    assert not OwnDraws(held_by(rows)).are_seen
     count, watch = count_items(rows), Watch(rows)
     strange["one"] = 1
     assert watch.has_changed

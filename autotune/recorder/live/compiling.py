@@ -55,7 +55,7 @@ class Compiler:
         def call(*args: Any, **kwargs: Any) -> Any:
             nonlocal shapes
             if torch.compiler.is_compiling() or is_in_backward() or not trains(model):
-                return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+                return _eagerly(model, compiled, *args, **kwargs)
             how: Callable[..., Any] = _without_compiling
             is_first = model not in self._compiled
             if is_first:

@@ -24,7 +24,7 @@ from torch.utils.data._utils import signal_handling
 from ...sandbox.system import KILL
 from ...torch_settings.naming import length_of, queue_of
 from ..added_workers import as_added, signals_wait
-from ..attributes import Attributes, OwnDraws, Watch
+from ..attributes import Attributes, OwnDraws, Watch, held_by
 from ..batches import Batches
 from ..drawing import Indices, copied, random_states
 from ..open_files import SHARED, OpenFiles, with_own_places
@@ -377,7 +377,7 @@ class OwnReading:
         """Keeps what a loader's data set holds after its first batch: some of it may be made then."""
         if loader not in self._held:
             holders = loader.dataset, loader.collate_fn
-            self._held[loader] = Attributes(*holders), OwnDraws(*holders)
+            self._held[loader] = Attributes(*holders), OwnDraws(held_by(*holders))
 
     def has_changed(self, loader: DataLoader[Any]) -> bool:
         """Whether its data set, or what collates, holds something else since."""
