@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, default_collate
 
-from autotune.recorder.live import pools, training
+from autotune.recorder.live import pools, steps, training
 from autotune.torch_settings import process_settings
 from tests.live.conftest import Time
 from tests.live.loops import OF_LOADER, OTHERS, Advice, Alternating, Numbers, candidate
@@ -43,9 +43,10 @@ class FirstWins(Alternating):
 def tuned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tuned]:
     """Begins to tune this process: blocks are of two steps, and nothing is too costly."""
     hasty = {"WARM_SECONDS": 0.0, "BLOCK_SECONDS": 0.0, "FEWEST_STEPS": 2}
-    patient = dict.fromkeys(("WORST", "AGED_TIMES", "ODD_TIMES"), 1e9)  # however slow a neighbour makes a step
+    patient = dict.fromkeys(("WORST", "AGED_TIMES"), 1e9)  # however slow a neighbour makes a step
     for name, value in {**hasty, **patient}.items():
         monkeypatch.setattr(training, name, value)
+    monkeypatch.setattr(steps, "ODD_TIMES", 1e9)
     monkeypatch.setattr(training.Ledger, "allows", lambda *_, **__: True)
     monkeypatch.setattr(training.Ledger, "may_lose", lambda *_: 1e9)
     monkeypatch.setattr(FirstWins, "first", None)
@@ -399,7 +400,7 @@ def test_what_the_script_does_between_two_steps_is_not_charged(
 
     monkeypatch.setattr(Numbers, "__getitem__", lambda *_: passes("in the loader") or (torch.ones(16), 0, 0))
     live, _ = tuned(ONE_THREAD, evidence=Undecided)
-    monkeypatch.setattr(training, "ODD_TIMES", 5.0)
+    monkeypatch.setattr(steps, "ODD_TIMES", 5.0)
     monkeypatch.setattr(training, "BLOCK_SECONDS", 1.0)
     trained = Trained()
     for batch in itertools.chain.from_iterable(loader_of() for _ in range(6)):
@@ -416,7 +417,7 @@ def test_a_log_that_comes_several_times_a_block_delays_no_block(
 ) -> None:
     """Blocks go on, and both sides are charged alike."""
     live, advice = tuned(ONE_THREAD, evidence=Undecided)
-    monkeypatch.setattr(training, "ODD_TIMES", 5.0)
+    monkeypatch.setattr(steps, "ODD_TIMES", 5.0)
     monkeypatch.setattr(training, "BLOCK_SECONDS", 0.4)
     monkeypatch.setattr(training, "EPOCH_BLOCKS", 1)
     trained = Trained()
@@ -436,8 +437,9 @@ def test_a_candidate_that_is_slow_between_steps_is_out(
 ) -> None:
     """Where two networks step in turn, the other one's pass lies between a step and the next draw."""
     live, advice = tuned(ONE_THREAD, evidence=Undecided)
-    for name, value in {"WORST": 2.0, "ODD_TIMES": 5.0, "BLOCK_SECONDS": 1.0}.items():
+    for name, value in {"WORST": 2.0, "BLOCK_SECONDS": 1.0}.items():
         monkeypatch.setattr(training, name, value)
+    monkeypatch.setattr(steps, "ODD_TIMES", 5.0)
     first, second = Trained(), Trained()
     for batch in itertools.chain.from_iterable(loader_of() for _ in range(6)):
         time.now += 0.1
@@ -455,7 +457,7 @@ def test_a_loader_of_the_scripts_own_hides_no_checkpoint(
 ) -> None:
     """There, all that lies between two steps counts, once a block, where the incumbent has seen it."""
     live, _ = tuned(ONE_THREAD, evidence=Undecided)
-    monkeypatch.setattr(training, "ODD_TIMES", 5.0)
+    monkeypatch.setattr(steps, "ODD_TIMES", 5.0)
     monkeypatch.setattr(training, "BLOCK_SECONDS", 1.0)
     trained, left = Trained(), [False, True]
     for batch in list(loader_of()) * 4:
@@ -474,7 +476,7 @@ def test_a_checkpoint_between_blocks_makes_no_step_usual(
 ) -> None:
     """What a step usually takes decides what candidates cost."""
     live, _ = tuned(ONE_THREAD)
-    monkeypatch.setattr(training, "ODD_TIMES", 5.0)
+    monkeypatch.setattr(steps, "ODD_TIMES", 5.0)
     monkeypatch.setattr(training.Ledger, "allows", lambda *_, **__: False)
     trained = Trained()
     for number, batch in enumerate(loader_of()):
@@ -482,7 +484,7 @@ def test_a_checkpoint_between_blocks_makes_no_step_usual(
         trained.step(batch)
         if number == 30:
             break
-    assert live._usual < 0.15
+    assert live._steps.usual < 0.15
 
 
 @pytest.mark.parametrize(
@@ -661,7 +663,7 @@ def test_a_step_that_a_cuda_graph_captures_is_left_alone(tuned: Tuned, monkeypat
     live._device = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     Trained().step(next(iter(loader_of())))
-    assert live._steps == 0
+    assert live._steps.count == 0
 
 
 def test_workers_that_start_with_an_epoch_are_charged(

@@ -15,7 +15,6 @@ import math
 import os
 import shutil
 import signal
-import sys
 import threading
 import weakref
 from collections import deque
@@ -27,19 +26,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from ...timing.clock import clock_of
 from ...timing.loop import described
 from ...timing.usage import available_bytes, resident_bytes
 from ...torch_settings.compiled import compiled_graphs, forget_compiled
 from ...torch_settings.layout import convolved
-from ...torch_settings.naming import has_own_iterator, length_of, loader_key, start_method, tensors_in, weights_of
+from ...torch_settings.naming import length_of, loader_key, tensors_in, weights_of
 from ...torch_settings.packages import installed
-from ...torch_settings.process_settings import FORMS, form_of, why_gradients_unfit, why_no_form
+from ...torch_settings.process_settings import FORMS, form_of, why_no_form
 from ...torch_settings.undo import Undo
 from .. import hooks
-from ..attributes import REPEATING, held_by, why_trained
 from ..changes import Changes
 from ..drawing import Indices, Own
 from ..hooks import harmless
@@ -47,15 +44,18 @@ from ..observer import Observer
 from ..ranks import count_ranks
 from .adviser import Parent
 from .compiling import Compiler
+from .eligible import why_no_workers, why_not, why_not_fused
 from .evidence import WORST, Evidence, Ledger, Spread
 from .models import Models, with_fallback
 from .pools import Changed, OutdatedError, OwnReading, Pass, Pool, Pools
+from .steps import WARM_STEPS, Steps
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
 
-WARM_STEPS, WARM_SECONDS = 8, 1.0
-"""The training before the search: the first steps allocate, compile and fill caches. Not tuned."""
+WARM_SECONDS = 1.0
+"""The training before the search, besides `WARM_STEPS`. Not tuned."""
 BLOCK_SECONDS = 0.4
 """The length of a block, rounded up to whole steps."""
 FEWEST_STEPS, SHORTER = 1, 0.7
@@ -76,8 +76,6 @@ COMPILE_SECONDS = 60.0
 MOST_DRAWS, LOOKED_AT, LATE_STEPS = 500, 32, 32
 """Batches without a step, after which nothing is tuned; batches that are looked at; steps by which the search begins
 even between two passes. Not tuned."""
-ODD_TIMES, ODD_SECONDS = 5.0, 0.5
-"""A step that takes this many times the usual one, and at least these seconds more, holds something else. Not tuned."""
 MOST_OVERRUNS = 3
 """A candidate is out when that many of its blocks in succession overrun. One or two, which may lie side by side, may be
 a neighbour's doing."""
@@ -96,13 +94,6 @@ FREE_SHARE = 0.1
 """The share of a GPU's memory that must be free before a candidate plays that may take more. Not tuned."""
 WORKER_SHARE = 0.3
 """A worker copies the pages that it touches: the search expects this share of the process's memory. Not tuned."""
-CONNECTIONS = {
-    "_socket", "socket", "sqlite3", "h5py", "lmdb", "psycopg", "psycopg2", "redis", "pymongo", "requests", "urllib3",
-    "aiohttp", "boto3", "botocore", "grpc", "zmq",
-}  # fmt: skip
-"""Packages whose objects are connections or open files that processes cannot share."""
-KNOWN_SAMPLERS = ("torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers")
-"""Packages whose samplers draw from a generator of their own, whatever is trained meanwhile."""
 OF_LOADER = ("num_workers", "prefetch_factor", "pin_memory")
 """The knobs that another pool takes."""
 COMPILES = "the script compiles its training itself"
@@ -230,21 +221,15 @@ class LiveTraining:
         self._known_optimizer: weakref.ref[Optimizer] | None = None
         self._unfused: str | None = None
         self._others = 0  # steps of other optimizers since the last one
-        self._steps, self._trained, self._waited = 0, 0.0, 0.0
-        self._block_steps, self._usual = FEWEST_STEPS, 0.0  # and seconds of a step of the script's own setting
-        self._last: float | None = None
-        self._marks: list[Any] = []  # in a race: the end of the last step, and the next batch's draw
-        self._longest_own = 0.0  # seconds between the two, where the incumbent played
-        self._interruptions: set[str] = set()  # what else lay in this step so far: "pass", "mode"
-        self._recent: deque[set[str]] = deque(maxlen=WARM_STEPS)  # the same, of the last steps
-        self._recurring: set[str] = set()  # what lies in each step is part of it
+        self._steps = Steps()
+        self._block_steps = FEWEST_STEPS
+        self._longest_own = 0.0  # `script_seconds` of one of the incumbent's steps
         self._began = perf_counter()
-        self._due, self._paced = math.inf, (0, 0.0, 0.0)
+        self._due = math.inf  # when to report the pace
         self._searched_from = (0, 0.0)
         self._batch_bytes = 0
         self._shapes: set[tuple[Any, ...]] = set()
         self._device = torch.device("cpu")
-        self._clock = clock_of(self._device)
         self._ends = [
             hooks.on_iterate(self._on_iterate),
             hooks.on_mode(self._on_mode),
@@ -262,7 +247,7 @@ class LiveTraining:
 
     @harmless
     def _begun(self, loader: DataLoader[Any]) -> Pass | None:
-        self._interruptions.add("pass")
+        self._steps.interrupt("pass")
         # Torch would reset an iterator of ours that persists, whose order is that of its last pass.
         is_ours = torch.is_grad_enabled() or loader in self._lasting
         if not is_ours or os.getpid() != self._process:
@@ -336,15 +321,15 @@ class LiveTraining:
 
     @harmless
     def _draw(self, key: str, passing: Pass) -> None:
-        if len(self._marks) == 1 and threading.get_ident() == self._thread:
-            self._marks.append(self._clock.mark())
+        if threading.get_ident() == self._thread:
+            self._steps.mark_draw()
         if passing.is_superseded and self._phase != "over":
             self._leave_loader(passing)
         if self._phase == "warms up":
             self._drawn.add(key)
             self._draws += 1
             self._draw_thread = threading.get_ident()
-            if self._draws > MOST_DRAWS and not self._steps:
+            if self._draws > MOST_DRAWS and not self._steps.count:
                 self.give_up("no optimizer of torch was seen to step")
             # The first batch draws what the order is shuffled by.
             elif self._draws < LOOKED_AT and self._pass is not None and self._pass.count:
@@ -359,7 +344,7 @@ class LiveTraining:
             race.failure = why
 
     def _on_batch(self, batch: Any, seconds: float) -> None:
-        self._waited += seconds
+        self._steps.waited += seconds
         if self._phase == "warms up" and self._draws < LOOKED_AT:
             self._look_at(batch)
 
@@ -375,7 +360,7 @@ class LiveTraining:
 
     @harmless
     def _on_ended(self, passing: Pass) -> None:
-        self._interruptions.add("pass")
+        self._steps.interrupt("pass")
         if not passing.loader.persistent_workers:
             passing.pools.end()
         elif self._phase in {"over", "earns"} and loader_key(passing.loader) == self._key:
@@ -389,17 +374,15 @@ class LiveTraining:
 
     def _on_mode(self, module: Any, training: bool) -> None:
         if module.training and not training:
-            self._interruptions.add("mode")
+            self._steps.interrupt("mode")
 
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         if torch.compiler.is_dynamo_compiling():  # a compiled step would be compiled again for each count
             return
         now = perf_counter()
         if self._phase == "over":
-            if optimizer is self._optimizer:
-                self._steps += 1
-                if self._count(now) is not None:
-                    self._ledger.count_saved(1, self._usual, self._gain)
+            if optimizer is self._optimizer and self._end_step(now) is not None:
+                self._ledger.count_saved(1, self._steps.usual, self._gain)
             return
         if self._phase == "earns":
             self._earn(optimizer, now)
@@ -417,9 +400,8 @@ class LiveTraining:
             self._take(optimizer)
         if not self._is_tuned(optimizer):
             return
-        self._steps += 1
         self._charge_compiling()
-        seconds, former = self._count(now), self._in_force
+        seconds, former = self._end_step(now), self._in_force
         if self._phase == "warms up":
             self._warm(seconds)
         elif self._phase == "asks":
@@ -427,16 +409,19 @@ class LiveTraining:
         elif self._phase == "races":
             self._play(seconds)
             if (
-                self._steps - self._searched_from[0] > MOST_STEPS
-                or self._trained - self._searched_from[1] > MOST_SECONDS
+                self._steps.count - self._searched_from[0] > MOST_STEPS
+                or self._steps.trained - self._searched_from[1] > MOST_SECONDS
             ):
                 self._finish("its time is over")
-        # What follows a switch, such as copies of pages that workers share, is no doing of the script's.
-        self._marks = [self._clock.mark()] if self._race is not None and self._in_force is former else []
-        self._last = perf_counter()  # what we did in between is no part of the next step
-        self._ledger.spent += self._last - now
+        if self._race is not None and self._in_force is former:
+            self._steps.mark_end()
+        else:  # copies of pages that workers share follow a switch
+            self._steps.unmark()
+        end = perf_counter()
+        self._steps.resume(end)
+        self._ledger.spent += end - now
         if self._compile_seconds(self._in_force):  # torch's compiler has been imported
-            self._ledger.compiling += self._last - now
+            self._ledger.compiling += end - now
 
     def _is_tuned(self, optimizer: Optimizer) -> bool:
         """Whether this is the optimizer that is tuned. The search ends where others have taken its place."""
@@ -446,7 +431,7 @@ class LiveTraining:
         if self._phase == "warms up":
             self.left["optimizer_impl"] = "several optimizers step in turn"
         self._others += 1
-        self._marks = []
+        self._steps.unmark()
         if self._others > MOST_OTHERS:
             self._finish("another optimizer steps now")
         return False
@@ -455,35 +440,24 @@ class LiveTraining:
     def _earn(self, optimizer: Optimizer, now: float) -> None:
         """Waits until the training may lose what compiling takes; a wait of an hour must cost next to nothing."""
         if self._is_tuned(optimizer) and self._race is not None:
-            self._steps += 1
-            self._count_between(self._count(now))
+            self._count_between(self._end_step(now))
             if self._may_play(self._race.candidate):
-                self._phase, self._searched_from = "races", (self._steps, self._trained)
+                self._phase, self._searched_from = "races", (self._steps.count, self._steps.trained)
 
     def _charge_compiling(self) -> None:
         """Compiling is no part of a step, so it ends no candidate. The block leads in anew."""
         if seconds := self._compiler.take_seconds():
             self._ledger.count_compiling(seconds)
-            self._last = None if self._last is None else self._last + seconds
+            self._steps.skip(seconds)
             if self._block is not None:
                 self._block.steps, self._block.leads = 0, 0
 
-    def _count(self, now: float) -> float | None:
-        """Seconds of the last step; None if something else interrupted it."""
-        last, self._last = self._last, now
-        interruptions, self._interruptions = self._interruptions - self._recurring, set()
-        if self._phase == "warms up":
-            self._recent.append(interruptions)
-            if len(self._recent) == WARM_STEPS and all(self._recent):  # else the search would never begin
-                self._recurring |= set.intersection(*self._recent) or set.union(*self._recent)
-                self._recent.clear()
-        ordinary = not interruptions and last is not None
-        seconds = now - last if last is not None else 0.0
-        if ordinary:
-            self._trained += seconds
+    def _end_step(self, now: float) -> float | None:
+        """Seconds of the step that has just ended; None if it holds something else."""
+        seconds = self._steps.end(now, is_warming=self._phase == "warms up")
         if now > self._due:
             self._tell_pace(now)
-        return seconds if ordinary else None
+        return seconds
 
     # What is asked, and when.
 
@@ -491,7 +465,7 @@ class LiveTraining:
         self._known_optimizer, self._thread = weakref.ref(optimizer), threading.get_ident()
         weight = next(iter(weights_of(optimizer)), None)
         device = weight.device if weight is not None else torch.device("cpu")
-        self._clock = clock_of(device)
+        self._steps.clock = clock_of(device)
         self._device = device
 
     def _warm(self, seconds: float | None) -> None:
@@ -499,16 +473,16 @@ class LiveTraining:
         for key in self._drawn:
             self._keys[key] = self._keys.get(key, 0) + 1
         self._drawn.clear()
-        if seconds is not None and self._steps > WARM_STEPS // 2:
-            self._usual = seconds if not self._usual else 0.7 * self._usual + 0.3 * seconds
-        if self._steps < WARM_STEPS or self._trained < WARM_SECONDS or not self._usual:
+        if seconds is not None and self._steps.count > WARM_STEPS // 2:
+            self._steps.follow(seconds, 0.3)
+        if self._steps.count < WARM_STEPS or self._steps.trained < WARM_SECONDS or not self._steps.usual:
             return
-        if self._pass is None and self._keys and self._steps < LATE_STEPS:
+        if self._pass is None and self._keys and self._steps.count < LATE_STEPS:
             return  # an epoch has just ended, under a framework that draws ahead
         if count_ranks() > 1:
             self._finish("several ranks train together, which must all switch at once")
             return
-        self._due, self._step_draws = perf_counter(), max(1.0, self._draws / self._steps)
+        self._due, self._step_draws = perf_counter(), max(1.0, self._draws / self._steps.count)
         self._choose_loader()
         self._choose_models()
         self._phase = "asks"
@@ -518,7 +492,7 @@ class LiveTraining:
     def _choose_loader(self) -> None:
         """The one loader that feeds training, if there is one."""
         feeding = [key for key, steps in self._keys.items() if steps > WARM_STEPS // 2]
-        if "num_workers" in self.left or "pass" in self._recurring:
+        if "num_workers" in self.left or self._steps.holds_each("pass"):
             self.left.setdefault("num_workers", "each step begins a pass through a loader")
         elif len(feeding) != 1 or self._pass is None or loader_key(self._pass.loader) != feeding[0]:
             none = next(iter(self._unfit.values()), "no loader was seen to feed training")
@@ -567,8 +541,8 @@ class LiveTraining:
             "moves_augmentation": self._reading.draws_random_numbers,
             "forms": self._forms_of(optimizer),
             "form": form_of(None, optimizer),
-            "step_seconds": self._usual,
-            "wait_share": min(1.0, self._waited / self._trained) if self._trained else 0.0,
+            "step_seconds": self._steps.usual,
+            "wait_share": self._steps.wait_share,
             "batch_bytes": self._batch_bytes,
             "fixed_shapes": len(self._shapes) == 1,
             "packages": installed(),
@@ -599,7 +573,7 @@ class LiveTraining:
         if candidates is None:
             return
         self._candidates.extend(candidates)
-        self._phase, self._searched_from = "races", (self._steps, self._trained)
+        self._phase, self._searched_from = "races", (self._steps.count, self._steps.trained)
         self._next_race()
 
     # Races.
@@ -678,7 +652,7 @@ class LiveTraining:
         if (failure := self._failure_of(race)) is not None:
             self._decide(race, "failed", failure)
             return
-        own = self._own_seconds(seconds) if seconds is not None else 0.0
+        own = self._steps.script_seconds(seconds, sees_draws=self._key is not None) if seconds is not None else 0.0
         self._longest_own = max(self._longest_own, own if self._in_force is self._incumbent else 0.0)
         block = self._block
         if block is None:
@@ -687,15 +661,15 @@ class LiveTraining:
             return
         block.age += 1
         is_candidate = block.setting is race.candidate
-        own = 0.0 if block.is_excused else min(own, self._longest_own or self._odd_seconds)
+        own = 0.0 if block.is_excused else min(own, self._longest_own or self._steps.odd_seconds)
         block.is_excused |= own > 0
         if seconds is not None and (is_candidate or block.leads >= 0):
-            self._ledger.spent += seconds - self._usual - own
+            self._ledger.spent += seconds - self._steps.usual - own
         if is_candidate and (out := self._why_out(block, race.candidate)) is not None:
             self._decide(race, *out)
             return
         # An evaluation, another epoch, a checkpoint.
-        if seconds is None or seconds > self._odd_seconds:
+        if seconds is None or seconds > self._steps.odd_seconds:
             block.steps, block.leads = 0, 0
             return
         seconds -= own
@@ -703,8 +677,8 @@ class LiveTraining:
         if block.leads >= 0:
             block.leads += 1
             if self._has_settled(block):
-                self._clock.synchronize()
-                block.leads, block.began, block.waited = -1, perf_counter(), self._waited
+                self._steps.clock.synchronize()
+                block.leads, block.began, block.waited = -1, perf_counter(), self._steps.waited
             elif is_candidate and self._is_hopeless(block.leads, seconds):
                 block.steps, block.began = 1, perf_counter() - seconds
                 self._end_overrun(race, block)
@@ -714,34 +688,14 @@ class LiveTraining:
         if block.steps >= self._block_steps:
             race.overruns = 0 if is_candidate else race.overruns
             self._end_block(race, block)
-        elif is_candidate and spent > WORST * self._usual * (block.steps + 1):
+        elif is_candidate and spent > WORST * self._steps.usual * (block.steps + 1):
             self._end_overrun(race, block)
 
     def _count_between(self, seconds: float | None) -> None:
         """Counts a step of the incumbent between two blocks."""
         if seconds is not None:
-            self._usual = 0.95 * self._usual + 0.05 * min(seconds, self._odd_seconds) * self._gain
-            self._ledger.count_saved(1, self._usual, self._gain)
-
-    @property
-    def _odd_seconds(self) -> float:
-        """A longer step holds something else."""
-        return max(ODD_TIMES * self._usual, self._usual + ODD_SECONDS)
-
-    def _own_seconds(self, seconds: float) -> float:
-        """Seconds that the script spends between a step and the next draw, if they exceed four usual steps.
-
-        A checkpoint or a log is not the candidate's fault. A slowdown by the candidate shows at every step, so each
-        block excuses only one, and no more than the longest that the incumbent has seen. Where no loader is known, a
-        step that holds something else counts as a whole.
-        """
-        if seconds <= ODD_TIMES * self._usual or not self._marks:
-            return 0.0
-        if len(self._marks) == 1:
-            return seconds - self._usual if self._key is None and seconds > self._odd_seconds else 0.0
-        self._clock.synchronize()
-        own = min(self._clock.seconds(*self._marks), seconds - self._usual)
-        return own if own > (ODD_TIMES - 1) * self._usual else 0.0
+            self._steps.follow(min(seconds, self._steps.odd_seconds) * self._gain, 0.05)
+            self._ledger.count_saved(1, self._steps.usual, self._gain)
 
     def _end_overrun(self, race: _Race, block: _Block) -> None:
         """Ends a block of the candidate whose steps take twice as long."""
@@ -754,11 +708,11 @@ class LiveTraining:
     def _is_hopeless(self, leads: int, seconds: float) -> bool:
         """Whether lead-in steps stay slow for longer than a queue takes to fill."""
         waiting = self._pass.pool.queue_batches if self._pass is not None else 0
-        return leads > self._filling_steps(waiting) + 2 * LEAD_STEPS and seconds > WORST * self._usual
+        return leads > self._filling_steps(waiting) + 2 * LEAD_STEPS and seconds > WORST * self._steps.usual
 
     def _filling_steps(self, waiting: int) -> int:
         """Most steps for which a filling queue of batches explains slowness: during slow steps it fills fast."""
-        return min(waiting, math.ceil(BLOCK_SECONDS / self._usual))
+        return min(waiting, math.ceil(BLOCK_SECONDS / self._steps.usual))
 
     def _has_settled(self, block: _Block) -> bool:
         is_fed = self._key is None or self._pass is None or self._pass.has_settled
@@ -771,7 +725,7 @@ class LiveTraining:
 
     def _why_out(self, block: _Block, candidate: Setting) -> tuple[str, str] | None:
         """The verdict on a candidate that has cost too much, or whose block should have ended long ago; else None."""
-        if self._ledger.may_lose(self._trained) + self._ledger.compiling < 0:
+        if self._ledger.may_lose(self._steps.trained) + self._ledger.compiling < 0:
             return "too costly", "it has cost what the search may cost by now"
         queues = self._queue_of(candidate) + self._queue_of(self._incumbent)
         if block.age > AGED_TIMES * (LEAD_STEPS + 1 + queues + self._block_steps):
@@ -781,7 +735,7 @@ class LiveTraining:
     @property
     def _whole_block(self) -> int:
         """Steps of a block if its cost did not matter."""
-        steps = max(1, math.ceil(BLOCK_SECONDS / self._usual))
+        steps = max(1, math.ceil(BLOCK_SECONDS / self._steps.usual))
         if (epoch := self._epoch_steps) is not None:
             steps = min(steps, int(epoch / EPOCH_BLOCKS))
         return max(FEWEST_STEPS, steps)
@@ -803,40 +757,40 @@ class LiveTraining:
         self._enter(setting)
         self._adviser.tell("playing", name=setting.name, **self._now())
         leads = 0 if before is not setting else -1
-        self._clock.synchronize()
-        self._block = _Block(setting, leads, began=perf_counter(), waited=self._waited)
+        self._steps.clock.synchronize()
+        self._block = _Block(setting, leads, began=perf_counter(), waited=self._steps.waited)
 
     def _may_play(self, candidate: Setting) -> bool:
         """Whether the candidate's next block may be lost at worst; sets the length of blocks to the most that may."""
         passing, start_seconds, waiting = self._pass, self._compile_seconds(candidate), 0
-        if start_seconds > self._ledger.may_lose(self._trained):
+        if start_seconds > self._ledger.may_lose(self._steps.trained):
             return False
         if candidate.of_loader != self._incumbent.of_loader:
             if passing is None:
                 return False
             waiting = self._queue_of(candidate)
-            start_seconds += self._usual if candidate.of_loader not in passing.pools else 0.0
+            start_seconds += self._steps.usual if candidate.of_loader not in passing.pools else 0.0
         lead, steps = LEAD_STEPS + 1 + self._filling_steps(waiting), self._whole_block
         while steps >= FEWEST_STEPS:
-            if self._ledger.allows(lead + steps, self._usual, start_seconds, self._trained):
+            if self._ledger.allows(lead + steps, self._steps.usual, start_seconds, self._steps.trained):
                 self._block_steps = steps
                 return True
             steps = min(steps - 1, int(SHORTER * steps))
         return False
 
     def _end_block(self, race: _Race, block: _Block) -> None:
-        self._clock.synchronize()
+        self._steps.clock.synchronize()
         seconds = perf_counter() - block.began
         per_step = seconds / block.steps
         self._adviser.tell(
             "block", knobs=dict(block.setting.knobs), timed_steps=block.steps, timed_seconds=seconds,
-            waited_seconds=min(seconds, self._waited - block.waited), **self._now(),
+            waited_seconds=min(seconds, self._steps.waited - block.waited), **self._now(),
         )  # fmt: skip
         if block.setting is self._incumbent:
-            self._ledger.count_saved(block.steps, self._usual, self._gain)
-            self._usual = 0.5 * self._usual + 0.5 * per_step * self._gain
+            self._ledger.count_saved(block.steps, self._steps.usual, self._gain)
+            self._steps.follow(per_step * self._gain, 0.5)
         missing = self._block_steps - block.steps  # of an overrun: as the incumbent's, else one slow step were a block
-        whole = seconds + missing * self._usual / self._gain
+        whole = seconds + missing * self._steps.usual / self._gain
         race.blocks.append(whole / self._block_steps + self._start_share(block.setting))
         if len(race.blocks) % 2 == 0:
             pair = race.blocks[-2:]
@@ -934,7 +888,7 @@ class LiveTraining:
         """The pool of a setting, for one of the script's loaders."""
         changed = setting.of_loader
         if changed not in pools:
-            patience = max(HANG_SECONDS, HANG_STEPS * self._usual)
+            patience = max(HANG_SECONDS, HANG_STEPS * self._steps.usual)
             if setting is self._incumbent or loader.multiprocessing_context is not None:
                 patience = max(MOST_PATIENCE_SECONDS, patience)
             pools[changed] = Pool(loader, changed, setting.changes().arguments(loader), patience)
@@ -1036,18 +990,14 @@ class LiveTraining:
         self._in_force = OWN
 
     def _now(self) -> dict[str, Any]:
-        return {"t": perf_counter() - self._began, "steps": self._steps, "seconds": self._trained}
+        return {"t": perf_counter() - self._began, "steps": self._steps.count, "seconds": self._steps.trained}
 
     def _tell_pace(self, now: float) -> None:
         self._due = now + PACE_SECONDS
-        steps, seconds, waited = self._paced
-        self._paced = self._steps, self._trained, self._waited
-        if self._trained > seconds:
+        if pace := self._steps.pace():
             self._adviser.tell(
-                "pace", steps_per_second=(self._steps - steps) / (self._trained - seconds),
-                wait_share=min(1.0, (self._waited - waited) / (self._trained - seconds)),
-                memory_bytes=resident_bytes(), setting=self._in_force.name, **self._now(),
-            )  # fmt: skip
+                "pace", **pace, memory_bytes=resident_bytes(), setting=self._in_force.name, **self._now()
+            )
 
     def _end_earning(self) -> None:
         """Ends a search that has decided all but whether to compile."""
@@ -1055,10 +1005,10 @@ class LiveTraining:
             self._finish("all else is decided")
 
     def _at_exit(self) -> None:
-        if os.getpid() == self._process and self._steps:
+        if os.getpid() == self._process and self._steps.count:
             self._end_earning()
             if self._phase == "warms up":
-                steps = f"{self._steps} step{'s' if self._steps > 1 else ''}"
+                steps = f"{self._steps.count} step{'s' if self._steps.count > 1 else ''}"
                 why = f"the training ended after {steps}, before other settings could be tried"
                 self._tell_end("over", won={}, paid=False, why=why, left=self.left)
             self._tell_end("ended", won=dict(self._incumbent.knobs))
@@ -1068,78 +1018,9 @@ class LiveTraining:
         self._adviser.tell(event, gained=self._gain, cost_seconds=cost, saved_seconds=saved, **content, **self._now())
 
 
-def why_not(loader: DataLoader[Any]) -> str | None:
-    """Why a loader is left as it is; None where others may feed its pass."""
-    if isinstance(loader.dataset, IterableDataset):
-        return "the data set is iterable: its workers share it out themselves"
-    if has_own_iterator(loader):
-        return "the class of the loader makes its own iterator"
-    if torch.get_default_device().type != "cpu":
-        return "torch's default device is not the CPU"
-    if not getattr(loader, "in_order", True):
-        return "the script asks for batches out of order"
-    if any(map(_looks_around, _samplers(loader))):
-        return "the sampler may look at what was trained, or draw random numbers beside it"
-    return None
-
-
-def why_no_workers(loader: DataLoader[Any], reading: OwnReading) -> str | None:
-    """Why workers might not read what this process reads; None where nothing speaks against it."""
-    if reading.why_no_workers is not None:
-        return reading.why_no_workers
-    if start_method() != "fork":
-        return "workers would be started anew here, and run the script's own lines again"
-    if (why := next(filter(None, map(_why_not_copied, held_by(loader.dataset, loader.collate_fn))), None)) is not None:
-        return why
-    if reading.has_changed(loader):
-        return "the data set changes while it is read or trained on, which workers would not see"
-    if reading.draws_own(loader):
-        return REPEATING
-    return None
-
-
-def _why_not_copied(part: Any) -> str | None:
-    """Why workers might not use their copy of a part of the data set; None where nothing speaks against it."""
-    if type(part).__module__.partition(".")[0] in CONNECTIONS:
-        return f"the data set holds a {type(part).__qualname__}, which workers would share"
-    return why_trained(part)
-
-
-def why_not_fused(optimizer: Optimizer) -> str | None:
-    """Why torch's fused form might fail, or compute something else, by the gradients of a step; else None."""
-    weights = weights_of(optimizer)
-    if (why := why_gradients_unfit(optimizer)) is not None:
-        return why
-    if any(weight.grad is not None and weight.grad.stride() != weight.stride() for weight in weights):
-        return "some gradients do not lie in memory as their weights do"
-    if (
-        weights
-        and weights[0].device.type == "cuda"
-        and {"lightning", "lightning_fabric", "pytorch_lightning"} & {*sys.modules}
-    ):
-        return "Lightning refuses to clip gradients for a fused optimizer under a GradScaler"
-    return None
-
-
 def _in_short(error: Exception) -> str:
     """An error's class, and its first sentence: more may be torch's advice, which does not concern the script."""
     return f"{type(error).__name__}: {error}".split("\n")[0].split(". ")[0]
-
-
-def _samplers(loader: DataLoader[Any]) -> Sequence[Any]:
-    """The sampler of a loader, and that of batches."""
-    parts = [loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.sampler]
-    return [part for part in parts if part is not None]
-
-
-def _looks_around(sampler: Any) -> bool:
-    """Whether it is the script's own, or draws more than once in a pass from a generator of the script's."""
-    draws_again = (
-        isinstance(sampler, RandomSampler)
-        and sampler.generator is not None
-        and (sampler.replacement or sampler.num_samples > len(sampler.data_source))
-    )
-    return draws_again or type(sampler).__module__.partition(".")[0] not in KNOWN_SAMPLERS
 
 
 @contextlib.contextmanager
