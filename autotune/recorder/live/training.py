@@ -32,7 +32,7 @@ from ...timing.loop import described
 from ...timing.usage import available_bytes, resident_bytes
 from ...torch_settings.compiled import compiled_graphs, forget_compiled
 from ...torch_settings.layout import convolved
-from ...torch_settings.naming import length_of, loader_key, tensors_in, weights_of
+from ...torch_settings.naming import length_of, loader_key, weights_of
 from ...torch_settings.packages import installed
 from ...torch_settings.process_settings import FORMS, form_of, why_no_form
 from ...torch_settings.undo import Undo
@@ -44,10 +44,12 @@ from ..observer import Observer
 from ..ranks import count_ranks
 from .adviser import Parent
 from .compiling import Compiler
+from .draws import Draws
 from .eligible import why_no_workers, why_not, why_not_fused
 from .evidence import WORST, Evidence, Ledger, Spread
 from .models import Models, with_fallback
-from .pools import Changed, OutdatedError, OwnReading, Pass, Pool, Pools
+from .pools import OutdatedError, Pass, Pool, Pools
+from .setting import OWN, Setting
 from .steps import WARM_STEPS, Steps
 
 if TYPE_CHECKING:
@@ -73,9 +75,9 @@ MOST_PATIENCE_SECONDS = 120.0
 """The same limit for a winner, and for workers that are not forked. Not tuned: a network disk may pause."""
 COMPILE_SECONDS = 60.0
 """What compiling a model is assumed to take at worst: on two cores it took 8 to 50 s. What it takes is charged."""
-MOST_DRAWS, LOOKED_AT, LATE_STEPS = 500, 32, 32
-"""Batches without a step, after which nothing is tuned; batches that are looked at; steps by which the search begins
-even between two passes. Not tuned."""
+MOST_DRAWS, LATE_STEPS = 500, 32
+"""Batches without a step, after which nothing is tuned; steps by which the search begins even between two passes. Not
+tuned."""
 MOST_OVERRUNS = 3
 """A candidate is out when that many of its blocks in succession overrun. One or two, which may lie side by side, may be
 a neighbour's doing."""
@@ -117,33 +119,6 @@ class Adviser(Protocol):
         """Reports an event."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Changes to the script's own setting; `process`, `optimizer` and `model` name functions of `process_settings`."""
-
-    name: str = "your own setting"
-    knobs: Mapping[str, Any] = field(default_factory=dict)  # their values
-    loader: Mapping[str, Any] = field(default_factory=dict)  # arguments of `DataLoader`
-    process: Mapping[str, Any] = field(default_factory=dict)  # each function with its value
-    optimizer: Mapping[str, Any] = field(default_factory=dict)  # the same
-    model: Mapping[str, str] = field(default_factory=dict)  # each function with its knob
-
-    def with_changes(self, words: Mapping[str, Any]) -> Setting:
-        """The same with a candidate's changes, as `Adviser.answer` describes them."""
-        parts = {name: {**own, **words[name]} for name, own in vars(self).items() if name != "name"}
-        return Setting(words["name"], **parts)
-
-    @property
-    def of_loader(self) -> Changed:
-        """The key of its pools."""
-        return tuple(sorted(self.loader.items()))
-
-    def changes(self) -> Changes:
-        """The changes that apply it, and undo it."""
-        return Changes({**vars(self), "changed": list(self.knobs)})
-
-
-OWN = Setting()
 _active: list[LiveTraining] = []  # at most one
 
 
@@ -200,11 +175,7 @@ class LiveTraining:
         self._lasting: weakref.WeakKeyDictionary[DataLoader[Any], Pools] = weakref.WeakKeyDictionary()
         self._own_workers, self._own_prefetch = 0, 2
         self._key: str | None = None
-        self._keys: dict[str, int] = {}  # of loaders that were drawn from since the last step, in how many steps
-        self._drawn: set[str] = set()
-        self._draws, self._step_draws, self._draw_thread = 0, 1.0, 0
-        self._unfit: dict[str, str] = {}  # by loader, why it is left as it is
-        self._reading = OwnReading()
+        self._draws = Draws()
         for former in _active:  # frameworks' callbacks begin anew with each fit
             former.end()  # before this one wraps functions of torch, so that wrappers do not pile up
             self._lasting = former._lasting  # workers that persist live on, and so does what they were drawn by
@@ -227,8 +198,6 @@ class LiveTraining:
         self._began = perf_counter()
         self._due = math.inf  # when to report the pace
         self._searched_from = (0, 0.0)
-        self._batch_bytes = 0
-        self._shapes: set[tuple[Any, ...]] = set()
         self._device = torch.device("cpu")
         self._ends = [
             hooks.on_iterate(self._on_iterate),
@@ -267,7 +236,7 @@ class LiveTraining:
         if not feeds and loader not in self._lasting:
             return None
         if (why := why_not(loader)) is not None:
-            self._unfit.setdefault(key, why)
+            self._draws.unfit.setdefault(key, why)
             return None
         pools = self._lasting.setdefault(loader, Pools()) if loader.persistent_workers else Pools()
         if loader._iterator is None:  # that of workers which persist; scripts set it to None to start them again
@@ -326,14 +295,9 @@ class LiveTraining:
         if passing.is_superseded and self._phase != "over":
             self._leave_loader(passing)
         if self._phase == "warms up":
-            self._drawn.add(key)
-            self._draws += 1
-            self._draw_thread = threading.get_ident()
-            if self._draws > MOST_DRAWS and not self._steps.count:
+            self._draws.add(key, self._pass)
+            if self._draws.count > MOST_DRAWS and not self._steps.count:
                 self.give_up("no optimizer of torch was seen to step")
-            # The first batch draws what the order is shuffled by.
-            elif self._draws < LOOKED_AT and self._pass is not None and self._pass.count:
-                self._reading.before()
 
     def _leave_loader(self, passing: Pass) -> None:
         """Tries no other setting of the loader from here on: a pass is read beside a later one."""
@@ -345,18 +309,12 @@ class LiveTraining:
 
     def _on_batch(self, batch: Any, seconds: float) -> None:
         self._steps.waited += seconds
-        if self._phase == "warms up" and self._draws < LOOKED_AT:
+        if self._phase == "warms up":
             self._look_at(batch)
 
     @harmless
     def _look_at(self, batch: Any) -> None:
-        self._reading.after()
-        if self._pass is not None and not self._pass.loader.num_workers:
-            self._reading.hold(self._pass.loader)
-        tensors = list(tensors_in(batch))
-        self._batch_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        if self._pass is not None:  # the last batch of a pass may be smaller
-            self._shapes.add(tuple(tensor.shape for tensor in tensors))
+        self._draws.look_at(batch, self._pass)
 
     @harmless
     def _on_ended(self, passing: Pass) -> None:
@@ -470,19 +428,17 @@ class LiveTraining:
 
     def _warm(self, seconds: float | None) -> None:
         """Observes steps until the search can be planned, then asks for candidates."""
-        for key in self._drawn:
-            self._keys[key] = self._keys.get(key, 0) + 1
-        self._drawn.clear()
+        self._draws.end_step(self._steps.count)
         if seconds is not None and self._steps.count > WARM_STEPS // 2:
             self._steps.follow(seconds, 0.3)
         if self._steps.count < WARM_STEPS or self._steps.trained < WARM_SECONDS or not self._steps.usual:
             return
-        if self._pass is None and self._keys and self._steps.count < LATE_STEPS:
+        if self._pass is None and self._draws.feed_steps and self._steps.count < LATE_STEPS:
             return  # an epoch has just ended, under a framework that draws ahead
         if count_ranks() > 1:
             self._finish("several ranks train together, which must all switch at once")
             return
-        self._due, self._step_draws = perf_counter(), max(1.0, self._draws / self._steps.count)
+        self._due = perf_counter()
         self._choose_loader()
         self._choose_models()
         self._phase = "asks"
@@ -491,19 +447,15 @@ class LiveTraining:
 
     def _choose_loader(self) -> None:
         """The one loader that feeds training, if there is one."""
-        feeding = [key for key, steps in self._keys.items() if steps > WARM_STEPS // 2]
         if "num_workers" in self.left or self._steps.holds_each("pass"):
             self.left.setdefault("num_workers", "each step begins a pass through a loader")
-        elif len(feeding) != 1 or self._pass is None or loader_key(self._pass.loader) != feeding[0]:
-            none = next(iter(self._unfit.values()), "no loader was seen to feed training")
-            self.left["num_workers"] = "several loaders feed training" if len(feeding) > 1 else none
-        elif self._draw_thread != self._thread:
-            self.left["num_workers"] = "a thread of the script draws batches ahead of training"
-        else:
-            self._key = feeding[0]
+        elif (why := self._draws.why_unknown(self._pass, self._thread)) is not None:
+            self.left["num_workers"] = why
+        elif self._pass is not None:
+            self._key = loader_key(self._pass.loader)
             self._own_workers = self._pass.loader.num_workers
             self._own_prefetch = self._pass.loader.prefetch_factor or 2
-            unfit = None if self._own_workers else why_no_workers(self._pass.loader, self._reading)
+            unfit = None if self._own_workers else why_no_workers(self._pass.loader, self._draws.reading)
             if (length_of(self._pass.loader) or math.inf) < FEWEST_BATCHES:
                 unfit = "an epoch has too few batches: starting workers and filling their queue is most of it"
             if unfit is not None:
@@ -524,7 +476,7 @@ class LiveTraining:
             reasons = self._called.why_not(models)
         except Exception as error:  # noqa: BLE001 - a script's own strange models
             reasons = dict.fromkeys(("precision", "compile_mode"), f"{type(error).__name__}: {error}")
-        if len(self._shapes) != 1:
+        if len(self._draws.shapes) != 1:
             reasons.setdefault("compile_mode", SHAPES)
         tried = {"memory_format", *self._allowed}
         self.left = {name: why for name, why in reasons.items() if name in tried} | self.left
@@ -538,13 +490,13 @@ class LiveTraining:
             "cpus": self._cpus,
             "threads": torch.get_num_threads(),
             "loader": described(loader) if loader is not None else None,
-            "moves_augmentation": self._reading.draws_random_numbers,
+            "moves_augmentation": self._draws.reading.draws_random_numbers,
             "forms": self._forms_of(optimizer),
             "form": form_of(None, optimizer),
             "step_seconds": self._steps.usual,
             "wait_share": self._steps.wait_share,
-            "batch_bytes": self._batch_bytes,
-            "fixed_shapes": len(self._shapes) == 1,
+            "batch_bytes": self._draws.batch_bytes,
+            "fixed_shapes": len(self._draws.shapes) == 1,
             "packages": installed(),
             "convolves": self._convolves,
             "allowed": self._allowed,
@@ -629,7 +581,7 @@ class LiveTraining:
         if not workers or candidate.of_loader == self._incumbent.of_loader:
             return None
         prefetch = candidate.loader.get("prefetch_factor") or self._own_prefetch
-        waiting = workers * prefetch * self._batch_bytes
+        waiting = workers * prefetch * self._draws.batch_bytes
         own = workers * WORKER_SHARE * resident_bytes([os.getpid()])
         available = available_bytes()
         if available is not None and waiting + own > MEMORY_SHARE * available:
@@ -744,7 +696,7 @@ class LiveTraining:
     def _epoch_steps(self) -> float | None:
         """Steps of an epoch, as far as that is known."""
         batches = length_of(self._pass.loader) if self._pass is not None and self._key is not None else None
-        return batches / self._step_draws if batches else None
+        return batches / self._draws.per_step if batches else None
 
     def _begin_block(self, race: _Race) -> None:
         """Begins the next block, of the side whose turn it is; none while the candidate's could cost too much."""
