@@ -128,7 +128,7 @@ def _require_watched(child: Child, script: Script, shared: Path) -> None:
     for root in child.roots:
         for process in [root, *descendants(root)]:
             with contextlib.suppress(psutil.Error, OSError):
-                if trains_unseen(process, shared):
+                if trains_unseen(process, shared, root.pid):
                     raise WorkloadError(
                         f"{script.name}: '{words_of(process)}' loads torch where the recorder is not {CLOSED}"
                     )
@@ -139,14 +139,18 @@ def words_of(process: psutil.Process) -> str:
     return " ".join(process.cmdline())[:200]
 
 
-def trains_unseen(process: psutil.Process, shared: Path) -> bool:
+def trains_unseen(process: psutil.Process, shared: Path, root: int) -> bool:
     """Whether a process has torch, and neither it nor one with torch above it has the recorder.
 
-    Processes below one that is watched do not count: torch's compiler starts helpers with their own Python path.
+    Processes below one that is watched do not count: torch's compiler starts helpers with their own Python path. Nor
+    does one that is no longer below the root: the process that started it has ended.
     """
-    if came_into(process, shared) or not _has_torch(process):
+    if came_into(process, shared) or "libtorch_python" not in _memory_of(process):
         return False
-    return not any(came_into(above, shared) and _has_torch(above) for above in process.parents())
+    above = process.parents()
+    if any(came_into(other, shared) and _ends_or_has_torch(other) for other in above):
+        return False
+    return root in {process.pid, *(other.pid for other in above)}
 
 
 def came_into(process: psutil.Process, shared: Path) -> bool:
@@ -154,5 +158,11 @@ def came_into(process: psutil.Process, shared: Path) -> bool:
     return (shared / CAME.format(process.pid)).exists()
 
 
-def _has_torch(process: psutil.Process) -> bool:
-    return "libtorch_python" in Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
+def _ends_or_has_torch(process: psutil.Process) -> bool:
+    memory = _memory_of(process)
+    return not memory or "libtorch_python" in memory  # a process that ends gives up its memory first
+
+
+def _memory_of(process: psutil.Process) -> str:
+    """What a process has mapped, as the kernel lists it."""
+    return Path(f"/proc/{process.pid}/maps").read_text(errors="replace")

@@ -104,7 +104,7 @@ class Training:
             with contextlib.suppress(psutil.Error, OSError):
                 if came_into(process, self._folder):
                     self._known.add(process)
-                elif trains_unseen(process, self._folder):
+                elif trains_unseen(process, self._folder, root.pid):
                     self._known.add(process)
                     try:
                         self._tell_closed(f"'{words_of(process)}' loads torch where autotune is not")

@@ -11,14 +11,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from torch import nn
 
 from autotune.hardware.host import read_cpu
 from autotune.knobs.config import TrainConfig
+from autotune.recorder.arrival import CAME
 from autotune.results.files import write_document
 from autotune.results.result import ScriptRecord, SourceRecord
 from autotune.scripts import Script
+from autotune.scripts.looking import trains_unseen
 from autotune.torch_settings.naming import shapes_hash
 from tests.processes import Finished, heed_signals, run
 from tests.scripts.patching import result_of
@@ -173,6 +176,35 @@ def test_a_process_that_the_recorder_cannot_enter_is_told_as_soon_as_it_has_torc
     refused = launch("bash", "train.sh", strict=True)
     assert (refused.status, refused.out) == (2, "begun\n")
     assert "loads torch where autotune is not" in told(refused)
+
+
+FORKS = """
+import mmap, os, time
+file = open("libtorch_python.so", "r+b")
+memory = mmap.mmap(file.fileno(), 0)  # what the kernel lists of a process that has torch
+worker = os.fork()
+if worker:
+    print(worker, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("came", [True, False])
+def test_workers_whose_training_has_ended_are_not_taken_for_others(tmp_path: Path, came: bool) -> None:
+    """A signal that ends the training leaves its workers for a moment."""
+    (tmp_path / "libtorch_python.so").write_bytes(b"ELF")
+    with subprocess.Popen([sys.executable, "-c", FORKS], cwd=tmp_path, stdout=subprocess.PIPE) as training:
+        assert training.stdout is not None
+        worker = psutil.Process(int(training.stdout.readline()))
+        if came:
+            (tmp_path / CAME.format(training.pid)).touch()
+        assert trains_unseen(worker, tmp_path, training.pid) != came
+        training.kill()
+        os.waitid(os.P_PID, training.pid, os.WEXITED | os.WNOWAIT)
+        assert not trains_unseen(worker, tmp_path, training.pid)  # not yet waited for
+        training.wait()
+        assert not trains_unseen(worker, tmp_path, training.pid)
+        worker.kill()
 
 
 @pytest.mark.slow
