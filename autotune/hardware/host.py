@@ -29,15 +29,6 @@ _X86_FLAGS = (
 _ARM_FLAGS = {
     "asimd": "neon", "asimdhp": "fp16", "sve": "sve", "sve2": "sve2", "sme": "sme", "bf16": "bf16", "i8mm": "i8mm"
 }  # fmt: skip
-_ARM_CORES = {
-    "0x41 0xd03": "Cortex-A53", "0x41 0xd05": "Cortex-A55", "0x41 0xd07": "Cortex-A57", "0x41 0xd08": "Cortex-A72",
-    "0x41 0xd0b": "Cortex-A76", "0x41 0xd0c": "Neoverse-N1", "0x41 0xd40": "Neoverse-V1", "0x41 0xd41": "Cortex-A78",
-    "0x41 0xd42": "Cortex-A78AE", "0x41 0xd49": "Neoverse-N2", "0x41 0xd4f": "Neoverse-V2", "0x41 0xd84": "Neoverse-V3",
-    "0x41 0xd8e": "Neoverse-N3", "0x46 0x001": "A64FX", "0x48 0xd01": "TaiShan-v110", "0x4e 0x004": "Carmel",
-    "0x61 0x000": "Apple silicon", "0x61 0x022": "Apple M1", "0x61 0x023": "Apple M1", "0x61 0x032": "Apple M2",
-    "0x61 0x033": "Apple M2", "0x6d 0xd49": "Azure-Cobalt-100", "0xc0 0xac3": "Ampere-1", "0xc0 0xac4": "Ampere-1a",
-}  # fmt: skip
-"""Names of cores, as ``lscpu`` has them, by implementer and part."""
 _MACOS_KEYS = {
     "hw.optional.avx1_0": "avx", "hw.optional.avx2_0": "avx2", "hw.optional.fma": "fma",
     "hw.optional.avx512f": "avx512f", "hw.optional.neon": "neon", "hw.optional.AdvSIMD": "neon",
@@ -148,9 +139,9 @@ def _cpuinfo(root: Path) -> dict[str, str]:
 
 
 def _arm_core(cpuinfo: dict[str, str]) -> str | None:
-    """The core of an Arm processor, which has no name in ``/proc/cpuinfo`` but two numbers; None for any other."""
+    """Two numbers that name an Arm processor, which has no name in ``/proc/cpuinfo``; None for any other."""
     maker, part = cpuinfo.get("CPU implementer"), cpuinfo.get("CPU part")
-    return _ARM_CORES.get(f"{maker} {part}", f"Arm {maker} part {part}") if maker and part else None
+    return f"Arm {maker} part {part}" if maker and part else None
 
 
 def _linux_isa(cpuinfo: dict[str, str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..timing.failing import NotSavedError, causes_of, outcome_of, sentence_of
+from ..torch_settings.undo import nothing
 
 if TYPE_CHECKING:
     from ..timing.wire import Wire
@@ -90,7 +91,6 @@ def report_end(wire: Wire, doing: list[str]) -> None:
         wire: To the parent.
         doing: Its last item says what the script is doing.
     """
-    former = sys.excepthook
 
     def failed(error: BaseException) -> None:
         reloads = any(isinstance(cause, NotSavedError) for cause in causes_of(error))
@@ -101,30 +101,47 @@ def report_end(wire: Wire, doing: list[str]) -> None:
         else:
             wire.failure(*outcome_of(error, _device()))
 
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, BurstEnded) or _is_caused_by_end(error):
-            leave()
-        failed(error)
-        former(kind, error, trace)
-        sys.stderr.flush()
-        leave()
-
-    def ended() -> None:
-        error, status = last_error(), _statuses[-1]
-        if has_ended():
-            pass
-        elif error is not None:  # another hook replaced ours, or no hook was called
+    def report(error: BaseException | None) -> None:
+        status = _statuses[-1]
+        if error is not None:
             failed(error)
         elif status in {None, 0} and doing[-1] in {FIRST_STEPS, TRAINING, BEYOND_EPOCH}:
             wire.send("trained")
         else:
             how = "" if status in {None, 0} else f", by sys.exit({status!r})"
             wire.failure("crashed", f"the script ended while it was {doing[-1]}{how}")
-        leave()
+
+    at_end(report, leave)
+
+
+def at_end(report: Callable[[BaseException | None], None], then: Callable[[], None] = nothing) -> None:
+    """Calls two functions when the script ends by itself; where a burst has ended, the process is left instead.
+
+    Args:
+        report: Called with the error that ends the script, before Python prints it; None where it ends without one.
+        then: Called last.
+    """
+    former = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if has_ended():
+            leave()
+        report(error)
+        former(kind, error, trace)
+        sys.stderr.flush()
+        then()
+
+    def ended() -> None:
+        if has_ended():
+            leave()
+        report(last_error())  # another hook replaced ours, or no hook was called
+        then()
 
     note_exits()
     sys.excepthook = hook
-    at_exit(ended)
+    atexit.register(ended)
+    if multiprocessing.parent_process() is not None:  # one that `multiprocessing` has started
+        util.Finalize(None, ended, exitpriority=FIRST)
 
 
 def note_exits() -> None:
@@ -165,13 +182,6 @@ def last_error() -> BaseException | None:
         error = error.__context__  # as torch.multiprocessing ends a process that failed
     is_error = isinstance(error, Exception) and not _is_caused_by_end(error)
     return error if is_error else None
-
-
-def at_exit(then: Callable[[], None]) -> None:
-    """Calls a function at the end of this process, also in one that `multiprocessing` has started."""
-    atexit.register(then)
-    if multiprocessing.parent_process() is not None:
-        util.Finalize(None, then, exitpriority=FIRST)
 
 
 def _device() -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +15,7 @@ from ..timing.failing import sentence_of
 from ..timing.wire import Wire
 from . import hooks
 from .batches import Watched
-from .ending import BurstEnded, at_exit, end_burst, give_up, last_error, leave, note_exits, rest_in_the_end
+from .ending import at_end, end_burst, give_up, has_ended, rest_in_the_end
 from .observer import Observer
 from .order import seed_start
 from .ranks import Meeting, this_rank
@@ -50,7 +48,6 @@ class Look:
         self._wire.send("imported")
         self._any_network, self._shared = orders["sandbox"]["any_network"], orders["shared"]
         watch_reading(lambda host: self._wire.send("reads", host=host))
-        self._is_over = False
         seed_start()
         leave_out_checkpoints()
         Meeting(orders["port"])
@@ -63,14 +60,14 @@ class Look:
             reads=orders["reads"],
             late_seconds=LATE_SHARE * orders["seconds"],
         )
-        self._report_end()
+        at_end(self._report_end)
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
         return Watched(iterate(loader), self._on_draw)
 
     def _on_draw(self, _: Any) -> None:
         """Ends a script again that has caught its end and continues to draw."""
-        if self._is_over and torch.is_grad_enabled():
+        if has_ended() and torch.is_grad_enabled():
             end_burst()
 
     def _on_step(self, steps: int) -> None:
@@ -87,32 +84,14 @@ class Look:
 
     def _finish(self, seen: dict[str, Any]) -> None:
         """Reports what was seen, and leaves the script."""
-        self._is_over = True
         rest_in_the_end(self._wire)
         self._wire.send("result", value=seen)
         end_burst()
 
-    def _report_end(self) -> None:
-        """Reports to the parent if the script ends before it has trained."""
-        former = sys.excepthook
-
-        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            if isinstance(error, BurstEnded) or self._is_over:
-                leave()
-            former(kind, error, trace)
-            sys.stderr.flush()
-            self._wire.send("ended", error=sentence_of(error), **self._outline())
-
-        def ended() -> None:
-            if self._is_over:
-                leave()
-            error = last_error()  # another hook replaced ours, or no hook was called
-            message = sentence_of(error) if error is not None else None
-            self._wire.send("ended", error=message, **self._outline())
-
-        note_exits()
-        sys.excepthook = hook
-        at_exit(ended)
+    def _report_end(self, error: BaseException | None) -> None:
+        """Reports to the parent that the script ends before enough is seen."""
+        message = sentence_of(error) if error is not None else None
+        self._wire.send("ended", error=message, **self._outline())
 
     def _outline(self) -> dict[str, Any]:
         counts, seen = self._observer.counts, None

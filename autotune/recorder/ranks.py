@@ -24,7 +24,7 @@ def count_ranks() -> int:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())
-    return _number_in("WORLD_SIZE", 1)
+    return number_in("WORLD_SIZE", 1)
 
 
 def this_rank() -> int:
@@ -32,10 +32,11 @@ def this_rank() -> int:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
-    return _number_in("RANK", 0)
+    return number_in("RANK", 0)
 
 
-def _number_in(variable: str, otherwise: int) -> int:
+def number_in(variable: str, otherwise: int) -> int:
+    """The number in an environment variable; `otherwise` if it holds none."""
     try:
         return int(os.environ[variable])
     except (KeyError, ValueError):  # a script's own variable may hold anything

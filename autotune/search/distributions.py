@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from optuna.distributions import (
@@ -24,7 +24,7 @@ def make_distributions(space: Space) -> dict[str, BaseDistribution]:
     for knob, choices in space.choices.items():
         values = list(choices.values)
         own = getattr(space.baseline, knob)
-        numbers = [value for value in (*values, own) if isinstance(value, int) and not isinstance(value, bool)]
+        numbers = whole_numbers([*values, own])
         scale = KNOBS[knob].scale
         if scale is not None and None not in values:
             distributions[knob] = IntDistribution(min(numbers), max(numbers), log=scale == "logarithmic")
@@ -36,10 +36,17 @@ def make_distributions(space: Space) -> dict[str, BaseDistribution]:
 
 
 def nearest(value: int, choices: Sequence[Scalar], *, logarithmic: bool) -> Scalar:
-    """The choice nearest to a drawn number."""
-    scale: Callable[[float], float] = math.log if logarithmic else float
-    numbers = [choice for choice in choices if isinstance(choice, int)]
-    return min(numbers, key=lambda choice: abs(scale(choice) - scale(value)))
+    """The choice nearest to a number: by ratio on a logarithmic scale, where 0 counts as 0.5, else by difference."""
+
+    def scaled(number: int) -> float:
+        return math.log(max(number, 0.5)) if logarithmic else number
+
+    return min(whole_numbers(choices), key=lambda choice: abs(scaled(choice) - scaled(value)))
+
+
+def whole_numbers(values: Iterable[Scalar]) -> list[int]:
+    """Those of some values that are whole numbers; true and false are none."""
+    return [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
 
 
 def holds(distribution: BaseDistribution, value: Any) -> bool:

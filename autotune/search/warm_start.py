@@ -11,6 +11,7 @@ from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import Choices, Scalar, Space, TrainConfig, affecting, format_scalar
 from autotune.measuring import Point
 from autotune.results.result import Result, WarmStartRecord, read_result
+from autotune.search.distributions import nearest, whole_numbers
 from autotune.search.proposal import WARM, Proposal
 from autotune.search.trials import Trial
 from autotune.wording import percent
@@ -149,10 +150,9 @@ def _offered(value: Scalar, choices: Choices) -> list[Scalar]:
     """The choice nearest to a value: the value itself, or the nearest number by ratio; none for other words."""
     if value in choices.values:
         return [value]
-    numbers = [choice for choice in choices.values if isinstance(choice, int) and not isinstance(choice, bool)]
-    if not isinstance(value, int) or isinstance(value, bool) or not numbers:
+    if not whole_numbers(choices.values):
         return []
-    return [min(numbers, key=lambda number: abs(math.log(max(number, 0.5) / max(value, 0.5))))]
+    return [nearest(number, choices.values, logarithmic=True) for number in whole_numbers([value])]
 
 
 def _first_score(point: Point, trials: Sequence[Trial]) -> float:

@@ -37,6 +37,4 @@ def uuids() -> list[str]:
 
     if torch.version.hip is not None:
         return []
-    properties = (torch.cuda.get_device_properties(number) for number in cuda_devices())
-    names = (getattr(each, "uuid", None) for each in properties)  # torch before 2.5 has none
-    return [f"GPU-{name}" for name in names if name is not None]
+    return [f"GPU-{torch.cuda.get_device_properties(number).uuid}" for number in cuda_devices()]

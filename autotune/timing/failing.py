@@ -75,7 +75,7 @@ def exhausted(error: BaseException, device: str) -> str | None:
     import torch
 
     text = text_of(error)
-    if isinstance(error, getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)):  # torch before 2.5
+    if isinstance(error, torch.OutOfMemoryError):
         return "oom"
     if device != "cpu" and any(part in text for part in DEVICE_OUT_OF_MEMORY_TEXTS):
         return "oom"

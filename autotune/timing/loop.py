@@ -232,12 +232,9 @@ def outermost(models: Iterable[nn.Module]) -> list[nn.Module]:
 
 def autocast_dtype(device: str) -> str | None:
     """The type that a device computes in under the script's own autocast; None without one."""
-    try:
-        on, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    except (TypeError, AttributeError):  # torch before 2.4
-        on = torch.is_autocast_enabled() if device == "cuda" else torch.is_autocast_cpu_enabled()
-        dtype = torch.get_autocast_gpu_dtype() if device == "cuda" else torch.get_autocast_cpu_dtype()
-    return str(dtype).removeprefix("torch.") if on else None
+    if not torch.is_autocast_enabled(device):
+        return None
+    return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
 
 
 def is_compiled(model: nn.Module) -> bool:

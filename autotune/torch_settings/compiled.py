@@ -148,13 +148,10 @@ def _compiled_call(model: nn.Module, code: types.CodeType, **how: Any) -> Callab
 def _forget_sizes(kept: dict[Any, Any], key: tuple[Any, ...]) -> Undo:
     """Makes dynamo remember the sizes that its functions have seen separately for each config, also after graph breaks.
 
-    Dynamo remembers them by a function's name and line for the whole process (`torch._dynamo.pgo`, since 2.6; older
-    versions by its code).
+    Dynamo remembers them by a function's name and line for the whole process.
     """
-    try:
-        from torch._dynamo import pgo
-    except ImportError:
-        return nothing
+    from torch._dynamo import pgo
+
     return put(pgo, "_CODE_STATE", kept.setdefault(key, collections.defaultdict(pgo.CodeState)))
 
 

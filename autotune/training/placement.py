@@ -23,6 +23,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from autotune.errors import ConfigError
 from autotune.hardware.host import read_memory
+from autotune.recorder.attributes import is_same
 from autotune.recorder.order import random_numbers
 from autotune.torch_settings.naming import length_of, tensors_in
 from autotune.training.ranks import this_rank
@@ -173,7 +174,7 @@ class PlacedDataset(Dataset[Any]):
         """
         self._drawn += count
         samples = len(self._dataset)
-        changed = not _unchanged(self._state, state_of(self._dataset))
+        changed = not is_same(tuple(self._state), tuple(state_of(self._dataset)))
         if not changed and self._drawn > math.ceil(samples / this_rank().count):
             self._drawn, self._passes = count, self._passes + 1
             chosen = random.Random(self._passes).sample(range(samples), min(COMPARED_SAMPLES, 1 + samples // 100))
@@ -284,13 +285,6 @@ def _hash_of(value: Any) -> int | None:
         return hash(view.tobytes()) if view.nbytes <= HASHED_BYTES else None
     except (TypeError, ValueError, BufferError):
         return None
-
-
-def _unchanged(before: Sequence[Any], now: Sequence[Any]) -> bool:
-    return len(before) == len(now) and all(
-        a is b or (isinstance(a, (bool, int, float, str)) and type(a) is type(b) and a == b)
-        for a, b in zip(before, now, strict=True)
-    )
 
 
 def look_at(dataset: Any, collate: Collate, drawn: Sequence[Any], sample_seconds: float) -> int:

@@ -5,11 +5,9 @@ The bursts' own ranks, those of `torchrun`, and any others of ``torch.distribute
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import itertools
 import math
-import os
 import weakref
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from torch.utils.data import Dataset, DistributedSampler, IterableDataset, Sampl
 from autotune.errors import ConfigError
 from autotune.hardware.host import read_cpu
 from autotune.knobs import TrainConfig, ddp_arguments
+from autotune.recorder import ranks
 from autotune.recorder.order import Seeded
 from autotune.training.sharding import split_among_ranks
 
@@ -51,21 +50,10 @@ class Rank:
 
 def this_rank() -> Rank:
     """The rank of this process: from ``torch.distributed``, or from `torchrun` before that is initialised."""
-    if not distributed.is_available():
-        return Rank()
-    started, by_torchrun = distributed.is_initialized(), distributed.is_torchelastic_launched()
-    if not (started or by_torchrun):
-        return Rank()
-    number = distributed.get_rank() if started else _from_environment("RANK")
-    count = distributed.get_world_size() if started else _from_environment("WORLD_SIZE", 1)
-    local, local_count = _from_environment("LOCAL_RANK", number), _from_environment("LOCAL_WORLD_SIZE", count)
-    return Rank(number, count, local, local_count)
-
-
-def _from_environment(name: str, otherwise: int = 0) -> int:
-    with contextlib.suppress(ValueError):
-        return int(os.environ.get(name, otherwise))
-    return otherwise
+    if not (distributed.is_available() and (distributed.is_initialized() or distributed.is_torchelastic_launched())):
+        return Rank()  # other launchers leave variables of the same names to single processes
+    number, count = ranks.this_rank(), ranks.count_ranks()
+    return Rank(number, count, ranks.number_in("LOCAL_RANK", number), ranks.number_in("LOCAL_WORLD_SIZE", count))
 
 
 def device_of_rank(device: torch.device) -> torch.device:

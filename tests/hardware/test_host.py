@@ -127,17 +127,14 @@ def test_arm_features_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "bf16" in cpu.precisions
 
 
-@pytest.mark.parametrize(
-    ("maker", "part", "name"),
-    [("0x41", "0xd0c", "Neoverse-N1"), ("0x61", "0x000", "Apple silicon"), ("0x41", "0xfff", "Arm 0x41 part 0xfff")],
-)
-def test_arm_processors_without_a_name_are_named_by_their_numbers(
-    maker: str, part: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_arm_processor_without_a_name_is_named_by_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers have neither a model name nor a board: two of them are told apart all the same."""
     pretend(monkeypatch, I5_9400F)
-    text = f"processor\t: 0\nCPU implementer\t: {maker}\nCPU part\t: {part}\nprocessor\t: 1\nCPU part\t: 0xd05\n"
-    assert host.read_cpu({}, write_files(tmp_path, {"proc/cpuinfo": text}), usable=1).model == name
+    text = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\nprocessor\t: 1\nCPU part\t: 0xd05\n"
+    cpu = host.read_cpu({}, write_files(tmp_path, {"proc/cpuinfo": text}), usable=1)
+    assert cpu.model == "Arm 0x41 part 0xd0c"
 
 
 def test_what_linux_does_not_tell_is_none_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
