@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
+import random
 import sys
 import warnings
 from collections.abc import Callable
@@ -60,6 +61,10 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
     if not (callable(target) or isinstance(target, str)):
         raise TargetError(f"expected a function or a text such as 'train:build', got {target!r:.60}; pass one of them")
 
+    state = random.getstate()
+    import rich.style  # noqa: F401 - it draws a random number
+
+    random.setstate(state)  # a script that seeds, tunes and shuffles gets its own order
     from autotune.report.saved import SavedResult
     from autotune.search.interrupts import CallInterrupts
     from autotune.search.stopping import Budget

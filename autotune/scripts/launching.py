@@ -40,7 +40,7 @@ def apply(path: str | Path, *, realised: bool = False) -> None:
         ResultFileError: When the file is missing, broken or of another schema.
         UsageError: When it is not the result of a script.
     """
-    path = _sought(Path(path), sys._getframe(1).f_globals.get("__file__"))
+    path = _sought(path, sys._getframe(1).f_globals.get("__file__"))
     result = read_result(path)
     orders = orders_of(result, path, realised=realised)
     if ORDERS in os.environ:
@@ -56,8 +56,8 @@ def apply(path: str | Path, *, realised: bool = False) -> None:
     after_import("torch", begin)  # importing torch reads the environment: the script may set it before
 
 
-def _sought(path: Path, script: str | None) -> Path:
-    if path.exists() or script is None:
+def _sought(path: str | Path, script: str | None) -> str | Path:
+    if script is None or not isinstance(path, (str, os.PathLike)) or Path(path).exists():
         return path
     return next((place for folder in Path(script).resolve().parents if (place := folder / path).exists()), path)
 

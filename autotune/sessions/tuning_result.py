@@ -14,6 +14,7 @@ from autotune.errors import AutotuneError, NothingFeasibleError, WorkloadError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import Measurement, Numerics, Outcome, Point, Profile, SideName, Speedup
+from autotune.measuring.speedup import BEYOND_DOUBT
 from autotune.results.result import (
     CardState,
     Constraints,
@@ -290,7 +291,8 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
             best = f"at best {ratio_text(top.ratio)} ({spread_text(top)})"
             return search.baseline, None, f"all candidates that were measured again were {worse}: {best}"
         remedy = f"; {_longer(search)}" if top.ratio > 1 and top.pairs < MIN_DECIDED_ROUNDS else ""
-        reached = f"the best candidate reached {ratio_text(top.ratio)} ({spread_text(top)}){remedy}"
+        bar = f"; {BEYOND_DOUBT:g} times as wide, the interval must exclude 1, too" if top.ci95.low > 1 else ""
+        reached = f"the best candidate reached {ratio_text(top.ratio)} ({spread_text(top)}){bar}{remedy}"
         return search.baseline, None, f"no candidate was significantly {better} than the baseline: {reached}"
     return search.baseline, None, _why_unconfirmed(search, better)
 

@@ -32,7 +32,8 @@ def split_target(target: str) -> tuple[str, str]:
         TargetError: The target does not have that form.
     """
     module, colon, attribute = target.rpartition(":")
-    if not colon or not module or not attribute or module.startswith("."):
+    is_path = module.endswith(".py")
+    if not colon or not module or not attribute or (module.startswith(".") and not is_path):
         raise TargetError(
             f"expected a function as module:function or path/to/file.py:function, got {target!r}; "
             "name one: --model train:build"

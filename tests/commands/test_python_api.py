@@ -48,6 +48,14 @@ def options_of_command(arguments: list[str], monkeypatch: pytest.MonkeyPatch, fo
     return seen[0]
 
 
+def test_a_call_draws_no_random_number_of_the_script(tmp_path: Path) -> None:
+    """What a script shuffles later keeps its order."""
+    code = "import random, autotune; random.seed(0); state = random.getstate()\n"
+    code += "try: autotune.tune('nowhere.py:build')\nexcept autotune.AutotuneError: print(random.getstate() == state)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
 def test_there_is_no_option_that_only_one_of_both_has() -> None:
     """Names and defaults are the command's."""
     command = inspect.signature(tune_module.tune).parameters

@@ -66,6 +66,13 @@ def test_a_gain_that_may_be_none_leaves_the_baseline_and_is_told_with_its_interv
     assert str(reason).endswith("the best candidate reached 1.20× (95 % interval 0.980 – 1.40, 4 interleaved pairs)")
 
 
+def test_a_gain_that_is_not_beyond_doubt_says_what_is_missing() -> None:
+    """Its interval excludes 1, which looks like a gain."""
+    _, speedup, reason = judge(search_of(confirmed(1.001, 1.4, 4)))
+    assert speedup is None
+    assert str(reason).endswith("4 interleaved pairs); 1.35 times as wide, the interval must exclude 1, too")
+
+
 def test_candidates_that_were_all_slower_are_told_as_such() -> None:
     """None of them is the best of anything."""
     slower = Confirmed(CANDIDATE.point, Speedup(ratio=0.378, ci95=Interval(0.36, 0.39), pairs=4))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import autotune
 from autotune.errors import ResultFileError
 from autotune.results.files import write_document
 from autotune.scripts import Script
@@ -98,6 +99,13 @@ def test_a_result_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.M
     script.write_text("import autotune, torch; autotune.apply('results/first.json'); print(torch.get_num_threads())")
     done = forked.run([str(script)], tmp_path / "elsewhere")
     assert done.stdout.split() == ["3"], done.stderr
+
+
+@pytest.mark.parametrize("wrong", [None, {}, 3])
+def test_what_is_no_path_is_told(wrong: Any) -> None:
+    """As `autotune.load` says it."""
+    with pytest.raises(ResultFileError, match="expected the path of a result file, got"):
+        autotune.apply(wrong)
 
 
 def test_a_launch_imports_no_more_than_it_needs_into_each_interpreter(tmp_path: Path) -> None:

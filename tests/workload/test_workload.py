@@ -68,7 +68,8 @@ def test_a_path_is_imported_from_its_own_folder(write: Write) -> None:
     """`scripts/train.py:build` finds the modules beside the script, as python itself would."""
     write("scripts/train_beside.py", "from settings_beside import SIZE\n" + textwrap.dedent(BUILD))
     write("scripts/settings_beside.py", "SIZE = 4")
-    assert load_workload("scripts/train_beside.py:build").batch_size == 8
+    for path in ("scripts/train_beside.py", "./scripts/train_beside.py", "scripts/../scripts/train_beside.py"):
+        assert load_workload(f"{path}:build").batch_size == 8
 
 
 def test_a_path_into_a_package_is_imported_as_part_of_it(write: Write) -> None:
