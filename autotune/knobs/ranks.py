@@ -162,7 +162,7 @@ def _unless(why_not: Callable[[SearchContext], str | None], values: tuple[Scalar
 
 KNOBS = (
     Knob(
-        name="ranks", scope="process", when="as many as `--nproc-per-node` says",
+        name="ranks", scope="process", when="as many as your command starts",
         why="processes that train together: each its own micro-batches, all the same weights",
         candidates=None, goes_with="accumulation_steps",  # with the batch size, they make up the effective batch
         affects={"memory", "host memory"},  # on the CPU, of all ranks

@@ -18,7 +18,9 @@ from autotune.knobs import HALF, TrainConfig, affecting
 from autotune.measuring.records import Point
 from autotune.stored import Stored, Whole
 
-MOST_STEPS, FEWEST_STEPS = 20, 5
+MOST_STEPS, FEWEST_STEPS = 20, 2
+"""Steps of a check. The first one decides three of the five gates; with fewer than two, weights never change. Five at
+least left slow models unchecked in short budgets."""
 SPREAD = 3.0
 """Multiple of the natural spread that still counts as natural."""
 LOSS_TOLERANCE, TF32_LOSS_TOLERANCE, HALF_LOSS_TOLERANCE = 1e-3, 5e-3, 2e-2
@@ -144,12 +146,15 @@ class NumericsGuard:
             return Numerics(outcome="unchanged", reason="it computes as the baseline does")
         return self._verdicts.get(self._arithmetic(point))
 
-    def check(self, point: Point, steps: int, deadline_seconds: float) -> Numerics:
-        """The verdict, measured if there is none yet; a check that fails to run does not count against the config."""
+    def check(self, point: Point, steps: int, deadline_seconds: float) -> Numerics | None:
+        """The verdict, measured if there is none yet; None if there is no time for `FEWEST_STEPS`.
+
+        A check that fails to run does not count against the config.
+        """
         if (verdict := self.known(point)) is not None:
             return verdict
         if steps < FEWEST_STEPS:
-            return Numerics(outcome="unchecked", reason="there was no time; give a longer --budget")
+            return None
         try:
             measured = self._measure(point, steps, deadline_seconds)
         except AutotuneError as error:

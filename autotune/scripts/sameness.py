@@ -55,7 +55,7 @@ class ScriptNumerics(NumericsGuard):
         verdict = super().known(point)
         return bits if verdict is not None and verdict.outcome == "unchanged" else verdict
 
-    def check(self, point: Point, steps: int, deadline_seconds: float) -> Numerics:
+    def check(self, point: Point, steps: int, deadline_seconds: float) -> Numerics | None:
         """The verdict, measured if needed; a check that fails to run does not reject the config."""
         if (verdict := self.known(point)) is not None:
             return verdict
@@ -70,7 +70,7 @@ class ScriptNumerics(NumericsGuard):
         if bits is not None and bits.outcome == "disagrees":
             return bits
         verdict = super().known(point) or super().check(point, steps, deadline_seconds)
-        return bits if bits is not None and verdict.outcome == "unchanged" else verdict
+        return bits if bits is not None and verdict is not None and verdict.outcome == "unchanged" else verdict
 
     def _feeds_otherwise(self, point: Point) -> bool:
         return point.config.pick(NEUTRAL) != self._baseline.config.pick(NEUTRAL)

@@ -62,9 +62,9 @@ class Confirmation:
     def answer(self) -> Point:
         """The point to train with: only a confirmed gain displaces the baseline, and the cheapest of equals wins.
 
-        Equals that cost the same are ordered by speed.
+        Equals that cost the same are ordered by speed. What computes otherwise must have been checked.
         """
-        fast = self._fast_enough()
+        fast = [entry for entry in self._fast_enough() if not self.checks or self.verdict(entry.point) is not None]
         sound = [entry for entry in fast if self.ran_faster(entry) is None and self._checked(entry).confirmed]
         equals = as_good_as_the_fastest(sound, self._rounds)
         if not equals:
@@ -315,18 +315,21 @@ class Confirmation:
         return fastest if fastest != self._baseline else None, slow
 
     def agrees(self, point: Point) -> bool:
-        """Whether nothing speaks against a point's numerics; checks them, if needed, with a short training."""
+        """Whether nothing speaks against a point's numerics; checks them, if needed, with a short training.
+
+        A point that cannot be checked in time must not be the answer, so it is worth no rounds.
+        """
         if self._numerics is None:
             return True
         if (verdict := self._numerics.known(point)) is None:
             costs, budget = self._bursts.costs, self._bursts.budget
             began = budget.now()
-            rounds = costs.round_seconds([self._baseline, point] * MIN_DECIDED_ROUNDS)
+            rounds = costs.round_seconds([self._baseline, point] * FEWEST_ROUNDS)
             steps = costs.numerics_steps(point, budget, rounds)
             deadline = costs.numerics_deadline(point, steps, budget.remaining)
             verdict = self._numerics.check(point, steps, deadline)
             self._checking_seconds += budget.now() - began
-        return verdict.outcome != "disagrees"
+        return verdict is not None and verdict.outcome != "disagrees"
 
     def _affords(self, points: Sequence[Point]) -> bool:
         """Whether there is time for these bursts and the profiles that follow."""

@@ -33,7 +33,7 @@ from autotune.scripts.seen import SeenScript
 from autotune.search.diagnosis import Evidence, advise, copy_ceiling
 from autotune.search.driver import Search, StoppedBy
 from autotune.search.proposal import CONFIRM
-from autotune.search.rounds import MIN_DECIDED_ROUNDS
+from autotune.search.rounds import MIN_DECIDED_ROUNDS, Confirmed
 from autotune.search.stopping import sufficient_budget
 from autotune.search.trials import Trial
 from autotune.search.warm_start import Candidate, records
@@ -156,11 +156,8 @@ def _measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:
 
 
 def _numerics(search: Search, best: Point) -> Numerics | None:
-    """The numerics check of the answer against eager fp32; "unchecked" if there was no time."""
-    verdict = search.confirmation.verdict(best)
-    if verdict is not None or not search.confirmation.checks:
-        return verdict
-    return Numerics(outcome="unchecked", reason=f"there was no time to check it; {_longer(search)}")
+    """The numerics check of the answer against eager fp32."""
+    return search.confirmation.verdict(best)
 
 
 def _longer(search: Search) -> str:
@@ -274,27 +271,33 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
     Only a confirmed gain displaces the baseline; otherwise the baseline is the answer.
     """
     better = "faster" if search.log.objective.is_rate else "better"
-    answer = search.confirmation.answer()
-    confirmed = search.confirmation.confirmed()
-    if confirmed:
-        winner = next((finalist for finalist in confirmed if finalist.point == answer), None)
-        if winner is not None:
-            return winner.point, winner.speedup, None
-        top = confirmed[0].speedup
-        if (clock := search.confirmation.ran_faster(confirmed[0])) is not None:
-            return search.baseline, None, f"what seems {better} ({ratio_text(top.ratio)}, {spread_text(top)}): {clock}"
-        if top.confirmed and confirmed[0].point != answer:
-            too_slow = f"keeps less of the fastest rate than was asked for; lower --at-least, or {_longer(search)}"
-            return search.baseline, None, f"what is {better} ({ratio_text(top.ratio)}, {spread_text(top)}) {too_slow}"
-        if top.ratio < 1:
-            worse = "slower" if search.log.objective.is_rate else "worse"
-            best = f"at best {ratio_text(top.ratio)} ({spread_text(top)})"
-            return search.baseline, None, f"all candidates that were measured again were {worse}: {best}"
-        remedy = f"; {_longer(search)}" if top.ratio > 1 and top.pairs < MIN_DECIDED_ROUNDS else ""
-        bar = f"; {BEYOND_DOUBT:g} times as wide, the interval must exclude 1, too" if top.ci95.low > 1 else ""
-        reached = f"the best candidate reached {ratio_text(top.ratio)} ({spread_text(top)}){bar}{remedy}"
-        return search.baseline, None, f"no candidate was significantly {better} than the baseline: {reached}"
-    return search.baseline, None, _why_unconfirmed(search, better)
+    answer, confirmed = search.confirmation.answer(), search.confirmation.confirmed()
+    winner = next((finalist for finalist in confirmed if finalist.point == answer), None)
+    if winner is not None:
+        return winner.point, winner.speedup, None
+    why = _why_not_fastest(search, confirmed[0], better) if confirmed else _why_unconfirmed(search, better)
+    return search.baseline, None, why
+
+
+def _why_not_fastest(search: Search, fastest: Confirmed, better: str) -> str:
+    """Why the fastest finalist is not the answer."""
+    confirmation, speedup = search.confirmation, fastest.speedup
+    figures = f"{ratio_text(speedup.ratio)} ({spread_text(speedup)})"
+    if (clock := confirmation.ran_faster(fastest)) is not None:
+        return f"what seems {better}, {figures}: {clock}"
+    if confirmation.verdict(fastest.point) is None and confirmation.checks:
+        unchecked = "computes otherwise, and there was no time to check that it trains the same"
+        return f"what seems {better}, {figures}, {unchecked}; {_longer(search)}"
+    if speedup.confirmed:
+        too_slow = f"keeps less of the fastest rate than was asked for; lower --at-least, or {_longer(search)}"
+        return f"what is {better}, {figures}, {too_slow}"
+    if speedup.ci95.high < 1:
+        worse = "slower" if search.log.objective.is_rate else "worse"
+        return f"all candidates that were measured again were {worse}: at best {figures}"
+    bar = f"; {BEYOND_DOUBT:g} times as wide, the interval must exclude 1, too" if speedup.ci95.low > 1 else ""
+    remedy = f"; {_longer(search)}" if speedup.pairs < MIN_DECIDED_ROUNDS else ""
+    reached = f"the best candidate reached {figures}{bar}{remedy}"
+    return f"no candidate was significantly {better} than the baseline: {reached}"
 
 
 def _why_unconfirmed(search: Search, better: str) -> str:

@@ -36,7 +36,12 @@ def search_of(*confirmed: Confirmed, trials: Sequence[Trial] = (), incumbent: Bu
     return SimpleNamespace(
         baseline=BASELINE.point,
         confirmation=SimpleNamespace(
-            confirmed=lambda: list(confirmed), answer=lambda: answer, why_out=lambda _: None, ran_faster=lambda _: None
+            confirmed=lambda: list(confirmed),
+            answer=lambda: answer,
+            why_out=lambda _: None,
+            ran_faster=lambda _: None,
+            checks=True,
+            verdict=lambda _: "agrees",
         ),
         space=SimpleNamespace(is_empty=False),
         log=SimpleNamespace(
@@ -74,10 +79,22 @@ def test_a_gain_that_is_not_beyond_doubt_says_what_is_missing() -> None:
 
 
 def test_candidates_that_were_all_slower_are_told_as_such() -> None:
-    """None of them is the best of anything."""
+    """None of them is the best of anything; a single pair may show any ratio."""
     slower = Confirmed(CANDIDATE.point, Speedup(ratio=0.378, ci95=Interval(0.36, 0.39), pairs=4))
     told = "all candidates that were measured again were slower: at best 0.378× (95 % interval 0.360 – 0.390, 4 "
     assert str(judge(search_of(slower))[2]).startswith(told)
+    undecided = Confirmed(CANDIDATE.point, Speedup(ratio=0.482, ci95=Interval(0.054, 4.29), pairs=1))
+    told = "no candidate was significantly faster than the baseline: the best candidate reached 0.482×"
+    assert str(judge(search_of(undecided))[2]).startswith(told)
+
+
+def test_a_gain_of_what_was_never_checked_is_told_as_such() -> None:
+    """A resumed run may find it confirmed, and have no time to check it."""
+    search = search_of(confirmed(1.1, 1.3, 4))
+    search.confirmation.answer, search.confirmation.verdict = (lambda: BASELINE.point), (lambda _: None)
+    point, speedup, reason = judge(search)
+    assert (point, speedup) == (BASELINE.point, None)
+    assert "there was no time to check that it trains the same" in str(reason)
 
 
 def test_where_nothing_could_be_tried_no_time_was_missing() -> None:

@@ -235,6 +235,22 @@ def test_a_finalist_with_wrong_numerics_is_replaced_by_the_next() -> None:
     assert verdict.outcome in {"agrees", "unchanged"}
 
 
+def test_a_finalist_that_cannot_be_checked_in_time_is_replaced_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is the fastest that is known to train the same."""
+
+    def measure(*_: object) -> Agreement:
+        raise AssertionError
+
+    space = make_space()
+    guard = NumericsGuard(measure, Point(config=space.baseline))
+    search, _ = make_search(example_rate, budget_seconds=120, space=space, numerics=guard)
+    monkeypatch.setattr(search._bursts.costs, "numerics_steps", lambda *_: 0)
+    search.run()
+    best, speedup, _ = judge(search)
+    assert speedup is not None
+    assert best.config.precision == "fp32"
+
+
 def test_a_numerics_check_is_given_the_time_that_it_plans() -> None:
     """Micro-steps of half a second, three of them in each step of the check."""
     asked: list[tuple[int, float]] = []
