@@ -28,7 +28,7 @@ class _Thread(threading.local):
     def __init__(self) -> None:  # called in each thread; dynamo refuses an attribute that is made later
         self.is_inside = False
 
-    def __reduce__(self) -> tuple[type[_Thread], tuple[()]]:  # with a model, as cloudpickle saves its forward
+    def __reduce__(self) -> tuple[type[_Thread], tuple[()]]:  # as cloudpickle saves a model's forward
         return _Thread, ()
 
 
@@ -46,20 +46,20 @@ def convolve_channels_last(model: nn.Module, config: TrainConfig) -> Undo:
         return nothing
     import torch
 
-    plays, trains, this_thread = True, while_training(model), _Thread()
+    trains, this_thread = while_training(model), _Thread()
     parts = {part: [*part.modules()][1:] for part in entries(model)}
     converted: set[int] = set()  # ids of convolutions whose last call in a forward pass was channels-last
 
     def converts(part: nn.Module) -> bool:
-        if not plays or torch.compiler.is_compiling():
-            return plays and this_thread.is_inside
+        if torch.compiler.is_compiling():
+            return this_thread.is_inside
         if is_in_backward():  # checkpointing repeats a call: dropout, which draws in memory order, must draw the same
             return id(part) in converted
         (converted.add if this_thread.is_inside else converted.discard)(id(part))
         return this_thread.is_inside
 
     def enters(part: nn.Module) -> bool:
-        if not plays or this_thread.is_inside or not trains(part):
+        if this_thread.is_inside or not trains(part):
             return False
         return (torch.compiler.is_compiling() or not is_in_backward()) and not _hooks_see_within(part, parts)
 
@@ -71,11 +71,7 @@ def convolve_channels_last(model: nn.Module, config: TrainConfig) -> Undo:
         finally:
             this_thread.is_inside = False
 
-    def stop() -> None:  # copies of the model, too
-        nonlocal plays
-        plays = False
-
-    undos: list[Undo] = [stop]
+    undos: list[Undo] = []
     for part in _convolutions(model, 2):
         # Unlike backward(), torch.autograd.grad() does not give a gradient the layout of its weight.
         images = filter(is_image, part.parameters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import copy
 import inspect
 import os
 import weakref
@@ -182,13 +183,17 @@ def restrict_attention(backend: str, _: torch.device) -> Undo:
 def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
     """Switches an optimizer to its foreach or fused form, as if it had been made so.
 
-    Checkpoints keep the script's own form: another run, with or without autotune, can resume from them.
+    Checkpoints, pickles and copies keep the script's own form: another run, with or without autotune, can resume from
+    them.
 
     Raises:
         ValueError: `why_no_form` has a reason.
     """
+    from torch.optim import Optimizer
+
     if implementation != "default" and (why := why_no_form(optimizer, implementation)) is not None:
         raise ValueError(why)
+    kind = type(optimizer)
     optimizer = weakref.proxy(optimizer)  # it keeps the undo, and would keep itself
     undos: list[Undo] = [lambda: _recast(optimizer)]
     chosen: dict[str, bool] = {}
@@ -216,8 +221,16 @@ def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
             }  # fmt: skip
             return {**saved, "state": state, "param_groups": groups}
 
+        def pickled() -> dict[str, Any]:
+            saved = keep_own(optimizer, Optimizer.__getstate__(optimizer))
+            state = copy.copy(optimizer.state)  # a dictionary with defaults
+            state.update(saved["state"])
+            return {**saved, "state": state, "defaults": {**optimizer.defaults, **own[0]}}
+
         for settings in (optimizer.defaults, *optimizer.param_groups):
             settings.update(chosen)
+        if kind.__getstate__ is Optimizer.__getstate__:  # which leaves out attributes, and so this one
+            undos.append(put(optimizer, "__getstate__", pickled))
         undos += [
             put(optimizer, "_step_supports_amp_scaling", implementation == "fused"),
             undo_form,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +16,8 @@ if TYPE_CHECKING:
 Undo = Callable[[], None]
 """Undoes the changes of one call; call it once."""
 _KEPT = "_kept_by_autotune"  # attribute of the owner
-_ABSENT = object()
+_PUT = "_put_by_autotune"  # attribute of a function that was put: itself, and what gives the script's own
+_ABSENT = dataclasses.MISSING  # a script's process may have this module twice: the two share it
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -46,8 +50,20 @@ def unless_changed(read: Callable[[], Any], undo: Undo) -> Undo:
 
 
 def put(owner: Any, name: str, value: Any) -> Undo:
-    """Sets an attribute of an object or a class; the undo restores or removes it, unless others have set it since."""
+    """Sets an attribute of an object or a class; the undo restores or removes it, unless others have set it since.
+
+    Where it is a function, copies and pickles of a model have the script's own.
+    """
     restore = remember(owner, name)
+    if type(function := getattr(value, "__func__", value)) is types.FunctionType:
+        before = _own(vars(owner).get(name, _ABSENT), owner)
+        is_own_method = type(before) is types.MethodType and before.__self__ is owner
+
+        def own(other: Any) -> Any:
+            return types.MethodType(before.__func__, other) if is_own_method else before
+
+        setattr(function, _PUT, (function, own))
+        _keep_out_of_pickles(owner)
     setattr(owner, name, value)
     return lambda: restore() if vars(owner).get(name, value) is value else None
 
@@ -66,9 +82,9 @@ def remember(owner: Any, name: str) -> Undo:
 
 
 class _Kept(dict[Any, Any]):
-    """A dictionary for one owner; copies and pickles of the owner get an empty one."""
+    """A dictionary for one owner; copies and pickles of the owner leave it out, or get an empty one."""
 
-    def __reduce__(self) -> tuple[type, tuple[()]]:
+    def __reduce__(self) -> tuple[type, tuple[()]]:  # as a model of the script copies its attributes itself
         return dict, ()
 
 
@@ -77,4 +93,54 @@ def kept_on(owner: nn.Module | Optimizer | DataLoader[Any]) -> dict[Any, Any]:
     kept = vars(owner).get(_KEPT)
     if type(kept) is not _Kept:
         kept = vars(owner)[_KEPT] = _Kept()
+        _keep_out_of_pickles(owner)
     return kept
+
+
+def _keep_out_of_pickles(owner: Any) -> None:
+    """Makes copies and pickles of all models, or loaders, hold what the script has made, from here on.
+
+    Files must be those of a run without autotune. A deep copy of a model keeps the methods that we have put, since it
+    gets its own: it trains as the model does. Its pickles leave them out too, after the undo as well.
+    """
+    from torch import nn
+    from torch.utils.data import DataLoader
+
+    for kind in (nn.Module, DataLoader):
+        # Not __getstate__: classes replace that one without calling torch's, as Lightning's and DDP do.
+        if issubclass(type(owner), kind) and kind.__reduce_ex__ is object.__reduce_ex__:
+            kind.__reduce_ex__ = _reducer(kind)  # type: ignore[method-assign]
+
+
+def _reducer(kind: Any) -> Any:
+    def reduced(self: Any, protocol: Any) -> Any:
+        caller = sys._getframe(1)  # copy.deepcopy asks just as pickle does
+        is_copied = caller.f_code.co_name == "deepcopy" and caller.f_globals.get("__name__") == "copy"
+        return _without_ours(super(kind, self).__reduce_ex__(protocol), self, is_copied=is_copied)
+
+    return reduced
+
+
+def _without_ours(part: Any, owner: Any, *, is_copied: bool) -> Any:
+    """What pickle gets for an owner, without what is ours in its attributes."""
+    if type(part) is tuple:
+        return tuple(_without_ours(one, owner, is_copied=is_copied) for one in part)
+    if type(part) is not dict:
+        return part
+    left = {}
+    for name, value in part.items():
+        is_kept = is_copied and type(value) is types.MethodType and value.__self__ is owner
+        own = _ABSENT if name == _KEPT else value if is_kept else _own(value, owner)
+        if own is not _ABSENT:
+            left[name] = own
+    is_same = len(left) == len(part) and all(left[name] is value for name, value in part.items())
+    return part if is_same else left
+
+
+def _own(value: Any, owner: Any) -> Any:
+    """What an attribute of an owner is to the script, which does not know what `put` has put there."""
+    if type(value) not in {types.FunctionType, types.MethodType}:
+        return value
+    function = getattr(value, "__func__", value)
+    itself, own = getattr(function, _PUT, (None, nothing))
+    return own(owner) if itself is function else value  # a wrapper by the script has a copy of the attribute

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
     from ..knobs.config import TrainConfig
 
-_WITHIN = "_within_by_autotune"  # attribute of a forward: names of its wrappers
+_WITHIN = "_within_by_autotune"  # attribute of a wrapped forward: the wrapper's name, empty once undone; the forward
 
 
 def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], bool] = lambda _: True) -> Undo:
     """Replaces a model's forward by ``around(forward, *args, **kwargs)``; once, also on a copy.
 
+    A deep copy made meanwhile has it too, until the undo; a pickle does not.
     `torch.jit.trace` records the original forward: what it exports is the script's.
 
     Args:
@@ -36,14 +37,14 @@ def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], b
 
     forward = model.forward
     is_traced: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
-    within = getattr(forward, _WITHIN, ())
-    if around.__qualname__ in within:  # a deep copy already has it
+    if is_wrapped(model, around):  # a deep copy already has it
         return nothing
+    is_undone = False
     own = forward.__func__ if isinstance(forward, types.MethodType) and forward.__self__ is model else None
 
     def wrapped(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         call, args = (forward, args) if own is None else (own, (self, *args))
-        if is_traced() or not applies(self):
+        if is_undone or is_traced() or not applies(self):
             return call(*args, **kwargs)
         return around(call, *args, **kwargs)
 
@@ -52,14 +53,27 @@ def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], b
         names = getattr(own, "__globals__", wrapped.__globals__)
         wrapped = types.FunctionType(wrapped.__code__, names, closure=wrapped.__closure__)
         functools.update_wrapper(wrapped, own)  # transformers reads the signature: it must be the model's own
-    setattr(wrapped, _WITHIN, (*within, around.__qualname__))
+    setattr(wrapped, _WITHIN, (around.__qualname__, forward))
     # A method of the model: a deep copy, such as an average of the weights, gets its own.
-    return put(model, "forward", types.MethodType(wrapped, model))
+    put_back = put(model, "forward", types.MethodType(wrapped, model))
+
+    def undo() -> None:
+        nonlocal is_undone
+        is_undone = True
+        setattr(wrapped, _WITHIN, ("", forward))
+        put_back()
+
+    return undo
 
 
 def is_wrapped(model: nn.Module, around: Any) -> bool:
     """Whether `wrap_forward` has put this function around a model's forward."""
-    return around.__qualname__ in getattr(model.forward, _WITHIN, ())
+    forward: Any = model.forward
+    while (within := getattr(forward, _WITHIN, None)) is not None:
+        name, forward = within
+        if name == around.__qualname__:
+            return True
+    return False
 
 
 def checkpoint_blocks(model: nn.Module, config: TrainConfig) -> Undo:

@@ -7,6 +7,8 @@ import dataclasses
 import io
 import pickle
 import threading
+import types
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -16,7 +18,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from autotune import TrainConfig
-from autotune.torch_settings.compiled import keep_gradients
+from autotune.torch_settings.compiled import compile_calls, keep_gradients
 from autotune.torch_settings.layout import convolve_channels_last, layout_of
 from autotune.torch_settings.wrapping import autocast_forward, checkpoint_blocks
 
@@ -169,14 +171,19 @@ def test_gradients_that_the_script_asks_for_are_contiguous() -> None:
     assert not any(weight._backward_hooks for weight in net.parameters())
 
 
-def test_a_copy_made_meanwhile_computes_as_before_once_it_is_undone() -> None:
-    """As a momentum encoder, which trains on."""
-    net = Net(3)
-    undo = convolve_channels_last(net, LAST)
+@pytest.mark.parametrize("wrap", [convolve_channels_last, autocast_forward])
+def test_a_copy_made_meanwhile_computes_as_before_once_it_is_undone(wrap: Any) -> None:
+    """As a momentum encoder, which trains on; it can be changed again by itself."""
+    net, images, config = Net(3), torch.randn(2, 3, 9, 9), LAST.replace(precision="bf16")
+    expected = net(images)["images"]
+    undo = wrap(net, config)
     other = copy.deepcopy(net)
+    changed = other(images)["images"]
     undo()
-    other(torch.randn(2, 3, 9, 9))
-    assert other.seen == [False]
+    assert torch.equal(other(images)["images"], expected)
+    wrap(other, config)
+    assert torch.equal(other(images)["images"], changed)
+    assert other.seen == [False, wrap is convolve_channels_last] * 2
 
 
 def test_evaluation_keeps_its_layout() -> None:
@@ -338,11 +345,61 @@ def test_a_model_is_saved_and_scripted_as_ever() -> None:
     convolve_channels_last(model, LAST)
     torch.save(model, file)
     assert b"autotune" not in file.getvalue()
-    saved = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+    with torch.serialization.safe_globals([nn.Sequential, nn.Conv2d, set]):
+        saved = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    assert not any("forward" in vars(part) for part in saved.modules())
     assert (layout_of(saved), layout_of(model)) == ("contiguous", "channels_last")
     assert all(weight.is_contiguous() for weight in model.state_dict().values())
     torch.testing.assert_close(saved(images), expected)
     torch.testing.assert_close(torch.jit.script(model)(images), expected)  # type: ignore[no-untyped-call]
+
+
+class Stated(nn.Sequential):
+    """Gives all its attributes, as a LightningModule does."""
+
+    def __getstate__(self) -> Any:
+        return dict(vars(self))
+
+
+def with_own_forward(*parts: nn.Module) -> nn.Module:
+    """A model to which the script has given another forward, as Accelerate does."""
+    model = nn.Sequential(*parts)
+    model.forward = types.MethodType(nn.Sequential.forward, model)
+    return model
+
+
+KINDS = [
+    nn.Sequential,
+    Stated,
+    lambda *parts: torch.fx.symbolic_trace(nn.Sequential(*parts)),  # which makes a dictionary of its attributes
+    with_own_forward,
+]
+
+
+@pytest.mark.parametrize("wrap", [convolve_channels_last, autocast_forward, checkpoint_blocks, compile_calls])
+@pytest.mark.parametrize("make", KINDS, ids=["plain", "stated", "traced", "own forward"])
+def test_pickles_are_those_of_an_unchanged_model(make: Callable[..., nn.Module], wrap: Any) -> None:
+    """So they are of its copies, which compute with their own weights; during the training and after it."""
+    config = LAST.replace(precision="bf16", checkpointing="blocks", compile_mode="default")
+    model = make(nn.Conv2d(3, 8, 3), nn.Sequential(*(nn.Sequential(nn.Conv2d(8, 8, 1), nn.ReLU()) for _ in range(4))))
+    model.eval()
+    plain = attributes(model)
+    undos = [wrap(model, config), wrap(model, config)]
+    twin, shallow = copy.deepcopy(model), copy.copy(model)
+    assert [attributes(one) for one in (model, twin, shallow)] == [plain] * 3
+    for weight in twin.parameters():
+        nn.init.zeros_(weight)
+    assert not twin(torch.randn(2, 3, 9, 9)).any()
+    for undo in reversed(undos):
+        undo()
+    assert [attributes(one) for one in (model, twin)] == [plain] * 2
+
+
+def attributes(model: nn.Module) -> list[Any]:
+    """The names of all attributes in a pickle of a model, in order, and in one by cloudpickle."""
+    made: list[nn.Module] = [pickle.loads(dumps(model)) for dumps in (pickle.dumps, cloudpickle.dumps)]  # noqa: S301
+    assert not any(b"autotune" in dumps(model) for dumps in (pickle.dumps, cloudpickle.dumps))
+    return [[*vars(part)] for one in made for part in one.modules()]
 
 
 @pytest.mark.parametrize("wrap", [convolve_channels_last, autocast_forward, checkpoint_blocks])

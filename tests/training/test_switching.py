@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -206,6 +207,27 @@ def test_fused_is_refused_where_momentum_would_begin_later(
         with pytest.raises(ValueError, match="fused SGD with momentum fails if weights without gradients train later"):
             switch_optimizer(optimizer, "fused")
     assert bool(optimizer.param_groups[0]["fused"]) is is_fused
+
+
+@pytest.mark.parametrize("form", ["fused", "foreach"])
+def test_pickles_and_copies_of_an_optimizer_have_its_own_form(form: str) -> None:
+    """As its checkpoints; a copy steps weights that are added later, too."""
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    optimizer = torch.optim.AdamW([weight], 0.1, amsgrad=True)
+    optimizer.step()
+    plain = pickle.loads(pickle.dumps(optimizer))  # noqa: S301 - made here
+    undo = switch_optimizer(optimizer, form)
+    assert optimizer.param_groups[0][form]
+    for other in (pickle.loads(pickle.dumps(optimizer)), copy.deepcopy(optimizer)):  # noqa: S301 - made here
+        assert (other.defaults, vars(other).keys()) == (plain.defaults, vars(plain).keys())
+        assert repr(other.state_dict()) == repr(plain.state_dict())
+        other.add_param_group({"params": [added := nn.Parameter(torch.ones(2))]})
+        added.grad = torch.ones(2)
+        other.step()
+        assert not torch.equal(added, torch.ones(2))
+    undo()
+    assert "__getstate__" not in vars(optimizer)
 
 
 def test_gradients_of_another_config_are_dropped() -> None:
