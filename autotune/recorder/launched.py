@@ -97,7 +97,7 @@ class Launched:
         self._failures: dict[tuple[Any, ...], str] = {}  # by the places where they came up
         self._unchanged: set[str] = set()  # parts whose changes have failed
         self._starts_anew = False
-        self._is_changed = False
+        self._why_restarted: str | None = None
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
         self._lengths = {key.split()[1] for key in self._loop["loaders"]}
         self._device = torch.device(self._loop["device"])
@@ -208,7 +208,7 @@ class Launched:
         is_known = StandIn in kept_on(loader)
         stand_in = self._stand_in(loader)
         batches = stand_in.read(loader, goes_on=is_known)
-        self._is_changed |= stand_in.was_changed
+        self._why_restarted = stand_in.why_restarted or self._why_restarted
         return batches
 
     def _change(self, part: str, change: Callable[[], Any]) -> Any:
@@ -334,8 +334,8 @@ class Launched:
             missing.append("no loader like the one that was tuned was seen")
         if self._starts_anew:
             missing.append("the loader was made again from other parts, so that its workers could not persist")
-        if self._is_changed:
-            missing.append("the data set was changed between epochs, so that workers could not persist")
+        if self._why_restarted is not None:
+            missing.append(f"{self._why_restarted}, so that workers could not persist")
         if self._changes.wants_models and not self._failures:
             missing.append("the model that was tuned was not seen")
         if self._changes.refused_form is not None:
@@ -382,9 +382,9 @@ class StandIn:
         self._reader: weakref.ref[Watched] | None = None
 
     @property
-    def was_changed(self) -> bool:
-        """Whether the script has changed the data set, so that workers were restarted."""
-        return self._loader.was_changed
+    def why_restarted(self) -> str | None:
+        """Why workers that persist were restarted; None where they were not."""
+        return self._loader.why_restarted
 
     @property
     def is_read(self) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, WeightedRandomSampler
@@ -37,6 +40,32 @@ class Augmented(Rows):
 
     def __getitem__(self, index: int) -> int:
         return index + int(random.random())
+
+
+class Noisy(Rows):
+    """Draws from each generator that torch seeds in workers."""
+
+    def __getitem__(self, index: int) -> Any:
+        info = torch.utils.data.get_worker_info()
+        drawn = random.random(), float(np.random.rand()), torch.rand(1).item()
+        return self.first + index, *drawn, info and info.seed
+
+
+def seeded(worker: int) -> None:
+    """As guides to reproducibility have it."""
+    random.seed(torch.initial_seed() + worker)
+
+
+def sharded(worker: int) -> None:
+    """Changes the data set of a worker, and would change it again."""
+    info: Any = torch.utils.data.get_worker_info()
+    info.dataset.first += 100 * (worker + 1)
+
+
+def once(worker: int) -> None:
+    """Cannot be called twice in a process, like some functions of torch."""
+    assert "begun" not in sys.modules
+    sys.modules["begun"] = sys
 
 
 class Shuffled:
@@ -151,6 +180,27 @@ def test_samples_and_random_numbers_are_those_of_the_scripts_own_loader(
         DataLoader(Rows(), **SAMPLERS[sampler](), **SETTINGS[own]), standing_in(SETTINGS[changed], print), most
     )
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("begin", "context", "persists"),
+    [(None, None, True), (seeded, None, True), (seeded, "spawn", True), (sharded, None, False), (once, None, False)],
+)
+def test_workers_that_persist_begin_each_epoch_as_new_ones_do(
+    begin: Callable[[int], None] | None, context: str | None, persists: bool
+) -> None:
+    """Also where the script leaves an epoch early. They are new ones where a second beginning would differ."""
+
+    def own() -> DataLoader[Any]:
+        return DataLoader(Noisy(), 4, worker_init_fn=begin, multiprocessing_context=context, **SETTINGS["one"])
+
+    for most in (None, 2):
+        expected = passes(own(), iter, most)
+        loader = own()
+        stand_in = StandIn(Changes({"loader": {"persistent_workers": True}}).arguments(loader), print)
+        read = functools.partial(stand_in.read, goes_on=True)
+        assert passes(loader, read, most) == expected
+        assert (stand_in.why_restarted is None) is persists
 
 
 @pytest.mark.parametrize("sampler", ["shuffle", "own generator", "own batches"])
