@@ -19,9 +19,10 @@ from torch.utils.data import BatchSampler, DataLoader, IterDataPipe, RandomSampl
 
 from ..torch_settings.naming import class_of, queue_of
 from .added_workers import as_added, signals_wait
-from .attributes import Attributes
+from .attributes import Attributes, Watch
 from .batches import Batches, Watched
 from .persisting import NewEpoch, as_persisting
+from .samplers import own_samplers
 
 READS_DRAW = (
     "workers draw the random numbers of reading data from their own generators: augmentation, shuffles and dropout "
@@ -30,6 +31,10 @@ READS_DRAW = (
 INDICES_DRAW = (
     "the sampler draws random numbers for each batch, and for workers ahead of training: if training draws some too, "
     "their order changes"
+)
+INDICES_FED_BACK = (
+    "training changes what the sampler reads, and for workers it was drawn ahead: samples differ from those of the "
+    "script's own loader; tune again, or pin num_workers and prefetch_factor"
 )
 _OF_PASS = {"_order", "_copied", "_cannot_persist"}
 _checked: set[tuple[str, str]] = set()
@@ -111,6 +116,8 @@ class Drawing(DataLoader[Any]):
         seeds = copied(self.generator)  # torch draws the workers' seed from it, the same one as the loader of `own`
         looks = self.num_workers > own.workers and _is_first(INDICES_DRAW, _within(sampler))
         indices = Indices(self, own, sampler, begins=not goes_on, say=say if looks else None)
+        if queue_of(self) > own.queue and (samplers := own_samplers(sampler, _within(sampler))):
+            indices.watch(Watch(*samplers), say)
 
         def start() -> Iterator[Any]:
             self._order = self._order or _Order()
@@ -188,6 +195,7 @@ class Indices(Iterator[Any]):
         self, loader: DataLoader[Any], own: Own, sampler: Any, *, begins: bool, say: Callable[[str], None] | None = None
     ) -> None:
         self.error: Exception | None = None
+        self._sampler = sampler
         self._source = iter(sampler)
         for _ in range(begins + isinstance(loader.dataset, IterDataPipe)):  # torch's own draws of seeds
             _seed_of(loader.generator)
@@ -199,7 +207,12 @@ class Indices(Iterator[Any]):
         self._say = say
         self._count = 0.0
         self._ready: deque[Any] = deque()
+        self._watch: Watch | None = None
         self._draw(self._due)
+
+    def watch(self, watch: Watch, say: Callable[[str], None]) -> None:
+        """Says once if anything but the sampler changes what is watched, between two of its batches."""
+        self._watch, self._say_fed_back = watch, say
 
     def ask(self) -> None:
         """The script asks for a batch."""
@@ -219,6 +232,10 @@ class Indices(Iterator[Any]):
 
     def _draw(self, count: float) -> None:
         while self._count < count:
+            if self._watch is not None and self._watch.has_changed:
+                self._watch = None
+                if _is_first(INDICES_FED_BACK, _within(self._sampler)):
+                    self._say_fed_back(INDICES_FED_BACK)
             try:
                 self._ready.append(next(self._source))
             except StopIteration:
@@ -228,6 +245,8 @@ class Indices(Iterator[Any]):
                 self.error = error
                 raise
             self._count += 1
+            if self._watch is not None:
+                self._watch.renew()
 
     def _draw_ahead(self) -> None:
         if self._say is None:

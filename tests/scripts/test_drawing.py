@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, W
 from autotune import TrainConfig, Tuned
 from autotune.recorder import drawing
 from autotune.recorder.changes import Changes
-from autotune.recorder.drawing import INDICES_DRAW, READS_DRAW
+from autotune.recorder.drawing import INDICES_DRAW, INDICES_FED_BACK, READS_DRAW
 from autotune.recorder.launched import StandIn
 
 SAMPLES, EPOCHS = 24, 3
@@ -86,6 +86,18 @@ class Drawn(Shuffled):
     def __iter__(self) -> Iterator[list[int]]:
         for _ in range(len(self)):
             yield [random.randrange(SAMPLES)]
+
+
+class Hardest(Shuffled):
+    """Batches by losses; counts them."""
+
+    def __init__(self) -> None:
+        self.losses, self.drawn = torch.zeros(SAMPLES), 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(len(self)):
+            self.drawn += 1
+            yield self.losses.topk(2).indices.tolist()
 
 
 def own_generator() -> torch.Generator:
@@ -241,6 +253,20 @@ def test_a_sampler_that_draws_from_batch_to_batch_is_named(sampler: type[Shuffle
     """Workers need its indices ahead of training; one that draws all at once is no matter."""
     loader: DataLoader[Any] = DataLoader(Rows(), batch_sampler=sampler())
     assert said_of(loader, SETTINGS["one"]) == ([INDICES_DRAW] if sampler is Drawn else [])
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_sampler_that_training_changes_is_named_once_where_it_is_drawn_ahead(*, changes: bool) -> None:
+    """A look may have missed it; what the sampler changes itself as it draws is no matter."""
+    sampler = Hardest()
+    said: list[str] = []
+    loader: DataLoader[Any] = DataLoader(Rows(), batch_sampler=sampler)
+    read = standing_in(SETTINGS["persistent"], said.append)
+    for _ in range(2):
+        for _ in read(loader):
+            if changes:
+                sampler.losses += 1
+    assert said == ([INDICES_FED_BACK] if changes else [])
 
 
 @pytest.mark.parametrize("data", [Rows, Augmented])
