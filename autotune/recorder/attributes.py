@@ -125,6 +125,11 @@ class Watch:
         self._held = held  # of the same value
         return False
 
+    def renew(self) -> None:
+        """Compares with what is held now, from here on."""
+        with contextlib.suppress(Exception):  # what was there is gone
+            self._held, self._counted = self._now()
+
     def _now(self) -> tuple[list[Any], list[Any]]:
         held = [*itertools.chain.from_iterable([read() for read in self._objects])]
         return held, [read() for read in self._numbers]

@@ -7,7 +7,7 @@ import inspect
 import os
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -183,10 +183,11 @@ class Changes:
         while self._undos:
             self._undos.popitem()[1]()
 
-    def arguments(self, loader: DataLoader[Any]) -> dict[str, Any]:
-        """The arguments to recreate a loader: the script's own, with the changes."""
+    def arguments(self, loader: DataLoader[Any], without: Collection[str] = ()) -> dict[str, Any]:
+        """The arguments to recreate a loader: the script's own, with the changes, but `without` some of them."""
         names = [name for name in inspect.signature(DataLoader).parameters if name not in OF_ORDER]
-        arguments = {name: getattr(loader, name) for name in names if hasattr(loader, name)} | self.loader
+        arguments = {name: getattr(loader, name) for name in names if hasattr(loader, name)}
+        arguments |= {name: value for name, value in self.loader.items() if name not in without}
         size = arguments.pop("batch_size", None)
         if not arguments["num_workers"]:
             arguments = {name: value for name, value in arguments.items() if name in WITHOUT_WORKERS}

@@ -19,8 +19,10 @@ from torch.utils.data import BatchSampler, DataLoader, IterDataPipe, RandomSampl
 
 from ..torch_settings.naming import class_of, queue_of
 from .added_workers import as_added, signals_wait
-from .attributes import Attributes
+from .attributes import Attributes, Watch
 from .batches import Batches, Watched
+from .persisting import NewEpoch, as_persisting
+from .samplers import own_samplers
 
 READS_DRAW = (
     "workers draw the random numbers of reading data from their own generators: augmentation, shuffles and dropout "
@@ -30,6 +32,11 @@ INDICES_DRAW = (
     "the sampler draws random numbers for each batch, and for workers ahead of training: if training draws some too, "
     "their order changes"
 )
+INDICES_FED_BACK = (
+    "training changes what the sampler reads, and for workers it was drawn ahead: samples differ from those of the "
+    "script's own loader; tune again, or pin num_workers and prefetch_factor"
+)
+_OF_PASS = {"_order", "_copied", "_cannot_persist"}
 _checked: set[tuple[str, str]] = set()
 """Warnings that were checked for already, each with a class."""
 
@@ -63,19 +70,21 @@ class Own(NamedTuple):
 class Drawing(DataLoader[Any]):
     """A loader that draws as another one would. Call `read` instead of ``iter()``.
 
-    Workers that persist, unlike those of the other loader, see changes to the data set between passes.
+    Workers that persist, unlike those of the other loader, see changes to the data set between passes, and begin each
+    pass as new ones would.
 
     Attributes:
-        was_changed: Whether the data set was changed, so that workers were restarted.
+        why_restarted: Why workers that persist were restarted; None where they were not.
     """
 
-    was_changed = False
+    why_restarted: str | None = None
     _order: _Order | None = None
     _copied: Attributes | None = None
+    _cannot_persist: torch.Tensor | None = None  # shared with workers
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the pass that is being read, so that it can be copied as torch's own."""
-        return {name: value for name, value in vars(self).items() if name not in {"_order", "_copied"}}
+        return {name: value for name, value in vars(self).items() if name not in _OF_PASS}
 
     @property
     def _index_sampler(self) -> Any:  # torch's iterators ask for it
@@ -99,21 +108,30 @@ class Drawing(DataLoader[Any]):
             say: Receives a warning about draws that differ. A worker may call it.
             goes_on: Whether it was read before, so that persistent workers exist.
         """
-        if self.persistent_workers and not own.persists:
+        outlasts = self.persistent_workers and not own.persists  # the workers of the other loader
+        if outlasts:
             self._see_changes()
         goes_on &= own.persists
         sampler = super()._index_sampler if sampler is None else sampler
         seeds = copied(self.generator)  # torch draws the workers' seed from it, the same one as the loader of `own`
         looks = self.num_workers > own.workers and _is_first(INDICES_DRAW, _within(sampler))
         indices = Indices(self, own, sampler, begins=not goes_on, say=say if looks else None)
+        if queue_of(self) > own.queue and (samplers := own_samplers(sampler, _within(sampler))):
+            indices.watch(Watch(*samplers), say)
 
         def start() -> Iterator[Any]:
             self._order = self._order or _Order()
             self._order.sampler, self._order.indices = sampler, indices
-            changed: dict[str, Any] = {"generator": seeds}
+            begin = self.worker_init_fn
+            if outlasts and self._iterator is not None:
+                self._iterator._shared_seed = NewEpoch(_seed_of(seeds))  # torch sends it; it makes its own for pipes
+            elif outlasts and begin is not None:
+                self._cannot_persist = torch.zeros(1).share_memory_()  # type: ignore[no-untyped-call]
+                begin = as_persisting(begin, self._cannot_persist)
+            changed: dict[str, Any] = {"generator": seeds, "worker_init_fn": begin}
             adds_workers = self.num_workers and not own.workers
             if adds_workers:
-                changed["worker_init_fn"] = begin = as_added(self.worker_init_fn)
+                changed["worker_init_fn"] = begin = as_added(begin)
                 if _is_first(READS_DRAW, self.dataset):
                     first = _FirstReads(begin, self.collate_fn, say)
                     changed |= {"worker_init_fn": first.begin, "collate_fn": first}
@@ -123,11 +141,16 @@ class Drawing(DataLoader[Any]):
         return Watched(start() if own.workers else _Late(start), draws=indices.ask)
 
     def _see_changes(self) -> None:
-        """Restarts workers if their copies differ from the objects here."""
+        """Restarts workers if their copies differ from those that new ones would have."""
         former, self._copied = self._copied, Attributes(self.dataset, self.collate_fn)
         if former is not None and not self._copied.are_as(former):
-            self._iterator = None
-            self.was_changed = True
+            self._restart("the data set was changed between epochs")
+        elif self._cannot_persist is not None and self._cannot_persist.item():
+            self._restart("worker_init_fn changes the workers' data, or fails when it is called again")
+
+    def _restart(self, why: str) -> None:
+        self._iterator = self._cannot_persist = None
+        self.why_restarted = why
 
     def _with(self, changed: dict[str, Any], iterate: Callable[[DataLoader[Any]], Iterator[Any]]) -> Iterator[Any]:
         """Calls a function while some attributes are changed."""
@@ -172,9 +195,10 @@ class Indices(Iterator[Any]):
         self, loader: DataLoader[Any], own: Own, sampler: Any, *, begins: bool, say: Callable[[str], None] | None = None
     ) -> None:
         self.error: Exception | None = None
+        self._sampler = sampler
         self._source = iter(sampler)
         for _ in range(begins + isinstance(loader.dataset, IterDataPipe)):  # torch's own draws of seeds
-            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            _seed_of(loader.generator)
         if begins and own.workers:  # torch makes two iterators then, and some shuffle on creation
             self._source = iter(sampler)
         # This sampler may draw once more at its end, which a script that counts batches never reaches.
@@ -183,7 +207,12 @@ class Indices(Iterator[Any]):
         self._say = say
         self._count = 0.0
         self._ready: deque[Any] = deque()
+        self._watch: Watch | None = None
         self._draw(self._due)
+
+    def watch(self, watch: Watch, say: Callable[[str], None]) -> None:
+        """Says once if anything but the sampler changes what is watched, between two of its batches."""
+        self._watch, self._say_fed_back = watch, say
 
     def ask(self) -> None:
         """The script asks for a batch."""
@@ -203,6 +232,10 @@ class Indices(Iterator[Any]):
 
     def _draw(self, count: float) -> None:
         while self._count < count:
+            if self._watch is not None and self._watch.has_changed:
+                self._watch = None
+                if _is_first(INDICES_FED_BACK, _within(self._sampler)):
+                    self._say_fed_back(INDICES_FED_BACK)
             try:
                 self._ready.append(next(self._source))
             except StopIteration:
@@ -212,6 +245,8 @@ class Indices(Iterator[Any]):
                 self.error = error
                 raise
             self._count += 1
+            if self._watch is not None:
+                self._watch.renew()
 
     def _draw_ahead(self) -> None:
         if self._say is None:
@@ -275,6 +310,11 @@ def copied(generator: torch.Generator | None) -> torch.Generator:
     copy = torch.Generator()
     copy.set_state((torch.default_generator if generator is None else generator).get_state())
     return copy
+
+
+def _seed_of(generator: torch.Generator | None) -> int:
+    """What torch seeds the workers of a pass from; drawn from the loader's generator."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 def _within(sampler: Any) -> Any:

@@ -20,6 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from ..torch_settings.naming import (
     batches_of,
+    class_of,
     find_models,
     has_own_iterator,
     is_own_batch_sampler,
@@ -38,6 +39,7 @@ from .hooks import harmless
 from .matching import Match, note
 from .ranks import count_ranks, this_rank
 from .realised import Notes
+from .samplers import own_samplers
 from .stream import ITERATE
 from .surroundings import differences
 
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 
 MAX_EARLY_STEPS = 10
 """Steps before training reads any data that decide nothing: more are a training whose data come from no loader."""
+_AHEAD = ("num_workers", "prefetch_factor")
+"""Arguments of DataLoader that decide how far ahead of training indices are drawn."""
 _LOADER, _MODELS, _OPTIMIZER = "the loader", "the models", "the optimizer"
 """Parts of a training, each of which stays as it is if a change to it fails."""
 
@@ -97,7 +101,8 @@ class Launched:
         self._failures: dict[tuple[Any, ...], str] = {}  # by the places where they came up
         self._unchanged: set[str] = set()  # parts whose changes have failed
         self._starts_anew = False
-        self._is_changed = False
+        self._why_restarted: str | None = None
+        self._held_back_why: str | None = None
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
         self._lengths = {key.split()[1] for key in self._loop["loaders"]}
         self._device = torch.device(self._loop["device"])
@@ -208,7 +213,7 @@ class Launched:
         is_known = StandIn in kept_on(loader)
         stand_in = self._stand_in(loader)
         batches = stand_in.read(loader, goes_on=is_known)
-        self._is_changed |= stand_in.was_changed
+        self._why_restarted = stand_in.why_restarted or self._why_restarted
         return batches
 
     def _change(self, part: str, change: Callable[[], Any]) -> Any:
@@ -237,7 +242,7 @@ class Launched:
 
     def _stand_in(self, loader: DataLoader[Any]) -> StandIn:
         """The stand-in that is read in place of a loader: its former one, or a free one of a similar loader."""
-        arguments, key = self._changes.arguments(loader), loader_key(loader)
+        arguments, key = self._changes.arguments(loader, self._held_back(loader)), loader_key(loader)
         stand_in: StandIn | None = kept_on(loader).get(StandIn, self._stand_ins.get(key))
         if stand_in is None or not stand_in.takes_over(arguments):
             persists = bool(arguments.get("persistent_workers"))
@@ -250,6 +255,21 @@ class Launched:
         while len(self._stand_ins) > len(self._loop["loaders"]):  # drops those of data no longer trained on
             self._stand_ins.pop(next(iter(self._stand_ins)))
         return stand_in
+
+    def _held_back(self, loader: DataLoader[Any]) -> list[str]:
+        """Arguments that stay as the script has them: samplers that were not looked at may draw by what is trained."""
+        wanted = {name: self._changes.loader[name] for name in _AHEAD if name in self._changes.loader}
+        seen = self._loop.get("samplers", ())
+        classes = map(class_of, own_samplers(loader.batch_sampler, loader.sampler)) if wanted else ()
+        unseen = next((name for name in classes if name not in seen), None)
+        if unseen is None:
+            return []
+        if differing := [name for name, value in wanted.items() if getattr(loader, name) != value]:
+            self._held_back_why = (
+                f"{' and '.join(differing)} stayed as in the script, since its sampler may draw by what is trained "
+                f"('autotune run' of this script sees whether {unseen} does)"
+            )
+        return list(wanted)
 
     def _handed_on(self, batches: Iterator[Any]) -> Iterator[Any]:
         copies = self._changes.copies
@@ -334,8 +354,10 @@ class Launched:
             missing.append("no loader like the one that was tuned was seen")
         if self._starts_anew:
             missing.append("the loader was made again from other parts, so that its workers could not persist")
-        if self._is_changed:
-            missing.append("the data set was changed between epochs, so that workers could not persist")
+        if self._held_back_why is not None:
+            missing.append(self._held_back_why)
+        if self._why_restarted is not None:
+            missing.append(f"{self._why_restarted}, so that workers could not persist")
         if self._changes.wants_models and not self._failures:
             missing.append("the model that was tuned was not seen")
         if self._changes.refused_form is not None:
@@ -382,9 +404,9 @@ class StandIn:
         self._reader: weakref.ref[Watched] | None = None
 
     @property
-    def was_changed(self) -> bool:
-        """Whether the script has changed the data set, so that workers were restarted."""
-        return self._loader.was_changed
+    def why_restarted(self) -> str | None:
+        """Why workers that persist were restarted; None where they were not."""
+        return self._loader.why_restarted
 
     @property
     def is_read(self) -> bool:

@@ -12,9 +12,10 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from ..timing.loop import UNKNOWN_READING
-from ..torch_settings.naming import length_of, loader_key
+from ..torch_settings.naming import class_of, length_of, loader_key
 from .attributes import CopiedReading
 from .batches import Watched
+from .samplers import FEEDBACK, Feedback, own_samplers
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -31,6 +32,7 @@ class Pass:
     Args:
         loader: The script's loader.
         alike_before: Earlier passes in training through loaders with the same key.
+        looks_at_samplers: Whether to look for feedback.
 
     Attributes:
         places: Indices of its batches among all draws.
@@ -41,10 +43,12 @@ class Pass:
         evaluates: Whether a model was called with its batches otherwise.
         is_over: Whether the iterator has ended.
         is_cycled: Whether an `itertools.cycle` replays its batches.
+        feedback: Tells whether training changes what its own samplers hold.
     """
 
-    def __init__(self, loader: DataLoader[Any], alike_before: int) -> None:
+    def __init__(self, loader: DataLoader[Any], alike_before: int, *, looks_at_samplers: bool) -> None:
         self.loader = loader
+        self.feedback = Feedback(_own_samplers(loader) if looks_at_samplers else ())
         self.alike_before = alike_before
         self.places: list[int] = []
         self.samples, self.seconds, self.busy_seconds = 0, 0.0, 0.0
@@ -87,11 +91,13 @@ class Pass:
 
         def draws() -> None:
             nonlocal began
+            self.feedback.before_draw()
             began = perf_counter(), process_time()
 
         def timed(batch: Any) -> None:
             self.seconds += perf_counter() - began[0]
             self.busy_seconds += process_time() - began[1]
+            self.feedback.after_draw()
             drawn(batch)
 
         watched = Watched(batches, timed, draws, self._end)
@@ -108,9 +114,14 @@ class Pass:
 
 
 class Passes:
-    """All passes, in the order of their starts."""
+    """All passes, in the order of their starts.
 
-    def __init__(self) -> None:
+    Args:
+        looks_at_samplers: Whether to look for feedback, which may take a second.
+    """
+
+    def __init__(self, *, looks_at_samplers: bool = False) -> None:
+        self._looks_at_samplers = looks_at_samplers
         self._all: list[Pass] = []
         self._going_on: list[Pass] = []
         self._begun: Counter[str] = Counter()
@@ -121,7 +132,7 @@ class Passes:
         key = loader_key(loader)
         if not loader.num_workers and id(loader.dataset) not in self._reading:
             self._reading[id(loader.dataset)] = CopiedReading(loader.dataset, loader.collate_fn, loader.worker_init_fn)
-        self._all.append(Pass(loader, self._begun[key]))
+        self._all.append(Pass(loader, self._begun[key], looks_at_samplers=self._looks_at_samplers))
         self._begun[key] += trains
         self._going_on.append(self._all[-1])
         return self._all[-1]
@@ -191,6 +202,8 @@ class Passes:
             ``passed``: passes through such a loader before the pass in which training begins. ``begun_anew``: passes
             that began between steps although the former one had not ended. ``is_cycled``: see `Pass`. ``copied``: why
             copies of its data set in workers would not read what one process reads; None if nothing is seen.
+            ``samplers``: classes of the script's own samplers. ``feedback``: why their indices cannot be drawn ahead;
+            None if nothing is seen.
         """
         fed = [one for one in self._all if one.places and one.places[0] not in evaluated]
         own = [one for one in fed if merged_ids.get(id(one.loader)) == loader]
@@ -204,7 +217,13 @@ class Passes:
             ),
             "is_cycled": any(one.is_cycled for one in own),
             "copied": reading and reading.why_no_copies,
+            "samplers": [class_of(sampler) for sampler in _own_samplers(own[-1].loader)],
+            "feedback": FEEDBACK if any(one.feedback.is_seen for one in own) else None,
         }
+
+
+def _own_samplers(loader: DataLoader[Any]) -> list[Any]:
+    return own_samplers(loader.batch_sampler, loader.sampler)
 
 
 def _drawn_last(passes: Sequence[Pass]) -> Pass | None:

@@ -46,6 +46,8 @@ def _held_in_loader(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
         held |= {"num_workers": keeps, "persistent_workers": keeps}
     for copied in filter(None, (loader.copied for loader in seen.loaders)):
         held |= {"num_workers": copied, "persistent_workers": copied}
+    for feedback in filter(None, (loader.feedback for loader in seen.loaders)):
+        held |= {"num_workers": feedback, "prefetch_factor": feedback}
     if seen.source.get("may_change_data"):
         held["persistent_workers"] = f"{MAY_CHANGE_DATA}, which workers that persist would not see"
     return held

@@ -85,6 +85,7 @@ def loop_of(seen: SeenScript) -> dict[str, Any]:
     return {
         "loaders": [loader.key for loader in seen.loaders],
         "cycled": [loader.key for loader in seen.loaders if loader.is_cycled],
+        "samplers": [name for loader in seen.loaders if not loader.feedback for name in loader.samplers],
         "passed": seen.loaders[0].passed if seen.loaders else 0,
         "reads_batches": any(loader.reads_batches for loader in seen.loaders),
         "usual_samples": baseline_of(seen).batch_size,

@@ -31,6 +31,8 @@ class SeenLoader:
         begun_anew: Passes that began between steps before the previous one had ended.
         is_cycled: Whether `itertools.cycle` replays its first epoch.
         copied: Why copies of its data set in workers would not read what one process reads; None if nothing is seen.
+        samplers: The classes of the script's own samplers.
+        feedback: Why their indices cannot be drawn ahead; None if nothing is seen.
         keeps_samples: Whether the data set, read without workers, keeps what was read from it.
     """
 
@@ -46,6 +48,8 @@ class SeenLoader:
     begun_anew: int
     is_cycled: bool
     copied: str | None
+    samplers: list[str]
+    feedback: str | None
     keeps_samples: bool
 
 

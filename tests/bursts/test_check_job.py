@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._python_dispatch import _get_current_dispatch_mode
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from autotune import TrainConfig
 from autotune.bursts.jobs import look_job as check
@@ -22,6 +22,7 @@ from autotune.bursts.jobs.feed import copied
 from autotune.bursts.jobs.look_job import check_workload
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs.facts import WorkloadFacts
+from autotune.recorder.samplers import FEEDBACK
 from autotune.search.diagnosis import SCORE_CHUNK, saved_by_chunks
 from autotune.workload.target import load_workload
 from tests.knobs.models import Residual, stack
@@ -242,6 +243,33 @@ def test_data_that_workers_would_not_read_alike_get_none(dataset: Any, reason: s
     assert reason in (facts.copied_reason or "")
     space = space_of(cpu_machine(), facts)
     assert ("num_workers" in space.choices) == (not reason)
+
+
+class Hardest(Sampler[int]):
+    """Draws by losses."""
+
+    def __init__(self) -> None:
+        self.losses = torch.zeros(64)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.losses.argsort()
+
+    def __len__(self) -> int:
+        return 64
+
+
+@pytest.mark.parametrize("step", [0.0, 1.0])
+def test_a_sampler_that_training_changes_gets_no_workers(step: float) -> None:
+    """They would need its indices ahead of training."""
+    sampler = Hardest()
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        if step:
+            sampler.losses += step
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    facts = facts_of(sampler=sampler, loss=loss)
+    assert facts.copied_reason == (FEEDBACK if step else None)
 
 
 def test_a_dataset_smaller_than_a_batch_is_sound() -> None:

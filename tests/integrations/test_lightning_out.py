@@ -324,4 +324,4 @@ def test_workers_persist_where_a_method_collates() -> None:
     data = tuned_datamodule(tuned(num_workers=1, persistent_workers=True), Collating())
     trainer = Trainer(max_epochs=3, logger=False, enable_checkpointing=False, enable_progress_bar=False)
     trainer.fit(Module(), data)
-    assert not trainer.train_dataloader.was_changed
+    assert trainer.train_dataloader.why_restarted is None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, WeightedRandomSampler
@@ -14,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, W
 from autotune import TrainConfig, Tuned
 from autotune.recorder import drawing
 from autotune.recorder.changes import Changes
-from autotune.recorder.drawing import INDICES_DRAW, READS_DRAW
+from autotune.recorder.drawing import INDICES_DRAW, INDICES_FED_BACK, READS_DRAW
 from autotune.recorder.launched import StandIn
 
 SAMPLES, EPOCHS = 24, 3
@@ -39,6 +42,32 @@ class Augmented(Rows):
         return index + int(random.random())
 
 
+class Noisy(Rows):
+    """Draws from each generator that torch seeds in workers."""
+
+    def __getitem__(self, index: int) -> Any:
+        info = torch.utils.data.get_worker_info()
+        drawn = random.random(), float(np.random.rand()), torch.rand(1).item()
+        return self.first + index, *drawn, info and info.seed
+
+
+def seeded(worker: int) -> None:
+    """As guides to reproducibility have it."""
+    random.seed(torch.initial_seed() + worker)
+
+
+def sharded(worker: int) -> None:
+    """Changes the data set of a worker, and would change it again."""
+    info: Any = torch.utils.data.get_worker_info()
+    info.dataset.first += 100 * (worker + 1)
+
+
+def once(worker: int) -> None:
+    """Cannot be called twice in a process, like some functions of torch."""
+    assert "begun" not in sys.modules
+    sys.modules["begun"] = sys
+
+
 class Shuffled:
     """Batches that are shuffled as soon as an iterator is made."""
 
@@ -57,6 +86,18 @@ class Drawn(Shuffled):
     def __iter__(self) -> Iterator[list[int]]:
         for _ in range(len(self)):
             yield [random.randrange(SAMPLES)]
+
+
+class Hardest(Shuffled):
+    """Batches by losses; counts them."""
+
+    def __init__(self) -> None:
+        self.losses, self.drawn = torch.zeros(SAMPLES), 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(len(self)):
+            self.drawn += 1
+            yield self.losses.topk(2).indices.tolist()
 
 
 def own_generator() -> torch.Generator:
@@ -153,6 +194,27 @@ def test_samples_and_random_numbers_are_those_of_the_scripts_own_loader(
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("begin", "context", "persists"),
+    [(None, None, True), (seeded, None, True), (seeded, "spawn", True), (sharded, None, False), (once, None, False)],
+)
+def test_workers_that_persist_begin_each_epoch_as_new_ones_do(
+    begin: Callable[[int], None] | None, context: str | None, persists: bool
+) -> None:
+    """Also where the script leaves an epoch early. They are new ones where a second beginning would differ."""
+
+    def own() -> DataLoader[Any]:
+        return DataLoader(Noisy(), 4, worker_init_fn=begin, multiprocessing_context=context, **SETTINGS["one"])
+
+    for most in (None, 2):
+        expected = passes(own(), iter, most)
+        loader = own()
+        stand_in = StandIn(Changes({"loader": {"persistent_workers": True}}).arguments(loader), print)
+        read = functools.partial(stand_in.read, goes_on=True)
+        assert passes(loader, read, most) == expected
+        assert (stand_in.why_restarted is None) is persists
+
+
 @pytest.mark.parametrize("sampler", ["shuffle", "own generator", "own batches"])
 @pytest.mark.parametrize(
     ("own", "changed"), [({}, {"num_workers": 2, "persistent_workers": True}), ({"num_workers": 1}, {})]
@@ -191,6 +253,20 @@ def test_a_sampler_that_draws_from_batch_to_batch_is_named(sampler: type[Shuffle
     """Workers need its indices ahead of training; one that draws all at once is no matter."""
     loader: DataLoader[Any] = DataLoader(Rows(), batch_sampler=sampler())
     assert said_of(loader, SETTINGS["one"]) == ([INDICES_DRAW] if sampler is Drawn else [])
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_sampler_that_training_changes_is_named_once_where_it_is_drawn_ahead(*, changes: bool) -> None:
+    """A look may have missed it; what the sampler changes itself as it draws is no matter."""
+    sampler = Hardest()
+    said: list[str] = []
+    loader: DataLoader[Any] = DataLoader(Rows(), batch_sampler=sampler)
+    read = standing_in(SETTINGS["persistent"], said.append)
+    for _ in range(2):
+        for _ in read(loader):
+            if changes:
+                sampler.losses += 1
+    assert said == ([INDICES_FED_BACK] if changes else [])
 
 
 @pytest.mark.parametrize("data", [Rows, Augmented])

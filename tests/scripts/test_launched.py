@@ -88,6 +88,42 @@ def run(
     return subprocess.run(script.command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.parametrize("seen", [[], ["__main__.Order"]], ids=["unseen", "seen"])
+def test_a_sampler_of_the_scripts_is_drawn_ahead_only_where_the_look_saw_it_unmoved(
+    seen: list[str], launched: Launch
+) -> None:
+    """Its losses might be written to it as it is drawn from."""
+    text = """
+import json, torch
+from torch.utils.data import DataLoader, get_worker_info
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(get_worker_info() is not None))
+
+class Order:
+    def __len__(self):
+        return 64
+
+    def __iter__(self):
+        return iter(range(64))
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for batch in DataLoader(Rows(), batch_size=16, sampler=Order()):
+    model(batch).mean().backward()
+    optimizer.step()
+print(json.dumps(batch.mean().item()))
+"""
+    loop = {**LOOP, "loaders": ["__main__.Rows 64 16 Order False"], "samplers": seen}
+    by_workers, words = launched(PERSISTING, loop, text=text)
+    assert by_workers == len(seen)
+    assert ("num_workers and prefetch_factor stayed as in the script" in words) is (not seen)
+
+
 @pytest.mark.parametrize("batch_size", [16, 8], ids=["as tuned", "another batch"])
 def test_the_training_loader_has_the_workers_and_the_others_have_none(batch_size: int, launched: Launch) -> None:
     """Also where the batch size is not the one that was tuned; optimizer and threads are changed beside it."""
@@ -135,7 +171,7 @@ def test_workers_persist_where_the_script_makes_its_loader_again_each_epoch(
     data: str, workers: int, launched: Launch
 ) -> None:
     """As they did in the bursts that measured them; each epoch is read in the order of its own loader."""
-    loop = {"loaders": ["__main__.Rows 8 4 list False"], "models": [], "device": "cpu"}
+    loop = {"loaders": ["__main__.Rows 8 4 list False"], "models": [], "device": "cpu", "samplers": ["builtins.list"]}
     found, told = launched(PERSISTING, loop, data, REMADE)
     forth = list(range(8))
     assert found == [[forth, forth[::-1], forth], workers]

@@ -13,9 +13,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.measuring.records import Outcome
 from autotune.recorder.loader_passes import Passes
+from autotune.recorder.samplers import FEEDBACK
 from autotune.recorder.stream import ITERATE
 from autotune.scripts import ScriptIsolation
 from autotune.scripts.changes import held_knobs
+from autotune.scripts.facts import loop_of
 from autotune.timing.loop import merged
 from autotune.torch_settings.naming import loader_key
 from tests.example_scripts import START_SECONDS, alone
@@ -326,6 +328,26 @@ for _ in range(2000):
 """
 
 
+FED_BACK = """
+class Hardest:
+    def __init__(self):
+        self.losses = torch.zeros(64)
+
+    def __len__(self):
+        return 4
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield self.losses.topk(16).indices.tolist()
+
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+sampler = Hardest()
+for _ in range(2000):
+    for x, y in DataLoader(data(), batch_sampler=sampler):
+        step(model, optimizer, x, y)
+        sampler.losses[:16] += 1
+"""
 MINING = """
 model = net()
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -358,6 +380,14 @@ def test_workers_are_held_where_each_would_have_a_copy_of_what_changes(
     """Kept samples are lost, or there once in each; generators repeat each other; one seeks where another reads."""
     held = held_knobs(seen_in(written(tmp_path, text)), batch_is_free=True)
     assert {name for name, reason in held.items() if told in reason} == {"num_workers", "persistent_workers"}
+
+
+def test_how_far_ahead_indices_are_drawn_is_held_where_training_decides_them(tmp_path: Path, seen_in: SeenIn) -> None:
+    """And the result does not say that the sampler may be drawn ahead."""
+    seen = seen_in(written(tmp_path, FED_BACK))
+    held = held_knobs(seen, batch_is_free=True)
+    assert {name for name, reason in held.items() if reason == FEEDBACK} == {"num_workers", "prefetch_factor"}
+    assert loop_of(seen)["samplers"] == []
 
 
 @pytest.mark.slow

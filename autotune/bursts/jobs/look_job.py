@@ -28,6 +28,7 @@ from autotune.knobs import WorkloadFacts, with_what_is_in_force
 from autotune.knobs.loader import REPEATED
 from autotune.recorder.attributes import CopiedReading
 from autotune.recorder.functions import Functions
+from autotune.recorder.samplers import FEEDBACK, Feedback, own_samplers
 from autotune.timing.clock import Clock, clock_of
 from autotune.timing.loop import is_compiled, small_fraction, training_facts
 from autotune.timing.padding import Padding, padding_of
@@ -73,11 +74,13 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     tuned = Tuned(config.eager.replace(num_workers=0, data_placement="loader"), device=device)
     with _blaming(f"{target}: torch's DataLoader refuses the dataset or the sampler"):
         Feed(workload, tuned)  # for example, a sampler for an iterable dataset
+    feedback = Feedback(own_samplers(workload.sampler))
     reading = CopiedReading(workload.dataset, workload.collate_fn, workload.worker_init_fn)
     read_before = _bytes_read()
     looked_at = max(1, config.batch_size >> halvings)
     drawn = draw_samples(workload)
     samples, sample_seconds, sample_wait_fraction = _fetch_samples(drawn, max(2, looked_at), target)
+    feedback.after_draw()
     sample_file_bytes = (_bytes_read() - read_before) // len(samples)
     batch_samples = samples[:looked_at]
     batch = _collate(workload, batch_samples, target)
@@ -96,6 +99,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         raise WorkloadError(f"{target}: {mistake}")
     is_recomputable = not _changes_buffers_of_blocks(workload.model, buffers)
     _update(workload, optimizer, loss, target)
+    feedback.before_draw()
     may_fuse = why_gradients_unfit(optimizer) is None
     unused = sum(weight.requires_grad and weight.grad is None for weight in workload.model.parameters())
     # A copy from ordinary memory would wait for all pending work of the device.
@@ -114,10 +118,8 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     paddings, tensors = _paddings(workload, batch, looked_at, drawn, target), list(tensors_in(batch))
     placeable_bytes, unplaceable_reason = _placeable(workload, sample_seconds)
     coupling = _coupling(workload, tuned, batch_samples[:PARTED], target) if quick else 0.0
-    full_batch = config.batch_size if length is None else min(config.batch_size, length)
     facts = training_facts([workload.model], [optimizer], paddings, may_fuse=may_fuse)
-    called = [_CONVOLUTION.fullmatch(event.name) for event in events]  # also by functions and compiled modules
-    facts["convolves"] = sorted({*facts["convolves"], *(int(seen[1]) for seen in called if seen is not None)})
+    facts["convolves"] = sorted({*facts["convolves"], *_convolved(events)})
     if not is_recomputable:
         facts["recomputable_blocks"] = 0
     return WorkloadFacts(
@@ -128,7 +130,9 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         samples=length,
         evaluation_samples=length_of(evaluated(workload).dataset),
         baseline=config,
-        batch_bytes=round(sum(map(bytes_of, tensors)) * full_batch / len(batch_samples)),
+        batch_bytes=round(
+            sum(map(bytes_of, tensors)) * min(config.batch_size, length or config.batch_size) / len(batch_samples)
+        ),
         sample_seconds=sample_seconds,
         sample_wait_fraction=sample_wait_fraction,
         sample_file_bytes=sample_file_bytes,
@@ -144,7 +148,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         fixed_shapes=fixed_shapes,
         placeable_bytes=placeable_bytes,
         unplaceable_reason=unplaceable_reason,
-        copied_reason=copied_reason,
+        copied_reason=copied_reason or (FEEDBACK if feedback.is_seen else None),
         largest_samples=largest,
         notes=(*(f"bursts leave out {note}" for note in workload.notes), *_lost(held, workload, optimizer)),
         fork_safe=True,
@@ -229,6 +233,12 @@ def _paddings(workload: Workload, batch: Any, size: int, drawn: Iterator[Any], t
             break
         batch = _collate(workload, samples, target)
     return paddings
+
+
+def _convolved(events: list[Any]) -> Iterator[int]:
+    """The dimensions of what was convolved, also by functions and compiled modules."""
+    called = (_CONVOLUTION.fullmatch(event.name) for event in events)
+    return (int(seen[1]) for seen in called if seen is not None)
 
 
 def _make_optimizer(workload: Workload, target: str) -> torch.optim.Optimizer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 from ...torch_settings.naming import has_own_iterator, start_method, weights_of
 from ...torch_settings.process_settings import why_gradients_unfit
 from ..attributes import REPEATING, held_by, why_trained
+from ..samplers import own_samplers
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -23,8 +23,6 @@ CONNECTIONS = {
     "aiohttp", "boto3", "botocore", "grpc", "zmq",
 }  # fmt: skip
 """Packages whose objects are connections or open files that processes cannot share."""
-KNOWN_SAMPLERS = ("torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers")
-"""Packages whose samplers draw from a generator of their own, whatever is trained meanwhile."""
 
 
 def why_not(loader: DataLoader[Any]) -> str | None:
@@ -37,7 +35,8 @@ def why_not(loader: DataLoader[Any]) -> str | None:
         return "torch's default device is not the CPU"
     if not getattr(loader, "in_order", True):
         return "the script asks for batches out of order"
-    if any(map(_looks_around, _samplers(loader))):
+    samplers = loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.sampler
+    if own_samplers(*samplers) or any(map(_draws_again, samplers)):
         return "the sampler may look at what was trained, or draw random numbers beside it"
     return None
 
@@ -80,17 +79,10 @@ def why_not_fused(optimizer: Optimizer) -> str | None:
     return None
 
 
-def _samplers(loader: DataLoader[Any]) -> Sequence[Any]:
-    """The sampler of a loader, and that of batches."""
-    parts = [loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.sampler]
-    return [part for part in parts if part is not None]
-
-
-def _looks_around(sampler: Any) -> bool:
-    """Whether it is the script's own, or draws more than once in a pass from a generator of the script's."""
-    draws_again = (
+def _draws_again(sampler: Any) -> bool:
+    """Whether a sampler draws more than once in a pass from a generator of the script's."""
+    return (
         isinstance(sampler, RandomSampler)
         and sampler.generator is not None
         and (sampler.replacement or sampler.num_samples > len(sampler.data_source))
     )
-    return draws_again or type(sampler).__module__.partition(".")[0] not in KNOWN_SAMPLERS

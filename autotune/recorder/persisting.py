@@ -1,0 +1,81 @@
+"""Workers that persist where the script's own would start again: in each epoch they begin as new ones do.
+
+Torch seeds the generators of torch, Python and NumPy in each new worker, and then calls ``worker_init_fn``. A worker
+that persists keeps its generators, and never calls it again: augmentation would go on with other numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data._utils import HAS_NUMPY, worker
+
+from .attributes import Attributes
+
+Begin = Callable[[int], None]
+
+_own: list[Begin] = []
+"""In a worker: what each epoch calls; empty where nothing is to be called."""
+
+
+def as_persisting(begin: Begin, cannot: torch.Tensor) -> Begin:
+    """A ``worker_init_fn`` that calls the script's own, which each `NewEpoch` then calls again.
+
+    Args:
+        begin: The script's own.
+        cannot: Shared memory. It becomes 1 where a second call might differ from one in a new worker: where the first
+            one changes the worker's copy of the data set, as sharding does, or where the second one fails.
+    """
+    return functools.partial(_begin, begin, cannot)
+
+
+def _begin(begin: Begin, cannot: torch.Tensor, number: int) -> None:
+    info = worker.get_worker_info()
+    held = info and info.dataset, begin
+    before = Attributes(*held)
+    begin(number)
+    if not Attributes(*held).are_as(before):
+        cannot.fill_(1)
+        return
+
+    def again(number: int) -> None:
+        try:
+            begin(number)
+        except Exception:  # noqa: BLE001 - some functions of torch may be called once in a process
+            cannot.fill_(1)
+
+    _own.append(again)
+
+
+class NewEpoch:
+    """What torch sends to a worker that persists, as the seed of an epoch. The worker is seeded as it unpickles this.
+
+    Args:
+        base_seed: What torch would seed new workers from.
+    """
+
+    def __init__(self, base_seed: int) -> None:
+        self._base_seed = base_seed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _begin_again, (self._base_seed,)
+
+
+def _begin_again(base_seed: int) -> None:
+    """Does in a worker what torch does in a new one, in the same order."""
+    info = worker.get_worker_info()
+    assert info is not None  # noqa: S101 - the message goes to workers alone
+    seed = base_seed + info.id
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if HAS_NUMPY:
+        import numpy as np
+
+        np.random.seed(worker._generate_state(base_seed, info.id))  # type: ignore[no-untyped-call]
+    worker._worker_info = type(info)(id=info.id, num_workers=info.num_workers, seed=seed, dataset=info.dataset)
+    for begin in _own:
+        begin(info.id)
