@@ -28,6 +28,10 @@ READS_DRAW = (
     "workers draw the random numbers of reading data from their own generators: augmentation, shuffles and dropout "
     "differ, as with another seed"
 )
+WORKERS_DRAW = (
+    "workers draw random numbers as they read data, which depend on the number of workers: augmentation has the same "
+    "distribution, and other values"
+)
 INDICES_DRAW = (
     "the sampler draws random numbers for each batch, and for workers ahead of training: if training draws some too, "
     "their order changes"
@@ -129,12 +133,12 @@ class Drawing(DataLoader[Any]):
                 self._cannot_persist = torch.zeros(1).share_memory_()  # type: ignore[no-untyped-call]
                 begin = as_persisting(begin, self._cannot_persist)
             changed: dict[str, Any] = {"generator": seeds, "worker_init_fn": begin}
-            adds_workers = self.num_workers and not own.workers
+            adds_workers = self.num_workers > own.workers == 0
             if adds_workers:
                 changed["worker_init_fn"] = begin = as_added(begin)
-                if _is_first(READS_DRAW, self.dataset):
-                    first = _FirstReads(begin, self.collate_fn, say)
-                    changed |= {"worker_init_fn": first.begin, "collate_fn": first}
+            if self.num_workers not in {0, own.workers} and _is_first(READS_DRAW, self.dataset):
+                first = _FirstReads(begin, self.collate_fn, say, adds_workers=adds_workers)
+                changed |= {"worker_init_fn": first.begin, "collate_fn": first}
             with signals_wait() if adds_workers else contextlib.nullcontext():
                 return self._with(changed, iterate)
 
@@ -285,10 +289,14 @@ class _FirstReads:
         begin: The script's ``worker_init_fn``.
         collate: The script's ``collate_fn``.
         say: Receives a warning if they were.
+        adds_workers: Whether the script's own loader reads in its own process, whose other draws follow then.
     """
 
-    def __init__(self, begin: Callable[[int], None] | None, collate: Any, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, begin: Callable[[int], None] | None, collate: Any, say: Callable[[str], None], *, adds_workers: bool
+    ) -> None:
         self._begin, self._collate, self._say = begin, collate, say
+        self._adds_workers = adds_workers
         self._before: Any = None
 
     def begin(self, worker: int) -> None:
@@ -300,8 +308,9 @@ class _FirstReads:
     def __call__(self, samples: Any) -> Any:
         batch = self._collate(samples)
         before, self._before = self._before, None
-        if before is not None and random_states() != before:
-            self._say(READS_DRAW)
+        if before is not None and (now := random_states()) != before:
+            of_torch = now[0] != before[0]
+            self._say(READS_DRAW if self._adds_workers and of_torch else WORKERS_DRAW)
         return batch
 
 

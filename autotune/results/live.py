@@ -33,6 +33,18 @@ ENDING = ".live.jsonl"
 Knobs = dict[str, Scalar]
 MOVED = "workers draw the random numbers of reading: augmentation has the same distribution, and other numbers"
 """This holds even if workers lose: the script's own generators did not make the draws that workers made."""
+MAY_MOVE = (
+    "where workers draw random numbers, what they draw depends on their number: augmentation has the same "
+    "distribution, and other numbers"
+)
+"""For workers of the script's own, which this process does not see draw."""
+
+
+def moving(facts: LiveFacts) -> str | None:
+    """What another number of workers means for augmentation; None if nothing draws random numbers."""
+    if facts.moves_augmentation:
+        return MOVED
+    return MAY_MOVE if facts.baseline.num_workers else None
 
 
 class Candidate(Stored):
@@ -255,8 +267,8 @@ class LiveLog:
         settings = "1 setting of {} is" if len(words) == 1 else f"{len(words)} settings of {{}} are"
         tried = f"{settings.format(', '.join(knobs))} tried while it trains{follow}"
         self._say(tried if words else "there is nothing to try")
-        if facts.moves_augmentation and any(candidate["knobs"].get("num_workers") for candidate in words):
-            self._say(MOVED)
+        if (moves := moving(facts)) and any(candidate["knobs"].get("num_workers") for candidate in words):
+            self._say(moves)
         for knob in facts.allowed:
             if knob in knobs and isinstance(leave := KNOBS[knob].while_training, ByLeave):
                 self._say(f"{knob} is tried by your leave: {leave.changes}")

@@ -27,7 +27,7 @@ from autotune.knobs.while_training import played_on
 from autotune.measuring import Measurement, Outcome, Speedup
 from autotune.measuring.records import Block
 from autotune.results.files import keep_document
-from autotune.results.live import MOVED, Knobs, LiveLog, Story
+from autotune.results.live import Knobs, LiveLog, Story, moving
 from autotune.results.result import (
     Constraints,
     Diagnosis,
@@ -314,6 +314,6 @@ def _notes(story: Story) -> Iterator[str]:
     yield "tuned while it trained: pairs are neighbouring blocks of steps of one training"
     if (over := story.over) is not None:
         yield f"the search has cost {format_seconds(over.cost_seconds)} of training ({over.why})"
-    has_moved = story.facts is not None and story.facts.moves_augmentation
-    if has_moved and any(one.seconds and one.knobs.get("num_workers") for one in story.candidates.values()):
-        yield MOVED
+    moves = moving(story.facts) if story.facts is not None else None
+    if moves and any(one.seconds and one.knobs.get("num_workers") for one in story.candidates.values()):
+        yield moves

@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, W
 from autotune import TrainConfig, Tuned
 from autotune.recorder import drawing
 from autotune.recorder.changes import Changes
-from autotune.recorder.drawing import INDICES_DRAW, INDICES_FED_BACK, READS_DRAW
+from autotune.recorder.drawing import INDICES_DRAW, INDICES_FED_BACK, READS_DRAW, WORKERS_DRAW
 from autotune.recorder.launched import StandIn
 
 SAMPLES, EPOCHS = 24, 3
@@ -269,20 +269,22 @@ def test_a_sampler_that_training_changes_is_named_once_where_it_is_drawn_ahead(*
     assert said == ([INDICES_FED_BACK] if changes else [])
 
 
-@pytest.mark.parametrize("data", [Rows, Augmented])
-def test_reading_that_draws_is_named_once_where_workers_read_instead(
-    data: type[Rows], capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("data", "own", "setting", "said"),
+    [
+        pytest.param(Rows, 0, "one", None, id="draws nothing"),
+        pytest.param(Noisy, 0, "one", READS_DRAW, id="training draws from the same generator"),
+        pytest.param(Augmented, 0, "one", WORKERS_DRAW, id="training does not"),
+        pytest.param(Augmented, 1, "persistent", WORKERS_DRAW, id="other workers"),
+        pytest.param(Augmented, 1, "one", None, id="the same workers"),
+    ],
+)
+def test_reading_that_draws_is_named_once_where_other_processes_read(
+    data: type[Rows], own: int, setting: str, said: str | None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """By the first worker, in the first epoch."""
-    read = standing_in(SETTINGS["one"], lambda sentence: print(sentence, flush=True))
-    loader: DataLoader[Any] = DataLoader(data(), batch_size=4)
+    read = standing_in(SETTINGS[setting], lambda sentence: print(sentence, flush=True))
+    loader: DataLoader[Any] = DataLoader(data(), batch_size=4, num_workers=own)
     for _ in range(2):
         list(read(loader))
-    assert capfd.readouterr().out.count(READS_DRAW) == (data is Augmented)
-
-
-def test_reading_is_not_named_where_workers_have_read_before(capfd: pytest.CaptureFixture[str]) -> None:
-    """The script's own had generators of their own, too."""
-    loader: DataLoader[Any] = DataLoader(Augmented(), batch_size=4, num_workers=1)
-    list(standing_in(SETTINGS["one"], lambda sentence: print(sentence, flush=True))(loader))
-    assert READS_DRAW not in capfd.readouterr().out
+    assert capfd.readouterr().out == (f"{said}\n" if said else "")

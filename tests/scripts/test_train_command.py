@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from autotune.results.files import write_document
-from autotune.results.live import MOVED
+from autotune.results.live import MAY_MOVE, MOVED
 from autotune.results.result import Result, read_result
 from tests.factories import make_result
 from tests.forked import Forked
@@ -298,6 +298,9 @@ def test_a_result_names_the_torch_of_the_script(tmp_path: Path, seen: dict[str, 
 
 UNSEEN = "told = Told()\ntold.candidates()\nprint('trained')\nsys.exit(3)\n"
 MOVES = "told = Told(moves_augmentation=True)\nprint(len(told.candidates()))\n"
+OWN_WORKERS = """told = Told(loader={**FACTS['loader'], 'arguments': {'batch_size': 4, 'num_workers': 1}})
+print(len(told.candidates()) > 1)
+"""
 ONE = """told = Told(moves_augmentation=True, forms=[], left={'num_workers': 'so'})\nprint(len(told.candidates()))\n"""
 OTHERS = "print(bool(Told().candidates()), Told(pid=1).candidates(), Told(pid=2).candidates())\n"
 SHORT = """
@@ -330,6 +333,7 @@ SAYS_WRONG = "told = Told(threads='many')\nprint(told.lines.readline())\n"
         ),
         pytest.param(OTHERS, 0, "True [] []", "several processes train: autotune tunes the first one", id="several"),
         pytest.param(MOVES, 0, "7", f"autotune watch result.live.jsonl'\nautotune: {MOVED}\n", id="augmentation"),
+        pytest.param(OWN_WORKERS, 0, "True", f"autotune: {MAY_MOVE}\n", id="own workers"),
         pytest.param(ONE, 0, "1", "autotune: 1 setting of num_threads is tried while it trains", id="one"),
         pytest.param(SAYS_WRONG, 0, "b''", "tuning has failed, training goes on (ValidationError", id="fault"),
     ],
