@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 Undo = Callable[[], None]
 """Undoes the changes of one call; call it once."""
-_KEPT = "_kept_by_autotune"  # attribute of the owner
+_KEPT = f"_kept_by_{__name__.partition('.')[0]}"  # attribute of the owner
+"""The recorder's copy of this module in a script that imports autotune keeps its own."""
 _ABSENT = object()
 
 
