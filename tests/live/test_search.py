@@ -297,6 +297,7 @@ def test_another_optimizer_ends_the_search_and_keeps_what_has_won(tuned: Tuned, 
     why = "all candidates are decided" if is_over else "another optimizer steps now"
     over = last_over(advice)
     assert (over["won"], over["why"]) == ({"num_workers": 1, "prefetch_factor": 2}, why)
+    assert over["complete"] is is_over
     assert iter(loader).pool.loader.num_workers == 1
     assert second.optimizer.param_groups[0]["foreach"] is None
 

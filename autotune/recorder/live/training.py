@@ -165,6 +165,7 @@ class LiveTraining:
         self._cpus, self._allowed = cpus, allowed
         self._process, self._thread = os.getpid(), 0
         self._phase = "warms up"
+        self._is_complete = False  # whether all candidates were decided
         self._ledger, self._spread = Ledger(), Spread()
         self._incumbent, self._in_force, self._gain = OWN, OWN, 1.0
         self._changes: dict[int, Changes] = {}
@@ -881,6 +882,7 @@ class LiveTraining:
 
     def _finish(self, why: str) -> None:
         """Ends the search; the winners stay."""
+        self._is_complete = self._phase == "earns" or (self._phase == "races" and self._race is None)
         if self._phase == "earns":
             self.left["compile_mode"] = UNEARNED
         self._called.end()
@@ -967,7 +969,10 @@ class LiveTraining:
 
     def _tell_end(self, event: str, **content: Any) -> None:
         cost, saved = self._ledger.cost, self._ledger.benefit
-        self._adviser.tell(event, gained=self._gain, cost_seconds=cost, saved_seconds=saved, **content, **self._now())
+        self._adviser.tell(
+            event, gained=self._gain, cost_seconds=cost, saved_seconds=saved, complete=self._is_complete,
+            **content, **self._now(),
+        )  # fmt: skip
 
 
 def _in_short(error: Exception) -> str:
