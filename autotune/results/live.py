@@ -137,6 +137,7 @@ class Story:
             candidate = Candidate.model_validate({"knobs": self.offered.get(name, {}), **event, "seconds": seconds})
             self.candidates.pop(name, None)
             self.candidates[name], self.searched_seconds = candidate, self.seconds
+            self.over = None  # it goes on where a winner has failed
         elif kind == "block":
             self.warmup_seconds = self.warmup_seconds or self.seconds
             self.blocks.append(Played.model_validate(event))
