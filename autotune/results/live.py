@@ -91,6 +91,7 @@ class Over(Stored):
     cost_seconds: Seconds = 0.0
     saved_seconds: Seconds = 0.0
     paid: bool = False
+    complete: bool = Field(default=False, description="all candidates are decided")
     why: str = ""
     left: dict[str, str] = Field(default_factory=dict)
 
@@ -148,6 +149,7 @@ class Story:
             candidate = Candidate.model_validate({"knobs": self.offered.get(name, {}), **event, "seconds": seconds})
             self.candidates.pop(name, None)
             self.candidates[name], self.searched_seconds = candidate, self.seconds
+            self.over = None  # it goes on where a winner has failed
         elif kind == "block":
             self.warmup_seconds = self.warmup_seconds or self.seconds
             self.blocks.append(Played.model_validate(event))
@@ -161,6 +163,17 @@ class Story:
         elif kind in {"ended", "exited"}:
             self.status = int(event["status"]) if kind == "exited" else self.status
             self.has_ended, self.playing = True, None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the search has decided all candidates."""
+        return self.over is not None and self.over.complete
+
+    @property
+    def progress(self) -> str:
+        """How many candidates are decided."""
+        decided = sum(one.verdict is not None for one in self.candidates.values())
+        return f"settings decided: {decided} of {len(self.offered)}"
 
     @property
     def winners(self) -> tuple[Candidate, ...]:
@@ -308,10 +321,14 @@ class LiveLog:
             return f"nothing was tried: {over.why}"
         if (given_up := self.story.given_up) is not None:
             return f"{given_up} ({over.why}): training goes on with your own setting; {cost}"
+        early = "" if over.complete else f"the search has ended early ({over.why}; {self.story.progress}): "
+        if gained is None and early:
+            return f"{early}so far, no setting is faster than yours; {cost}"
         if gained is None:
             return f"no setting is faster than yours ({over.why}); {cost}; {elsewhere}"
         paid = f"has paid for itself: so far it has saved {format_seconds(over.saved_seconds)}"
         if not over.paid:
             seconds = (over.cost_seconds - over.saved_seconds) / max(1e-9, over.gained - 1)
             paid = f"pays for itself after {format_seconds(seconds)} more"
-        return f"{words_of(over.won)}: {ratio_text(gained[0])} ({ratios(gained[1])}); {cost} and {paid}; {elsewhere}"
+        gain = f"{words_of(over.won)}: {ratio_text(gained[0])} ({ratios(gained[1])})"
+        return f"{early}{gain}; {cost} and {paid}; {elsewhere}"

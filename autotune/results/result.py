@@ -395,10 +395,15 @@ def read_result(path: Path | str) -> Result:
     return read_document(path, Result)
 
 
-def place_of_partial(path: Path) -> Path:
-    """Where a partial result goes: beside a file with a complete result, or with content that cannot be read."""
+def place_of_partial(path: Path, *, proves: bool = True) -> Path:
+    """Where a partial result goes: beside a file with a complete result, or with content that cannot be read.
+
+    If it proves no gain, it also goes beside a partial one that does.
+    """
     try:
-        stays = read_result(path).status == "complete"
+        former = read_result(path)
+        has_proof = former.speedup is not None and former.speedup.confirmed
+        stays = former.status == "complete" or (has_proof and not proves)
     except ResultFileError:
         stays = os.path.isfile(path) and os.path.getsize(path) > 0
     return path.with_stem(f"{path.stem}-partial") if stays else path

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from autotune import __version__
 from autotune.bursts.hosts.child import events_in
@@ -176,13 +176,16 @@ class Live:
         if (description := self._seen.get(self._tuned[1])) is not None:
             decided = any(candidate.verdict is not None for candidate in self.log.story.candidates.values())
             if self._out.exists() and not decided:
-                self._say(f"{self._out} stays as it is: this time the training ended before anything was decided")
+                what = "training" if self.log.story.over is None else "search"
+                self._say(f"{self._out} stays as it is: this time the {what} ended before anything was decided")
                 return
             result = live_result(self.log.story, self._script, self._hardware, *description)
-            place = place_of_partial(self._out) if result.status == "partial" else self._out
+            place = self._out
+            if result.status == "partial":
+                place = place_of_partial(place, proves=result.speedup is not None)
             if place != self._out:
                 self._say(f"{self._out} stays as it is")
-            if result.status == "partial":
+            if self.log.story.over is None:  # else the last line of the search has said it
                 state = f"{words_of(self.log.story.won)} is faster" if self.log.story.won else result.speedup_reason
                 self._say(f"the training ended before the search did; so far, {state}")
             path, failure = keep_document(result, place)
@@ -222,12 +225,13 @@ def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScri
         seen: The script as a look sees it.
         record: The description by which `launch` finds the training loop again.
     """
-    facts, trials, is_over = facts_of(seen, script), tuple(_trials(story)), story.over is not None
+    facts, trials = facts_of(seen, script), tuple(_trials(story))
+    early: Literal["interrupted", "end of training"] = "end of training" if story.over is None else "interrupted"
     machine, device = as_trained(hardware, seen, None)
     speedup = _speedup(story)
     waiting, allowed = (story.facts.wait_share, story.facts.allowed) if story.facts is not None else (None, ())
     return Result(
-        status="complete" if is_over else "partial",
+        status="complete" if story.is_complete else "partial",
         created=datetime.now(timezone.utc),
         workload=WorkloadRecord.of(facts, {}, record),
         hardware=machine,
@@ -242,7 +246,7 @@ def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScri
             budget_seconds=story.searched_seconds, device=device, effective_batch=facts.baseline.effective_batch,
             memory_target=1.0, utilization_target=1.0, only=played_on(device, allowed), sampler="none", seed=0,
         ),
-        stopped_by="exhausted" if is_over else "end of training",
+        stopped_by="exhausted" if story.is_complete else early,
         search=SearchRecord(
             seconds=story.searched_seconds, bursts=len(trials), measuring_fraction=1.0, skipped_knobs=story.left,
             outcomes=dict(Counter(trial.outcome.value for trial in trials)), notes=tuple(_notes(story)),
@@ -284,8 +288,7 @@ def _why_none(story: Story) -> str:
         return f"{story.given_up}: {story.over.why}"
     if not story.offered:
         return "there was nothing to try while it trained"
-    decided = sum(one.verdict is not None for one in candidates)
-    rest = "" if story.over is not None else f" (settings decided: {decided} of {len(story.offered)})"
+    rest = "" if story.is_complete else f" ({story.progress})"
     if not measured and (failures := [one for one in candidates if one.verdict == "failed"]):
         return f"{failures[-1].name} is left out{rest}: {failures[-1].reason}"
     if not measured:
@@ -293,6 +296,10 @@ def _why_none(story: Story) -> str:
     best = story.candidates[max(measured, key=lambda name: measured[name])]
     spread = f" ({ratios(best.interval)})" if best.interval is not None else ""
     reached = f"{best.name} reached {ratio_text(measured[best.name])}{spread}"
+    if best.interval is not None and best.interval.low > 1 and (best.verdict is None or best.reason):
+        pairs = f"{best.pairs} pair{'s' if best.pairs > 1 else ''} of blocks"
+        why = f" in {pairs}, too few to decide" if best.verdict is None else f", but is left out: {best.reason}"
+        return f"no setting is known to be faster{rest}: {reached}{why}"
     return f"no setting was clearly faster{rest}: {reached}"
 
 
@@ -301,7 +308,7 @@ def _trials(story: Story) -> Iterator[TrialRecord]:
     held: Knobs = {}
     for one in story.candidates.values():
         ending = _ENDINGS.get(one.verdict or "", Outcome.OK)
-        ending_words = f"it {one.verdict}" if one.verdict else "training ended before it was decided"
+        ending_words = f"it {one.verdict}" if one.verdict else "the search ended before it was decided"
         yield TrialRecord(
             stage="training", reason=one.reason or ending_words, changes=held | one.knobs, outcome=ending,
             failure=None if ending is Outcome.OK else one.reason or ending_words, partner=dict(held),

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 Undo = Callable[[], None]
 """Undoes the changes of one call; call it once."""
-_KEPT = "_kept_by_autotune"  # attribute of the owner
+_OURS = "_kept_by_autotune"
+_KEPT = f"{_OURS}_{__name__.partition('.')[0]}"  # attribute of the owner
+"""A script that imports autotune has two copies of this module, the recorder's too. Each keeps its own, in here."""
 _PUT = "_put_by_autotune"  # attribute of a function that was put: itself, and what gives the script's own
-_ABSENT = dataclasses.MISSING  # a script's process may have this module twice: the two share it
+_ABSENT = dataclasses.MISSING  # the same to both
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -130,7 +132,7 @@ def _without_ours(part: Any, owner: Any, *, is_copied: bool) -> Any:
     left = {}
     for name, value in part.items():
         is_kept = is_copied and type(value) is types.MethodType and value.__self__ is owner
-        own = _ABSENT if name == _KEPT else value if is_kept else _own(value, owner)
+        own = _ABSENT if str(name).startswith(_OURS) else value if is_kept else _own(value, owner)
         if own is not _ABSENT:
             left[name] = own
     is_same = len(left) == len(part) and all(left[name] is value for name, value in part.items())

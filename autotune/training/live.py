@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 import shlex
 import sys
@@ -13,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from autotune.hardware import probe_host
 from autotune.knobs import allowed_knobs
+from autotune.recorder.arrival import ORDERS
 from autotune.recorder.live.training import LiveTraining
 from autotune.results.live import LiveLog
 from autotune.secrets import masked_command, remember_secrets
@@ -29,7 +32,7 @@ def live(
 
     It returns the objects unchanged. Settings that do not change what is learned (loader workers, threads, the form of
     the optimizer) play block by block beside yours, and the faster ones stay. Settings that cannot be changed keep your
-    value. Training continues whatever fails.
+    value. Training continues whatever fails. In a script that a command of autotune has started, it stays off.
 
     Args:
         loader: The loader that feeds the training.
@@ -47,8 +50,26 @@ def live(
 
 def begin(out: str | Path | None = None, allow: str = "") -> None:
     """Tunes the training of this process from now on, as `live` does; callbacks of frameworks call it."""
+    allowed = allowed_knobs(allow)
+    if ORDERS in os.environ:  # the recorder is here already, and two would undo each other's changes
+        _stay_off(json.loads(os.environ[ORDERS])["role"])
+        return
     remember_secrets(sys.argv, os.environ)
-    LiveTraining(_Adviser(out), probe_host().cpu.budget, allowed_knobs(allow))
+    LiveTraining(_Adviser(out), probe_host().cpu.budget, allowed)
+
+
+_INSTEAD = {
+    "train": "'autotune train' tunes this process, with its own --out and --allow",
+    "launch": "'autotune launch' trains with a result here; to tune again, start the script with 'autotune train'",
+}
+"""What a command does in its script, by its role; bursts, which measure the script as it is, say nothing."""
+
+
+@functools.cache
+def _stay_off(role: str) -> None:
+    """Says once why the script's own call does nothing: frameworks' callbacks come with each fit."""
+    if role in _INSTEAD:
+        print(f"autotune: the script's own tuning stays off: {_INSTEAD[role]}", file=sys.stderr)
 
 
 class _Adviser:

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, WeightedRandomSampler, get_worker_info
 
-from autotune.recorder.live import steps, training
+from autotune.recorder.live import draws, steps, training
 
 SAMPLES, EPOCHS = 160, 4
 FORMS = ("fused", "foreach")
@@ -401,7 +401,7 @@ def resume(folder):
 
 def main(kinds):
     """Runs the cases of these kinds."""
-    training.WARM_STEPS = steps.WARM_STEPS = 4
+    training.WARM_STEPS = steps.WARM_STEPS = draws.WARM_STEPS = 4
     training.WARM_SECONDS, training.BLOCK_SECONDS = 0.0, 0.0
     training.HANG_SECONDS, training.HANG_STEPS, training.FEWEST_STEPS = 1.5, 1, 2
     training.Ledger.may_lose, training.Ledger.allows = (lambda *_: 1e9), (lambda *_, **__: True)

@@ -309,6 +309,7 @@ def test_a_short_training_says_why_it_is_not_compiled(begun: Callable[..., Any],
     assert not told(advice, "playing")
     (over,) = told(advice, "over")
     assert (over["why"], over["left"]) == ("all else is decided", {"compile_mode": training.UNEARNED})
+    assert over["complete"]
 
 
 @pytest.mark.parametrize("step", [2, 200])

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, default_collate
 
 from autotune.recorder.live import pools, steps, training
+from autotune.results.live import Story
 from autotune.torch_settings import process_settings
 from tests.live.conftest import Time
 from tests.live.loops import OF_LOADER, OTHERS, Advice, Alternating, Numbers, candidate
@@ -37,6 +38,17 @@ class FirstWins(Alternating):
         if self.logs:
             FirstWins.first = FirstWins.first or self
         return "won" if FirstWins.first is self else None
+
+
+class Wins(Alternating):
+    """Every candidate wins, by a tenth."""
+
+    ratio = 1.1  # type: ignore[assignment]
+
+    @property
+    def verdict(self) -> str | None:
+        """With its first pair."""
+        return "won" if self.logs else None
 
 
 @pytest.fixture
@@ -144,7 +156,7 @@ def test_a_data_set_that_changes_late_is_read_as_by_the_script(tuned: Tuned, pla
         return trained.ids
 
     plain = train()
-    evidence = {"wins": FirstWins, "has won": Alternating, "plays": Undecided}[plays]
+    evidence = {"wins": FirstWins, "has won": Wins, "plays": Undecided}[plays]
     offered = OF_LOADER[:1] if plays == "has won" else OF_LOADER[:2]
     live, advice = tuned(*offered, evidence=evidence)
     assert train() == plain
@@ -152,8 +164,40 @@ def test_a_data_set_that_changes_late_is_read_as_by_the_script(tuned: Tuned, pla
     assert why == "the script changes what its data set reads while it trains, which workers would not see"
     assert not live._incumbent.loader
     if plays != "plays":
-        assert next(event["verdict"] for event in advice.events if event["event"] == "decided") == "won"
-        assert (last_over(advice)["won"], last_over(advice)["why"]) == ({}, why)
+        verdicts = [event["verdict"] for event in advice.events if event["event"] == "decided"]
+        assert (verdicts[0], verdicts[-1], last_over(advice)["won"]) == ("won", "failed", {})
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("others", [[], [candidate(optimizer_impl="fused")]], ids=["over", "goes on"])
+def test_what_has_won_beside_workers_is_tried_again_without_them(
+    tuned: Tuned, others: list[dict[str, Any]], is_killed: bool
+) -> None:
+    """What has won before them stays; the gain is that of the settings that training has in the end."""
+    workers = candidate(num_workers=1, prefetch_factor=2)
+    offered = [FOREACH, workers, ONE_THREAD, *others]
+    live, advice = tuned(*offered, evidence=Wins)
+    loader, trained = loader_of(400), Trained()
+    for _ in range(3):
+        for batch in loader:
+            trained.step(batch)
+            if len(live._winners) == 3 and (passing := live._pass) is not None and is_killed:
+                for worker in getattr(passing.pool._batches, "_workers", ()):
+                    worker.kill()
+            elif len(live._winners) == 3:
+                loader.dataset.level += 1000  # type: ignore[attr-defined]
+    told = [(one["name"], one["verdict"]) for one in advice.events if one["event"] == "decided"]
+    story = Story()
+    story.add({"event": "planned", "candidates": {one["name"]: one["knobs"] for one in offered}, "left": {}})
+    for event in advice.events:
+        story.add(event)
+    again = [(one["name"], "won") for one in (ONE_THREAD, *others)]
+    assert told == [*[(one["name"], "won") for one in offered[:3]], (workers["name"], "failed"), *again]
+    changed = {knob: value for one in offered if one is not workers for knob, value in one["knobs"].items()}
+    assert story.won == dict(live._incumbent.knobs) == changed
+    assert story.gained is not None
+    assert story.gained[0] == pytest.approx(live._gain) == pytest.approx(1.1 ** (len(offered) - 1))
+    assert story.is_complete
 
 
 NET = nn.Linear(16, 4)
@@ -297,6 +341,7 @@ def test_another_optimizer_ends_the_search_and_keeps_what_has_won(tuned: Tuned, 
     why = "all candidates are decided" if is_over else "another optimizer steps now"
     over = last_over(advice)
     assert (over["won"], over["why"]) == ({"num_workers": 1, "prefetch_factor": 2}, why)
+    assert over["complete"] is is_over
     assert iter(loader).pool.loader.num_workers == 1
     assert second.optimizer.param_groups[0]["foreach"] is None
 

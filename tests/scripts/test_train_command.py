@@ -70,7 +70,7 @@ told.tell("decided", name=fused["name"], knobs=fused["knobs"], verdict="failed",
           low=0.0, high=None, pairs=0, t=11.0)
 told.tell("pace", steps_per_second=18.0, wait_share=0.01, memory_bytes=2**30, setting=workers["name"], t=12.0)
 told.tell("over", won={**workers["knobs"], **threads["knobs"]}, gained=1.8, cost_seconds=2.0, saved_seconds=1.0,
-          paid=False, why="all candidates are decided", left={}, t=12.0)
+          paid=False, complete=True, why="all candidates are decided", left={}, t=12.0)
 json.dump([workers, threads], open("words.json", "w"))
 print("trained", flush=True)
 sys.exit(7)
@@ -183,19 +183,29 @@ def test_candidates_come_in_the_recorders_words(whole: tuple[Path, Finished]) ->
     assert (threads["loader"], threads["process"]) == ({}, {"set_threads": 1})
 
 
-EARLY = "told = Told()\ntold.see()\nfirst, *_ = told.candidates()\ntold.play(first, {verdict!r}, 1.5, 2.0)\n"
-NOTHING = "told = Told()\ntold.see()\nfirst, *_ = told.candidates()\ntold.tell('over', why='time is up', t=3.0)\n"
-UNDECIDED = "no setting was clearly faster (settings decided: 0 of 7): "
-REVERTED = EARLY.format(verdict="won") + "told.tell('over', won={}, why='it has failed', t=9.0)\n"
+BEGINS = "told = Told()\ntold.see()\nfirst, *_ = told.candidates()\n"
+EARLY = BEGINS + "told.play(first, {verdict!r}, {ratio}, 2.0)\n"
+WON, LOST, OPEN = (EARLY.format(verdict=verdict, ratio=1.5) for verdict in ("won", "lost", ""))
+UNCLEAR = EARLY.format(verdict="", ratio=1.0)
+OVER = "told.tell('over', won={won}, why='it has failed', complete={complete}, t=9.0)\n"
+CUT, WHOLLY = (OVER.format(won="{}", complete=complete) for complete in (False, True))
+CUT_WON = OVER.format(won="first['knobs']", complete=False)
+SO_FAR = "(settings decided: 0 of 7): num_workers=1, prefetch_factor=2 reached"
+TOO_FEW = f"no setting is known to be faster {SO_FAR} 1.50× (1.43 – 1.58) in 8 pairs of blocks, too few to decide"
 
 
 @pytest.mark.parametrize(
     ("body", "status", "changed", "reason"),
     [
-        pytest.param(EARLY.format(verdict="won"), "partial", 2, None, id="ended early"),
-        pytest.param(EARLY.format(verdict=""), "partial", 0, f"{UNDECIDED}num_workers=1, prefetch", id="undecided"),
-        pytest.param(NOTHING, "complete", 0, "no setting was played to its end", id="nothing"),
-        pytest.param(REVERTED, "complete", 0, "was faster, but is given up: it has failed", id="taken back"),
+        pytest.param(WON, "partial", 2, None, id="ended early"),
+        pytest.param(UNCLEAR, "partial", 0, f"no setting was clearly faster {SO_FAR} 1.000×", id="unclear"),
+        pytest.param(OPEN, "partial", 0, TOO_FEW, id="undecided"),
+        pytest.param(OPEN + CUT, "partial", 0, TOO_FEW, id="cut short"),
+        pytest.param(WON + CUT_WON, "partial", 2, None, id="cut short, won"),
+        pytest.param(BEGINS + CUT, "partial", 0, "no setting was played to its end", id="nothing, cut short"),
+        pytest.param(BEGINS + WHOLLY, "complete", 0, "no setting was played to its end", id="nothing"),
+        pytest.param(WON + CUT, "partial", 0, "was faster, but is given up: it has failed", id="taken back"),
+        pytest.param(WON + WHOLLY, "complete", 0, "was faster, but is given up: it has failed", id="taken back late"),
     ],
 )
 def test_a_result_says_how_far_the_search_came(
@@ -209,28 +219,41 @@ def test_a_result_says_how_far_the_search_came(
     assert (reason or "") in (result.speedup_reason or "")
 
 
-@pytest.mark.parametrize(("former", "name"), [("complete", "result-partial.json"), ("partial", "result.json")])
-def test_a_training_that_ends_early_replaces_no_complete_result(
-    former: str, name: str, tmp_path: Path, seen: dict[str, Any]
+STATE = "num_workers=1, prefetch_factor=2"
+CUT_SHORT = "the search has ended early (it has failed; settings decided: 1 of 7): "
+
+
+@pytest.mark.parametrize(
+    ("former", "body", "is_kept", "state"),
+    [
+        ("complete", WON, True, f"the training ended before the search did; so far, {STATE} is faster"),
+        ("complete", WON + CUT_WON, True, f"{CUT_SHORT}{STATE}: 1.50×"),
+        ("complete", LOST + CUT, True, f"{CUT_SHORT}so far, no setting is faster than yours"),
+        ("partial", WON, False, f"the training ended before the search did; so far, {STATE} is faster"),
+        ("partial", LOST, True, "the training ended before the search did; so far, no setting was clearly faster"),
+        ("partial", LOST + CUT, True, f"{CUT_SHORT}so far, no setting is faster than yours"),
+    ],
+)
+def test_a_search_that_ends_early_replaces_no_better_result(
+    former: str, body: str, is_kept: bool, state: str, tmp_path: Path, seen: dict[str, Any]
 ) -> None:
-    """The partial one is written beside it, and named; it says how far the search came."""
+    """The partial one is written beside a complete one, or one with a gain; it says how far the search came."""
     write_document(make_result(status=former), tmp_path / "result.json")
     before = (tmp_path / "result.json").read_bytes()
-    told = train(tmp_path, EARLY.format(verdict="won"), seen=seen).err
-    is_kept = former == "complete"
+    told = train(tmp_path, body, seen=seen).err
+    name = "result-partial.json" if is_kept else "result.json"
     assert ((tmp_path / "result.json").read_bytes() == before) is is_kept
     assert ("result.json stays as it is" in told) is is_kept
-    assert (f"autotune launch {name} --" in told, read_result(tmp_path / name).status) == (True, "partial")
-    assert "the training ended before the search did; so far, num_workers=1, prefetch_factor=2 is faster" in told
+    assert (f"result file: {name}" in told, read_result(tmp_path / name).status) == (True, "partial")
+    assert (f"autotune launch {name} --" in told) is body.startswith(WON)
+    assert (told.count(state), told.count("ended")) == (1, 1)
 
 
 def test_what_was_not_tried_in_the_end_is_said_once(tmp_path: Path, seen: dict[str, Any]) -> None:
     """A reason that was known before is not repeated."""
     why = "the training was too short"
     left = {"compile_mode": why, "memory_format": "it is not played yet"}
-    told = train(
-        tmp_path, f"{EARLY.format(verdict='lost')}told.tell('over', why={why!r}, left={left!r}, t=9.0)\n", seen=seen
-    )
+    told = train(tmp_path, f"{LOST}told.tell('over', why={why!r}, left={left!r}, t=9.0)\n", seen=seen)
     assert told.err.count(f"your setting of compile_mode stays: {why}") == 1
     assert told.err.count("it is not played yet") == 1
 
@@ -278,7 +301,7 @@ def test_what_is_given_up_is_said_once_with_the_reason(
 
 def test_what_gains_nothing_is_not_launched(tmp_path: Path, seen: dict[str, Any]) -> None:
     """The lines, and `show`, say that the training ended, and what is known."""
-    told = train(tmp_path, EARLY.format(verdict="lost"), seen=seen).err
+    told = train(tmp_path, LOST, seen=seen).err
     known = "no setting was clearly faster (settings decided: 1 of 7): num_workers=1, prefetch_factor=2 reached 1.50×"
     assert f"the training ended before the search did; so far, {known}" in told
     assert "result file: result.json; train as before: no gain is proven; to try more, repeat your command" in told
@@ -291,7 +314,7 @@ def test_what_gains_nothing_is_not_launched(tmp_path: Path, seen: dict[str, Any]
 def test_a_result_names_the_torch_of_the_script(tmp_path: Path, seen: dict[str, Any]) -> None:
     """With its build, as trainings note it; packages may name none, or be those of another interpreter."""
     source = {**seen["source"], "here": {**seen["source"]["here"], "torch": "2.9.0+cu126"}}
-    train(tmp_path, NOTHING, "-q", seen={**seen, "source": source})
+    train(tmp_path, BEGINS + WHOLLY, "-q", seen={**seen, "source": source})
     result = read_result(tmp_path / "result.json")
     assert {result.software.torch, result.hardware.software.torch} == {"2.9.0+cu126"}
 

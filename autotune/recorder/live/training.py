@@ -165,10 +165,12 @@ class LiveTraining:
         self._cpus, self._allowed = cpus, allowed
         self._process, self._thread = os.getpid(), 0
         self._phase = "warms up"
+        self._is_complete = False  # whether all candidates were decided
         self._ledger, self._spread = Ledger(), Spread()
         self._incumbent, self._in_force, self._gain = OWN, OWN, 1.0
         self._changes: dict[int, Changes] = {}
         self._race: _Race | None = None
+        self._winners: list[_Race] = []
         self._block: _Block | None = None
         self._candidates: deque[Mapping[str, Any]] = deque()
         self._current: weakref.ref[Pass] | None = None
@@ -599,7 +601,8 @@ class LiveTraining:
     def _play(self, seconds: float | None) -> None:
         """Handles the end of a step during the search."""
         race = self._race
-        if race is None:
+        if race is None:  # what has won was dropped
+            self._next_race()
             return
         if (failure := self._failure_of(race)) is not None:
             self._decide(race, "failed", failure)
@@ -771,8 +774,10 @@ class LiveTraining:
         """Ends the race: the candidate has won, or is out."""
         self._decided(race, verdict, reason)
         self._spread.add(race.evidence.logs)
+        self._race = None
         if verdict == "won":
             self._incumbent = race.candidate
+            self._winners.append(race)
             self._gain *= race.evidence.ratio
             if (passing := self._pass) is not None and (
                 pool := passing.pools.get(race.candidate.of_loader)
@@ -858,8 +863,8 @@ class LiveTraining:
         if race is not None and setting is race.candidate:
             race.failure = reason
         if setting.of_loader == self._incumbent.of_loader:
-            self.give_up(f"the loader of {setting.name} has failed: {reason}")
-            return self._pool_for(OWN, loader, pools)
+            words = ", ".join(f"{name}={value}" for name, value in setting.loader.items())
+            self._drop(OF_LOADER, f"the loader with {words} has failed: {reason}")
         return self._pool_for(self._incumbent, loader, pools)
 
     def _on_failed(self, passing: Pass, error: Exception) -> Pool:
@@ -869,18 +874,38 @@ class LiveTraining:
             reason = str(error)
             self.left |= dict.fromkeys(("num_workers", "prefetch_factor"), reason)
             if self._incumbent.loader.get("num_workers"):
-                self.give_up(reason)
-                return self._pool_for(OWN, passing.loader, passing.pools)
+                self._drop(("num_workers", "prefetch_factor"), reason)
+                return self._pool_for(self._incumbent, passing.loader, passing.pools)
         settings = [self._incumbent, *([race.candidate] if race is not None else [])]
         setting = next((setting for setting in settings if setting.of_loader == changed), None)
         if setting is None:  # a loser that was still handing out what it had read
             return self._pool_for(self._incumbent, passing.loader, passing.pools)
         return self._instead(setting, passing.loader, passing.pools, reason)
 
+    def _drop(self, knobs: Sequence[str], why: str) -> None:
+        """Gives up what has won of some knobs; what won after it was measured beside it, and is tried again."""
+        self.left |= dict.fromkeys(knobs, why)
+        place = next(place for place, race in enumerate(self._winners) if race.words["knobs"].keys() & {*knobs})
+        self._winners, later = self._winners[:place], self._winners[place:]
+        for race in later:
+            if race.words["knobs"].keys() & {*knobs}:
+                self._decided(race, "failed", why)
+            else:
+                self._adviser.tell("pair", name=race.candidate.name, pairs=0, **self._now())
+        later += [self._race] if self._race is not None else []
+        self._candidates.extendleft(race.words for race in reversed(later))
+        self._incumbent = self._winners[-1].candidate if self._winners else OWN
+        self._gain = math.prod(race.evidence.ratio for race in self._winners)
+        self._race, self._block, self._phase, self._is_complete = None, None, "races", False
+        self._searched_from = self._steps.count, self._steps.trained
+        self._enter(self._incumbent)
+
     # The end.
 
     def _finish(self, why: str) -> None:
         """Ends the search; the winners stay."""
+        is_out = self._phase == "races" and self._race is None and not self._candidates
+        self._is_complete = is_out or self._phase == "earns"
         if self._phase == "earns":
             self.left["compile_mode"] = UNEARNED
         self._called.end()
@@ -888,8 +913,9 @@ class LiveTraining:
         if self._known_optimizer is not None:
             self._enter(self._incumbent)
         self._forget_compiled()
+        if self._race is not None:
+            self._candidates.appendleft(self._race.words)  # `_drop` may go on with it
         self._phase, self._race, self._block = "over", None, None
-        self._candidates.clear()
         if (passing := self._pass) is not None:
             self._end_losers(passing.pools, passing.pool)
         paid = self._ledger.benefit >= self._ledger.cost
@@ -928,6 +954,7 @@ class LiveTraining:
     def _restore(self) -> None:
         """Ends the search, and restores the script's own setting."""
         self._phase, self._race, self._block, self._incumbent, self._gain = "over", None, None, OWN, 1.0
+        self._winners.clear()
         self._called.end()
         self._compiler.end()
         with contextlib.suppress(Exception):
@@ -967,7 +994,10 @@ class LiveTraining:
 
     def _tell_end(self, event: str, **content: Any) -> None:
         cost, saved = self._ledger.cost, self._ledger.benefit
-        self._adviser.tell(event, gained=self._gain, cost_seconds=cost, saved_seconds=saved, **content, **self._now())
+        self._adviser.tell(
+            event, gained=self._gain, cost_seconds=cost, saved_seconds=saved, complete=self._is_complete,
+            **content, **self._now(),
+        )  # fmt: skip
 
 
 def _in_short(error: Exception) -> str:
