@@ -292,7 +292,7 @@ def _why_none(story: Story) -> str:
     if not measured and (failures := [one for one in candidates if one.verdict == "failed"]):
         return f"{failures[-1].name} is left out{rest}: {failures[-1].reason}"
     if not measured:
-        return f"no setting was played to its end{rest}"
+        return f"no pair of blocks was measured{rest}"
     best = story.candidates[max(measured, key=lambda name: measured[name])]
     spread = f" ({ratios(best.interval)})" if best.interval is not None else ""
     reached = f"{best.name} reached {ratio_text(measured[best.name])}{spread}"

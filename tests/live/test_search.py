@@ -476,6 +476,21 @@ def test_a_log_that_comes_several_times_a_block_delays_no_block(
     assert 0.0 <= live._ledger.spent < 0.7
 
 
+def test_a_machine_that_becomes_slow_holds_no_block_up(
+    tuned: Tuned, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps look as if each held something else, and are not charged to the search."""
+    live, advice = tuned(ONE_THREAD, evidence=Undecided)
+    monkeypatch.setattr(steps, "ODD_TIMES", 5.0)
+    trained, blocks = Trained(), []
+    for batch in itertools.chain.from_iterable(loader_of() for _ in range(20)):
+        time.now += 0.8 if len(blocks) > 2 else 0.1  # the fourth block is the incumbent's
+        trained.step(batch)
+        blocks = [event for event in advice.events if event["event"] == "block"]
+    assert len(blocks) > 6
+    assert live._ledger.spent < 8.0
+
+
 @pytest.mark.parametrize("is_between", [True, False])
 def test_a_candidate_that_is_slow_between_steps_is_out(
     tuned: Tuned, time: Time, monkeypatch: pytest.MonkeyPatch, is_between: bool

@@ -50,7 +50,7 @@ from .evidence import WORST, Evidence, Ledger, Spread
 from .models import Models, with_fallback
 from .pools import OutdatedError, Pass, Pool, Pools
 from .setting import OWN, Setting
-from .steps import WARM_STEPS, Steps
+from .steps import ODD_TIMES, WARM_STEPS, Steps
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -81,6 +81,8 @@ tuned."""
 MOST_OVERRUNS = 3
 """A candidate is out when that many of its blocks in succession overrun. One or two, which may lie side by side, may be
 a neighbour's doing."""
+ODD_WEIGHT = 0.02
+"""The weight of a step that holds something else, in the usual length: it doubles with a dozen in a row. Not tuned."""
 AGED_TIMES = 4
 """A candidate is out when its block takes this many times the steps that it needs. Not tuned."""
 MOST_OTHERS = 50
@@ -619,13 +621,16 @@ class LiveTraining:
         own = 0.0 if block.is_excused else min(own, self._longest_own or self._steps.odd_seconds)
         block.is_excused |= own > 0
         if seconds is not None and (is_candidate or block.leads >= 0):
-            self._ledger.spent += seconds - self._steps.usual - own
+            charged = seconds if is_candidate else min(seconds, self._steps.odd_seconds)
+            self._ledger.spent += charged - self._steps.usual - own
         if is_candidate and (out := self._why_out(block, race.candidate)) is not None:
             self._decide(race, *out)
             return
         # An evaluation, another epoch, a checkpoint.
         if seconds is None or seconds > self._steps.odd_seconds:
             block.steps, block.leads = 0, 0
+            if seconds is not None and not is_candidate:  # or the machine has become slow: soon such steps are usual
+                self._steps.follow(ODD_TIMES * self._steps.usual, ODD_WEIGHT)
             return
         seconds -= own
         block.began += own
