@@ -40,9 +40,9 @@ from autotune.knobs import build_space
 from autotune.measuring import Agreement, Burst, NumericsGuard, Pair, Point, Speedup
 from autotune.measuring.progress import Progress
 from autotune.measuring.speedup import BEYOND_DOUBT
+from autotune.results.result import CONFIRM
 from autotune.search.bursts import Bursts
 from autotune.search.driver import Search
-from autotune.search.proposal import CONFIRM
 from autotune.search.stopping import Budget
 from autotune.search.storage import open_study
 from autotune.search.trials import TrialLog

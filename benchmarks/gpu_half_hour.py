@@ -34,8 +34,7 @@ from autotune.doctor.context import Clinic
 from autotune.doctor.findings import TEN, Examination, Finding, examination_of, examination_path
 from autotune.errors import AutotuneError
 from autotune.hardware import DeviceKind, Hardware, pin_gpu
-from autotune.results.result import Result, Side, read_result
-from autotune.search.proposal import CONFIRM, UNINTERRUPTED
+from autotune.results.result import CONFIRM, UNINTERRUPTED, Result, Side, read_result
 
 ROOT = Path(__file__).parents[1]
 LENGTH = 5.0

@@ -38,8 +38,7 @@ from typing import Any
 from autotune.hardware import probe_host
 from autotune.measuring import Outcome
 from autotune.measuring.pairs import UNKNOWN
-from autotune.results.result import Result, Side, TrialRecord, read_result
-from autotune.search.proposal import CONFIRM
+from autotune.results.result import CONFIRM, Result, Side, TrialRecord, read_result
 from benchmarks.alternate import Run, realise
 from benchmarks.held_out_workloads import NAMES, target
 from benchmarks.output import save, saved

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from autotune.measuring.statistics import SPREAD_FACTOR, SPREAD_PLACES, USUAL_SPREAD
-from autotune.results.result import Result, read_result
-from autotune.search.proposal import CONFIRM
+from autotune.results.result import CONFIRM, Result, read_result
 from benchmarks.output import save
 
 MEDIANS = [0.01 * 1.1**step for step in range(25)]

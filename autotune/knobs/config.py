@@ -43,8 +43,8 @@ def _not_a_bool(value: Any) -> Any:
 
 
 Count = Annotated[int, BeforeValidator(_not_a_bool), Field(le=2**31 - 1)]
-CpuCount = Annotated[int, BeforeValidator(_not_a_bool), Field(le=8192)]
-"""As many as Linux supports CPUs on x86-64; many more processes or threads would end the machine."""
+CpuCount = Annotated[int, BeforeValidator(_not_a_bool), Field(le=4096)]
+"""More than the CPUs of any machine. Higher numbers would start too many processes or threads."""
 
 
 if TYPE_CHECKING:
@@ -93,7 +93,9 @@ class TrainConfig(BaseModel, metaclass=_ConfigMeta):
         default="loader", description="collated: the whole data set, once; device: and kept there"
     )
     num_workers: CpuCount = Field(default=0, ge=0, description="DataLoader processes; 0: in the training process")
-    prefetch_factor: Count | None = Field(default=None, ge=1, description="batches per worker; None: torch's 2")
+    prefetch_factor: Count | None = Field(
+        default=None, ge=1, le=1024, description="batches per worker; None: torch's 2"
+    )
     pin_memory: bool = False
     persistent_workers: bool = False
     dataloader_in_order: bool = Field(default=True, description="false: a batch that is ready need not wait for others")

@@ -113,7 +113,6 @@ class Knob:
     trials: Mapping[Scalar, Set[DeviceKind]] = field(default_factory=dict)
     since: tuple[int, int] | None = None  # first release of torch that has it; None: all that are supported
     needs: Mapping[Scalar, str] = field(default_factory=dict)  # the package without which a value fails
-    most: int | None = None  # the largest number that a pin may give
     on_copies: bool = False  # it changes how a script's batches are copied to the device, which is patched from outside
 
     @property

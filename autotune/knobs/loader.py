@@ -32,8 +32,6 @@ in any budget: three searches of 30 s over a table that takes 2 s to read found 
 1.29 x. Otherwise not tuned."""
 REPEATED = "an iterable data set repeats its samples in every worker unless it shards them itself"
 _OWN_MEMORY: Set[DeviceKind] = frozenset({"cuda", "rocm"})
-MOST_PROCESSES = 4096
-"""More than the CPUs of any machine. Higher pins would start too many processes or threads."""
 LEAST_QUEUE: dict[str, Scalar] = {"prefetch_factor": 1}
 """The knobs of the shortest queue of batches beside the same workers."""
 _MADE_WITH_IT = "the train loader is made with it"
@@ -217,7 +215,7 @@ KNOBS = (
         when="within the CPUs, a pin, memory and /dev/shm; for iterable data only in a `build()` that has workers",
         candidates=_workers, prefers=_preferred_workers, priority={"gpu": 40, "cpu": 50}, guide=30, scale="linear",
         part="loader", affects={"host memory", "waiting batches", "cores"}, dataloader_argument="num_workers",
-        most=MOST_PROCESSES, meets=("num_threads",),
+        meets=("num_threads",),
         words={"transformers": "dataloader_num_workers"}, without_word=_MADE_WITH_IT,
     ),
     Knob(
@@ -225,7 +223,7 @@ KNOBS = (
         why="batches that each worker has ready bridge slow samples",
         when="with workers, within memory and /dev/shm", goes_with="num_workers",
         candidates=_prefetching, prefers=(4, 2), priority={"gpu": 80, "cpu": 90}, guide=40, scale="logarithmic",
-        part="loader", affects={"host memory", "waiting batches"}, dataloader_argument="prefetch_factor", most=1024,
+        part="loader", affects={"host memory", "waiting batches"}, dataloader_argument="prefetch_factor",
         words={"transformers": "dataloader_prefetch_factor"}, without_word=_MADE_WITH_IT,
         absent=dict.fromkeys(("prefetch_factor", "dataloader_prefetch_factor"), (None, 2)),
     ),

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from autotune.knobs.config import Scalar
 from autotune.knobs.context import Choices, SearchContext, offer
 from autotune.knobs.knob import Knob
-from autotune.knobs.loader import MOST_PROCESSES
 from autotune.recorder.effects import Effects
 from autotune.torch_settings import in_force
 from autotune.torch_settings.process_settings import let_cudnn_search, set_allocator, set_threads
@@ -81,7 +80,6 @@ KNOBS = (
         part="both",  # workers compete with computing for cores
         affects={"host memory", "compiled code", "cores"},
         on_process=set_threads, reads=in_force.threads, without_word=_BEFORE_TRAINING,
-        most=MOST_PROCESSES,
     ),
     Knob(
         name="allocator", scope="process", when="on the CPU with glibc",

@@ -29,18 +29,18 @@ READS_DRAW = (
     "differ, as with another seed"
 )
 WORKERS_DRAW = (
-    "workers draw random numbers as they read data, which depend on the number of workers: augmentation has the same "
-    "distribution, and other values"
+    "workers draw random numbers as they read data, and the numbers depend on how many workers there are: augmentation "
+    "has the same distribution, and other values"
 )
 INDICES_DRAW = (
     "the sampler draws random numbers for each batch, and for workers ahead of training: if training draws some too, "
     "their order changes"
 )
 INDICES_FED_BACK = (
-    "training changes what the sampler reads, and for workers it was drawn ahead: samples differ from those of the "
-    "script's own loader; tune again, or pin num_workers and prefetch_factor"
+    "training changes what the sampler reads, but its indices were drawn ahead, for workers: samples differ from those "
+    "of the script's own loader; tune again, or pin num_workers and prefetch_factor"
 )
-_OF_PASS = {"_order", "_copied", "_cannot_persist"}
+_OF_PASS = {"_order", "_copied", "_must_restart"}
 _checked: set[tuple[str, str]] = set()
 """Warnings that were checked for already, each with a class."""
 
@@ -84,7 +84,7 @@ class Drawing(DataLoader[Any]):
     why_restarted: str | None = None
     _order: _Order | None = None
     _copied: Attributes | None = None
-    _cannot_persist: torch.Tensor | None = None  # shared with workers
+    _must_restart: torch.Tensor | None = None  # shared with workers
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the pass that is being read, so that it can be copied as torch's own."""
@@ -120,7 +120,7 @@ class Drawing(DataLoader[Any]):
         seeds = copied(self.generator)  # torch draws the workers' seed from it, the same one as the loader of `own`
         looks = self.num_workers > own.workers and _is_first(INDICES_DRAW, _within(sampler))
         indices = Indices(self, own, sampler, begins=not goes_on, say=say if looks else None)
-        if queue_of(self) > own.queue and (samplers := own_samplers(sampler, _within(sampler))):
+        if queue_of(self) > own.queue and (samplers := own_samplers(sampler)):
             indices.watch(Watch(*samplers), say)
 
         def start() -> Iterator[Any]:
@@ -130,8 +130,8 @@ class Drawing(DataLoader[Any]):
             if outlasts and self._iterator is not None:
                 self._iterator._shared_seed = NewEpoch(_seed_of(seeds))  # torch sends it; it makes its own for pipes
             elif outlasts and begin is not None:
-                self._cannot_persist = torch.zeros(1).share_memory_()  # type: ignore[no-untyped-call]
-                begin = as_persisting(begin, self._cannot_persist)
+                self._must_restart = torch.zeros(1).share_memory_()  # type: ignore[no-untyped-call]
+                begin = as_persisting(begin, self._must_restart)
             changed: dict[str, Any] = {"generator": seeds, "worker_init_fn": begin}
             adds_workers = self.num_workers > own.workers == 0
             if adds_workers:
@@ -149,11 +149,11 @@ class Drawing(DataLoader[Any]):
         former, self._copied = self._copied, Attributes(self.dataset, self.collate_fn)
         if former is not None and not self._copied.are_as(former):
             self._restart("the data set was changed between epochs")
-        elif self._cannot_persist is not None and self._cannot_persist.item():
+        elif self._must_restart is not None and self._must_restart.item():
             self._restart("worker_init_fn changes the workers' data, or fails when it is called again")
 
     def _restart(self, why: str) -> None:
-        self._iterator = self._cannot_persist = None
+        self._iterator = self._must_restart = None
         self.why_restarted = why
 
     def _with(self, changed: dict[str, Any], iterate: Callable[[DataLoader[Any]], Iterator[Any]]) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from ..timing.loop import UNKNOWN_READING
 from ..torch_settings.naming import class_of, length_of, loader_key
 from .attributes import CopiedReading
 from .batches import Watched
-from .samplers import FEEDBACK, Feedback, own_samplers
+from .samplers import FEEDBACK, MOST_SECONDS, Feedback, own_samplers
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -32,7 +32,7 @@ class Pass:
     Args:
         loader: The script's loader.
         alike_before: Earlier passes in training through loaders with the same key.
-        looks_at_samplers: Whether to look for feedback.
+        look_seconds: Time left for looking at samplers, of all passes together.
 
     Attributes:
         places: Indices of its batches among all draws.
@@ -46,9 +46,9 @@ class Pass:
         feedback: Tells whether training changes what its own samplers hold.
     """
 
-    def __init__(self, loader: DataLoader[Any], alike_before: int, *, looks_at_samplers: bool) -> None:
+    def __init__(self, loader: DataLoader[Any], alike_before: int, look_seconds: list[float]) -> None:
         self.loader = loader
-        self.feedback = Feedback(_own_samplers(loader) if looks_at_samplers else ())
+        self.feedback = Feedback(_own_samplers(loader), look_seconds)
         self.alike_before = alike_before
         self.places: list[int] = []
         self.samples, self.seconds, self.busy_seconds = 0, 0.0, 0.0
@@ -117,11 +117,11 @@ class Passes:
     """All passes, in the order of their starts.
 
     Args:
-        looks_at_samplers: Whether to look for feedback, which may take a second.
+        looks_at_samplers: Whether to look for feedback, which may take seconds.
     """
 
     def __init__(self, *, looks_at_samplers: bool = False) -> None:
-        self._looks_at_samplers = looks_at_samplers
+        self._look_seconds = [MOST_SECONDS if looks_at_samplers else 0.0]
         self._all: list[Pass] = []
         self._going_on: list[Pass] = []
         self._begun: Counter[str] = Counter()
@@ -132,7 +132,7 @@ class Passes:
         key = loader_key(loader)
         if not loader.num_workers and id(loader.dataset) not in self._reading:
             self._reading[id(loader.dataset)] = CopiedReading(loader.dataset, loader.collate_fn, loader.worker_init_fn)
-        self._all.append(Pass(loader, self._begun[key], looks_at_samplers=self._looks_at_samplers))
+        self._all.append(Pass(loader, self._begun[key], self._look_seconds))
         self._begun[key] += trains
         self._going_on.append(self._all[-1])
         return self._all[-1]

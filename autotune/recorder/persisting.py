@@ -14,41 +14,33 @@ from typing import Any
 import torch
 from torch.utils.data._utils import HAS_NUMPY, worker
 
-from .attributes import Attributes
+from .attributes import Watch
 
 Begin = Callable[[int], None]
 
-_own: list[Begin] = []
-"""In a worker: what each epoch calls; empty where nothing is to be called."""
+_own: list[tuple[Begin, torch.Tensor]] = []
+"""In a worker: what each epoch calls, and the memory that says when it must not."""
 
 
-def as_persisting(begin: Begin, cannot: torch.Tensor) -> Begin:
+def as_persisting(begin: Begin, must_restart: torch.Tensor) -> Begin:
     """A ``worker_init_fn`` that calls the script's own, which each `NewEpoch` then calls again.
 
     Args:
         begin: The script's own.
-        cannot: Shared memory. It becomes 1 where a second call might differ from one in a new worker: where the first
-            one changes the worker's copy of the data set, as sharding does, or where the second one fails.
+        must_restart: Shared memory. It becomes 1 where a second call might differ from one in a new worker: where the
+            first one changes the worker's copy of the data set, as sharding does, or where the second one fails.
     """
-    return functools.partial(_begin, begin, cannot)
+    return functools.partial(_begin, begin, must_restart)
 
 
-def _begin(begin: Begin, cannot: torch.Tensor, number: int) -> None:
+def _begin(begin: Begin, must_restart: torch.Tensor, number: int) -> None:
     info = worker.get_worker_info()
-    held = info and info.dataset, begin
-    before = Attributes(*held)
+    watch = Watch(info and info.dataset, begin)
     begin(number)
-    if not Attributes(*held).are_as(before):
-        cannot.fill_(1)
-        return
-
-    def again(number: int) -> None:
-        try:
-            begin(number)
-        except Exception:  # noqa: BLE001 - some functions of torch may be called once in a process
-            cannot.fill_(1)
-
-    _own.append(again)
+    if watch.has_changed:
+        must_restart.fill_(1)
+    else:
+        _own.append((begin, must_restart))
 
 
 class NewEpoch:
@@ -77,5 +69,8 @@ def _begin_again(base_seed: int) -> None:
 
         np.random.seed(worker._generate_state(base_seed, info.id))  # type: ignore[no-untyped-call]
     worker._worker_info = type(info)(id=info.id, num_workers=info.num_workers, seed=seed, dataset=info.dataset)
-    for begin in _own:
-        begin(info.id)
+    for begin, must_restart in _own:
+        try:
+            begin(info.id)
+        except Exception:  # noqa: BLE001, PERF203 - some functions of torch may be called once in a process
+            must_restart.fill_(1)

@@ -10,12 +10,9 @@ from .attributes import Attributes, OwnDraws, held_by
 
 KNOWN_SAMPLERS = ("torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers")
 """Packages whose samplers draw from a generator of their own, whatever is trained meanwhile."""
-FEEDBACK = (
-    "training changes what the sampler reads from batch to batch: indices that are drawn ahead, for workers, would be "
-    "others"
-)
+FEEDBACK = "training changes what the sampler reads from batch to batch: indices drawn ahead, for workers, would differ"
 MOST_SECONDS = 2.0
-"""Time for looking at the samplers of a pass; after that, nothing more is seen. Not tuned."""
+"""Time for looking at the samplers of a script; no look begins after that. Not tuned."""
 
 
 def own_samplers(*samplers: Any) -> list[Any]:
@@ -26,7 +23,9 @@ def own_samplers(*samplers: Any) -> list[Any]:
         if one is not None and id(one) not in seen:
             seen[id(one)] = one
             held = getattr(one, "__dict__", None) or {}
-            waiting += [value for name, value in held.items() if name.endswith("sampler")]
+            waiting += [
+                value for name, value in held.items() if name.endswith("sampler") and hasattr(value, "__iter__")
+            ]
     return [one for one in seen.values() if type(one).__module__.partition(".")[0] not in KNOWN_SAMPLERS]
 
 
@@ -35,23 +34,24 @@ class Feedback:
 
     Args:
         samplers: The script's own ones in a pass; a change between two passes is none of this.
+        seconds_left: Time for looking, shared with other passes.
 
     Attributes:
         is_seen: Whether there was such a change.
     """
 
-    def __init__(self, samplers: Sequence[Any]) -> None:
+    def __init__(self, samplers: Sequence[Any], seconds_left: list[float]) -> None:
         self.is_seen = False
         self._samplers = samplers
-        self._seconds_left = MOST_SECONDS
+        self._seconds_left = seconds_left
         self._held: tuple[Attributes, OwnDraws] | None = None
 
     def after_draw(self) -> None:
         """A batch was drawn."""
-        if self._samplers and self._seconds_left > 0 and not self.is_seen:
+        if self._samplers and self._seconds_left[0] > 0 and not self.is_seen:
             began = perf_counter()
             self._held = Attributes(*self._samplers), OwnDraws(held_by(*self._samplers))
-            self._seconds_left -= perf_counter() - began
+            self._seconds_left[0] -= perf_counter() - began
 
     def before_draw(self) -> None:
         """The next one is about to be drawn."""
@@ -59,4 +59,4 @@ class Feedback:
             began = perf_counter()
             (held, draws), self._held = self._held, None
             self.is_seen = draws.are_seen or not Attributes(*self._samplers).are_as(held)
-            self._seconds_left -= perf_counter() - began
+            self._seconds_left[0] -= perf_counter() - began

@@ -60,7 +60,6 @@ def _stages_table(result: Result) -> Table:
 
 
 def _row(result: Result, number: int, trial: TrialRecord) -> tuple[str, ...]:
-    score, base = result.score_of(trial), result.score_of(result.baseline)
     why = [settings_text(trial.changes) or "baseline", trial.reason, *trial_notes(trial)]
     if trial.failure is not None:
         why.append(f"failed: {trial.failure}")
@@ -69,8 +68,8 @@ def _row(result: Result, number: int, trial: TrialRecord) -> tuple[str, ...]:
         or_dash(trial.turn, str),
         trial.stage,
         trial.outcome.value,
-        or_dash(score, result.objective.bare),
-        ratio_text(score / base) if score is not None and base else "–",
+        or_dash(result.score_of(trial), result.objective.bare),
+        or_dash(result.compared(trial), ratio_text),
         or_dash(trial.memory_bytes, format_bytes),
         format_seconds(trial.seconds),
         "\n".join(why),

@@ -36,6 +36,10 @@ Words = Annotated[tuple[str, ...], AfterValidator(masked_command)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
+CONFIRM, UNINTERRUPTED = PROVING = "confirm", "uninterrupted"
+"""Stages of a search that prove; their failures are the finalist's own."""
+
+
 class Site(Stored):
     """A call in one of the script's files."""
 
@@ -354,6 +358,13 @@ class Result(Document):
         if isinstance(side, TrialRecord):
             return side.samples_per_second if side.score is None and self.objective.is_rate else side.score
         return self.objective.score(side.measurement) if side.measurement is not None else None
+
+    def compared(self, trial: TrialRecord) -> float | None:
+        """The score of a burst over the baseline's: over that of its rounds, or over its first one in the search."""
+        first = next((one for one in self.trials if one.ok and not one.changes and one.stage not in PROVING), None)
+        beside = self.baseline if first is None or trial.stage in PROVING else first
+        score, base = self.score_of(trial), self.score_of(beside)
+        return score / base if score is not None and base else None
 
     @property
     def time_shares(self) -> dict[str, float]:

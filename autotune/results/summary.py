@@ -98,7 +98,8 @@ def unfinished(result: Result) -> str | None:
     """The reason why a result is partial; None for a complete one."""
     if result.status != "partial":
         return None
-    reasons = {"interrupted": "tuning was interrupted", "end of training": "the training ended before the search did"}
+    early = "the search ended before all settings were decided" if is_live(result) else "tuning was interrupted"
+    reasons = {"interrupted": early, "end of training": "the training ended before the search did"}
     return f"{reasons.get(result.stopped_by, 'tuning did not finish')}; this is what was known by then"
 
 

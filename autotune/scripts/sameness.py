@@ -20,6 +20,9 @@ from autotune.measuring.numerics import FEWEST_STEPS
 NEUTRAL = tuple(name for name in of_loader() if name != "dataloader_in_order")
 """The knobs that must not change losses. `dataloader_in_order` is not one: it asks for another order."""
 Losses = Callable[[Point, int, float], tuple[float, ...]]
+_NO_TIME = Numerics(
+    outcome="unchecked", reason="it computes as the baseline does, but there was no time to compare what it reads"
+)
 
 
 class ScriptNumerics(NumericsGuard):
@@ -66,11 +69,11 @@ class ScriptNumerics(NumericsGuard):
             self._bits[neutral] = self._compared(point, steps, deadline_seconds)
             if self._bits[neutral].outcome == "disagrees":
                 self._note(f"left out, since it trains on something else: {self._bits[neutral].reason}")
-        bits = self._bits.get(neutral)
-        if bits is not None and bits.outcome == "disagrees":
+        bits = self._bits.setdefault(neutral, _NO_TIME)
+        if bits.outcome == "disagrees":
             return bits
-        verdict = super().known(point) or super().check(point, steps, deadline_seconds)
-        return bits if bits is not None and verdict is not None and verdict.outcome == "unchanged" else verdict
+        verdict = super().check(point, steps, deadline_seconds)
+        return bits if verdict is not None and verdict.outcome == "unchanged" else verdict
 
     def _feeds_otherwise(self, point: Point) -> bool:
         return point.config.pick(NEUTRAL) != self._baseline.config.pick(NEUTRAL)

@@ -13,8 +13,9 @@ from autotune.bursts.turns.duet import LEAST_TURNS, ROUND_WARMUP_SHARE
 from autotune.hardware import DeviceKind
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import Burst, Headroom, Measurement, Pair, Point, Progress, Rounds, pair_apart, pair_of, paired
+from autotune.results.result import CONFIRM, UNINTERRUPTED
 from autotune.search.costs import Costs
-from autotune.search.proposal import ALLOCATOR, CONFIRM, HEADROOM, UNINTERRUPTED, Proposal
+from autotune.search.proposal import ALLOCATOR, HEADROOM, Proposal
 from autotune.search.rounds import MIN_DECIDED_ROUNDS
 from autotune.search.stopping import (
     EXPLAINING_SECONDS,

@@ -6,9 +6,10 @@ Only these measurements become headlines: the best of the search's many figures 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from autotune.bursts.hosts.endings import LONGER
 from autotune.bursts.hosts.host import END_SECONDS
 from autotune.measuring import (
     APART_ERROR,
@@ -22,10 +23,9 @@ from autotune.measuring import (
     Speedup,
     pool,
 )
-from autotune.results.result import AblationRow
+from autotune.results.result import CONFIRM, PROVING, UNINTERRUPTED, AblationRow
 from autotune.search.ablation import ablation_rows, reverted
 from autotune.search.bursts import FEWEST_ROUNDS, Bursts
-from autotune.search.proposal import CONFIRM, UNINTERRUPTED
 from autotune.search.ranking import Standing
 from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank
 
@@ -42,8 +42,6 @@ UNINTERRUPTED_OVERRUN = 1.4
 to 10 s."""
 UNINTERRUPTED_MOST_SHARE = 0.2
 """The largest share of the budget for both runs and their starts; in smaller budgets, rounds are worth more."""
-PROVING = (CONFIRM, UNINTERRUPTED)
-"""Stages whose failures are the finalist's own."""
 
 
 class Confirmation:
@@ -52,19 +50,29 @@ class Confirmation:
     Args:
         numerics: Checks finalists against eager fp32; None trusts them, as replays of recordings do.
         at_least: Share of the fastest config's rate that the answer must reach; None accepts any.
+        note: Receives a message about a finalist that cannot be checked.
     """
 
-    def __init__(self, bursts: Bursts, *, numerics: NumericsGuard | None, at_least: float | None) -> None:
+    def __init__(
+        self,
+        bursts: Bursts,
+        *,
+        numerics: NumericsGuard | None,
+        at_least: float | None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._bursts = bursts
         self._numerics, self._checking_seconds = numerics, 0.0
         self._at_least = at_least
+        self._note = note
+        self._unchecked: set[Point] = set()  # for lack of time
 
     def answer(self) -> Point:
         """The point to train with: only a confirmed gain displaces the baseline, and the cheapest of equals wins.
 
-        Equals that cost the same are ordered by speed. What computes otherwise must have been checked.
+        Equals that cost the same are ordered by speed. What takes part in rounds has been checked, if not by this run.
         """
-        fast = [entry for entry in self._fast_enough() if not self.checks or self.verdict(entry.point) is not None]
+        fast = [entry for entry in self._fast_enough() if self._disagreement(entry.point) is None]
         sound = [entry for entry in fast if self.ran_faster(entry) is None and self._checked(entry).confirmed]
         equals = as_good_as_the_fastest(sound, self._rounds)
         if not equals:
@@ -206,7 +214,8 @@ class Confirmation:
         """What the best of the points that have not raced seems to reach at least, over the baseline; 0 if none."""
         searched, before = self._searched()
         others = [one for one in searched if one.point not in {self._baseline, *raced}]
-        least = [one.score * math.exp(-one.error) for one in others if self._disagreement(one.point) is None]
+        sound = [one for one in others if one.point not in self._unchecked and self._disagreement(one.point) is None]
+        least = [one.score * math.exp(-one.error) for one in sound]
         return max(least, default=0.0) / before if before else 0.0
 
     def _check_answer(self) -> None:
@@ -315,21 +324,33 @@ class Confirmation:
         return fastest if fastest != self._baseline else None, slow
 
     def agrees(self, point: Point) -> bool:
-        """Whether nothing speaks against a point's numerics; checks them, if needed, with a short training.
+        """Whether nothing speaks against a point's numerics; checks them, if needed.
 
         A point that cannot be checked in time must not be the answer, so it is worth no rounds.
         """
         if self._numerics is None:
             return True
-        if (verdict := self._numerics.known(point)) is None:
-            costs, budget = self._bursts.costs, self._bursts.budget
-            began = budget.now()
-            rounds = costs.round_seconds([self._baseline, point] * FEWEST_ROUNDS)
-            steps = costs.numerics_steps(point, budget, rounds)
-            deadline = costs.numerics_deadline(point, steps, budget.remaining)
-            verdict = self._numerics.check(point, steps, deadline)
-            self._checking_seconds += budget.now() - began
-        return verdict is not None and verdict.outcome != "disagrees"
+        verdict = self.check(point) if point not in self._unchecked else None
+        if verdict is not None:
+            return verdict.outcome != "disagrees"
+        if not self._unchecked:
+            changes = point.changes_text(self._baseline, ", ")
+            self._note(f"left out, since there is no time to check whether it trains the same: {changes}; {LONGER}")
+        self._unchecked.add(point)
+        return False
+
+    def check(self, point: Point) -> Numerics | None:
+        """The verdict on a point; if there is none yet, a short training gives it. None if there is no time for one."""
+        if self._numerics is None or (verdict := self._numerics.known(point)) is not None:
+            return self.verdict(point)
+        costs, budget = self._bursts.costs, self._bursts.budget
+        began = budget.now()
+        rounds = costs.round_seconds([self._baseline, point] * FEWEST_ROUNDS)
+        steps = costs.numerics_steps(point, budget, rounds)
+        deadline = costs.numerics_deadline(point, steps, budget.remaining)
+        verdict = self._numerics.check(point, steps, deadline)
+        self._checking_seconds += budget.now() - began
+        return verdict
 
     def _affords(self, points: Sequence[Point]) -> bool:
         """Whether there is time for these bursts and the profiles that follow."""

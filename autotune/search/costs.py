@@ -13,7 +13,7 @@ from autotune.knobs import Scalar, TrainConfig, affecting
 from autotune.knobs.compiling import compile_seconds
 from autotune.measuring import FEWEST_STEPS, MOST_STEPS, Burst, MemoryModel, Point
 from autotune.measuring.pairs import LEAST_BLOCKS
-from autotune.search.proposal import CONFIRM
+from autotune.results.result import CONFIRM
 from autotune.search.stopping import Budget
 from autotune.search.trials import Trial
 

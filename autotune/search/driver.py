@@ -78,7 +78,7 @@ class Search:
         self._seed, self._by_sampler = seed, by_sampler
         self._note = note or bursts.progress.note
         self.ceilings = Ceilings(bursts.part_rate, self._affordable)
-        self.confirmation = Confirmation(bursts, numerics=numerics, at_least=at_least)
+        self.confirmation = Confirmation(bursts, numerics=numerics, at_least=at_least, note=self._note)
         self._utilization_target = utilization_target
         self.headroom: Headroom | None = None  # None if it was not requested or there was no time
         self._asks_headroom = headroom
@@ -253,7 +253,12 @@ class Search:
         ended = next((burst for burst in bursts if burst.outcome.is_memory), None)
         if ended is None or self.baseline_trains:
             return
-        fitted, summary = fit(self.baseline, self.space, self._bursts, ended, self.confirmation.agrees)
+
+        def agrees(point: Point) -> bool:  # or there is no time for a check
+            verdict = self.confirmation.check(point)
+            return verdict is None or verdict.outcome != "disagrees"
+
+        fitted, summary = fit(self.baseline, self.space, self._bursts, ended, agrees)
         self._note(summary)
         if fitted is not None:
             self._bursts.baseline = fitted

@@ -9,7 +9,6 @@ from autotune.measuring import Point
 BASELINE, FIT, HEADROOM, ALLOCATOR, WARM = "baseline", "fitting into memory", "headroom", "allocator", "warm start"
 BUNDLE, ELIMINATION, GAIN, LARGEST = "bundle", "elimination", "expected gain", "largest batch"
 SIMPLER = "fewer changes"
-CONFIRM, UNINTERRUPTED = "confirm", "uninterrupted"
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ def _pairs(given: Any, expected: str) -> Iterator[tuple[str, str]]:
 
 def _pins(given: Any) -> dict[str, Scalar]:
     """The pinned knobs: ``knob=value`` gives the value, and ``knob<=number`` gives ``<=number``."""
-    from autotune.knobs import KNOBS, at_most, check_values, parse_knob
+    from autotune.knobs import at_most, check_values, parse_knob
 
     pinned: dict[str, Scalar] = {}
     for name, text in _pairs(given, "knob=value, or knob<=number"):
@@ -173,8 +173,6 @@ def _pins(given: Any) -> dict[str, Scalar]:
         value = parse_knob(knob, text)
         if knob == "ranks":
             raise UsageError(f"ranks are not pinned, but started; use --nproc-per-node {text}")
-        if isinstance(value, int) and (most := KNOBS[knob].most) is not None and value > most:
-            raise UsageError(f"expected {knob} of {most} at most, got {value}; pin fewer")
         if name.endswith("<"):
             if type(value) is not int:
                 raise UsageError(f"expected a whole number after {knob}<=, got {quoted(text)}; pin {knob}={text}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,11 @@ from autotune.errors import AutotuneError, NothingFeasibleError, WorkloadError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import Measurement, Numerics, Outcome, Point, Profile, SideName, Speedup
+from autotune.measuring.pairs import NORMAL_975
 from autotune.measuring.speedup import BEYOND_DOUBT
+from autotune.measuring.statistics import Interval
 from autotune.results.result import (
+    CONFIRM,
     CardState,
     Constraints,
     Diagnosis,
@@ -28,11 +32,10 @@ from autotune.results.result import (
     TrialRecord,
     WorkloadRecord,
 )
-from autotune.results.summary import spread_text
+from autotune.results.summary import INTERVAL, ratios, spread_text
 from autotune.scripts.seen import SeenScript
 from autotune.search.diagnosis import Evidence, advise, copy_ceiling
 from autotune.search.driver import Search, StoppedBy
-from autotune.search.proposal import CONFIRM
 from autotune.search.rounds import MIN_DECIDED_ROUNDS, Confirmed
 from autotune.search.stopping import sufficient_budget
 from autotune.search.trials import Trial
@@ -157,7 +160,10 @@ def _measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:
 
 def _numerics(search: Search, best: Point) -> Numerics | None:
     """The numerics check of the answer against eager fp32."""
-    return search.confirmation.verdict(best)
+    verdict = search.confirmation.verdict(best)
+    if verdict is not None or not search.confirmation.checks:
+        return verdict
+    return Numerics(outcome="unchecked", reason="an earlier run, or another machine, checked it before its rounds")
 
 
 def _longer(search: Search) -> str:
@@ -275,27 +281,25 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
     winner = next((finalist for finalist in confirmed if finalist.point == answer), None)
     if winner is not None:
         return winner.point, winner.speedup, None
-    why = _why_not_fastest(search, confirmed[0], better) if confirmed else _why_unconfirmed(search, better)
+    why = _why_refused(search, confirmed[0], better) if confirmed else _why_unconfirmed(search, better)
     return search.baseline, None, why
 
 
-def _why_not_fastest(search: Search, fastest: Confirmed, better: str) -> str:
+def _why_refused(search: Search, fastest: Confirmed, better: str) -> str:
     """Why the fastest finalist is not the answer."""
     confirmation, speedup = search.confirmation, fastest.speedup
     figures = f"{ratio_text(speedup.ratio)} ({spread_text(speedup)})"
-    if (clock := confirmation.ran_faster(fastest)) is not None:
-        return f"what seems {better}, {figures}: {clock}"
-    if confirmation.verdict(fastest.point) is None and confirmation.checks:
-        unchecked = "computes otherwise, and there was no time to check that it trains the same"
-        return f"what seems {better}, {figures}, {unchecked}; {_longer(search)}"
+    if (why := confirmation.ran_faster(fastest) or confirmation.why_out(fastest.point)) is not None:
+        return f"what seems {better}, {figures}: {why}"
     if speedup.confirmed:
         too_slow = f"keeps less of the fastest rate than was asked for; lower --at-least, or {_longer(search)}"
         return f"what is {better}, {figures}, {too_slow}"
+    remedy = f"; {_longer(search)}" if speedup.pairs < MIN_DECIDED_ROUNDS else ""
     if speedup.ci95.high < 1:
         worse = "slower" if search.log.objective.is_rate else "worse"
-        return f"all candidates that were measured again were {worse}: at best {figures}"
-    bar = f"; {BEYOND_DOUBT:g} times as wide, the interval must exclude 1, too" if speedup.ci95.low > 1 else ""
-    remedy = f"; {_longer(search)}" if speedup.pairs < MIN_DECIDED_ROUNDS else ""
+        return f"all candidates that were measured again were {worse}: at best {figures}{remedy}"
+    bar = "; a gain counts only if its interval, made " if speedup.ci95.low > 1 else ""
+    bar = f"{bar}{BEYOND_DOUBT:g} times as wide, still excludes 1" if bar else ""
     reached = f"the best candidate reached {figures}{bar}{remedy}"
     return f"no candidate was significantly {better} than the baseline: {reached}"
 
@@ -306,9 +310,11 @@ def _why_unconfirmed(search: Search, better: str) -> str:
     candidate = best.burst.point if best is not None and best.burst.point != search.baseline else None
     why = search.confirmation.why_out(candidate) if candidate is not None else None
     if candidate is not None:
-        scores = {standing.point: standing.score for standing in search.log.standings()}
-        before = scores.get(search.baseline)
-        seems = f"seemed {ratio_text(scores[candidate] / before)} {better}" if before else "trained"
+        standings = {standing.point: standing for standing in search.log.standings()}
+        seems = "trained"
+        if (before := standings.get(search.baseline)) is not None:  # its error is that beside the first, the candidate
+            ratio, wide = standings[candidate].score / before.score, math.exp(NORMAL_975 * before.error)
+            seems = f"seemed {ratio_text(ratio)} {better} ({INTERVAL} {ratios(Interval(ratio / wide, ratio * wide))})"
         ending = why or f"there was no time to confirm it; {_longer(search)}"
         return f"{candidate.changes_text(search.baseline)} {seems} in the search, but {ending}"
     others = [trial for trial in search.log.trials if trial.burst.point != search.baseline]

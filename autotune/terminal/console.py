@@ -173,7 +173,7 @@ def trials_table(result: Result) -> RenderableType:
     figures = ("#", "rate" if result.objective.is_rate else "score", "")
     columns = [Column(heading, justify="right", overflow="fold") for heading in figures]
     table = plain_table(*columns, Column("what and why", overflow="fold"))
-    base, heading = result.score_of(result.baseline), ""
+    heading = ""
     turns: dict[int | None, list[TrialRecord]] = {}
     for trial in result.trials:
         turns.setdefault(trial.turn, []).append(trial)
@@ -182,9 +182,8 @@ def trials_table(result: Result) -> RenderableType:
         if (own := headings.get(trial.turn, trial.stage)) != heading:
             heading = own
             table.add_row("", "", "", as_text(heading, "bold"))
-        score = result.score_of(trial)
-        ratio = score / base if score is not None and base else None
-        figure = as_text(or_dash(score, result.objective.format))
+        ratio = result.compared(trial)
+        figure = as_text(or_dash(result.score_of(trial), result.objective.format))
         if not trial.ok:
             figure = as_text(trial.outcome.value, "red")
         table.add_row(str(number), figure, "" if ratio is None else ratio_text(ratio), _what_and_why(trial))

@@ -102,7 +102,8 @@ class Latest(Progress):
         if pair is None or not burst.ok:
             return self.describe(burst)
         partner = "the baseline" if pair.partner == self._baseline_point else "the best so far"
-        return self.describe(burst, f"{self.figure(burst, 1.0)}, {ratio_with_interval(pair)} over {partner}")
+        # Not its own rate: on a shared machine, that compares with nothing but its partner's in the same seconds.
+        return self.describe(burst, f"{ratio_with_interval(pair)} over {partner}")
 
     def describe(self, burst: Burst, figure: str = "") -> str:
         """One burst: `figure` or its score, or how it failed; and the knobs that it changes."""

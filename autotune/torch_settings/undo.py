@@ -18,7 +18,7 @@ Undo = Callable[[], None]
 _OURS = "_kept_by_autotune"
 _KEPT = f"{_OURS}_{__name__.partition('.')[0]}"  # attribute of the owner
 """A script that imports autotune has two copies of this module, the recorder's too. Each keeps its own, in here."""
-_PUT = "_put_by_autotune"  # attribute of a function that was put: itself, and what gives the script's own
+_PUT = "_put_by_autotune"  # attribute of a function that was put: (the function, a getter of the script's own)
 _ABSENT = dataclasses.MISSING  # the same to both
 
 
@@ -54,7 +54,7 @@ def unless_changed(read: Callable[[], Any], undo: Undo) -> Undo:
 def put(owner: Any, name: str, value: Any) -> Undo:
     """Sets an attribute of an object or a class; the undo restores or removes it, unless others have set it since.
 
-    Where it is a function, copies and pickles of a model have the script's own.
+    Where it is a function, pickles of a model have the script's own.
     """
     restore = remember(owner, name)
     if type(function := getattr(value, "__func__", value)) is types.FunctionType:
@@ -86,7 +86,7 @@ def remember(owner: Any, name: str) -> Undo:
 class _Kept(dict[Any, Any]):
     """A dictionary for one owner; copies and pickles of the owner leave it out, or get an empty one."""
 
-    def __reduce__(self) -> tuple[type, tuple[()]]:  # as a model of the script copies its attributes itself
+    def __reduce__(self) -> tuple[type, tuple[()]]:  # for models that copy their own attributes
         return dict, ()
 
 
@@ -145,4 +145,9 @@ def _own(value: Any, owner: Any) -> Any:
         return value
     function = getattr(value, "__func__", value)
     itself, own = getattr(function, _PUT, (None, nothing))
-    return own(owner) if itself is function else value  # a wrapper by the script has a copy of the attribute
+    if itself is not function:  # a wrapper by the script has a copy of the attribute
+        return value
+    holder = getattr(value, "__self__", owner)
+    if holder is not owner and own(holder) is _ABSENT:  # a script may give one model the forward of another
+        return getattr(type(holder), value.__name__).__get__(holder)
+    return own(holder)

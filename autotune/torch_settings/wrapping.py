@@ -39,12 +39,12 @@ def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], b
     is_traced: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
     if is_wrapped(model, around):  # a deep copy already has it
         return nothing
-    is_undone = False
+    within = [around.__qualname__, forward]  # shared with copies of the wrapper's attributes: no name once it is undone
     own = forward.__func__ if isinstance(forward, types.MethodType) and forward.__self__ is model else None
 
     def wrapped(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         call, args = (forward, args) if own is None else (own, (self, *args))
-        if is_undone or is_traced() or not applies(self):
+        if not within[0] or is_traced() or not applies(self):
             return call(*args, **kwargs)
         return around(call, *args, **kwargs)
 
@@ -53,14 +53,12 @@ def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], b
         names = getattr(own, "__globals__", wrapped.__globals__)
         wrapped = types.FunctionType(wrapped.__code__, names, closure=wrapped.__closure__)
         functools.update_wrapper(wrapped, own)  # transformers reads the signature: it must be the model's own
-    setattr(wrapped, _WITHIN, (around.__qualname__, forward))
+    setattr(wrapped, _WITHIN, within)
     # A method of the model: a deep copy, such as an average of the weights, gets its own.
     put_back = put(model, "forward", types.MethodType(wrapped, model))
 
     def undo() -> None:
-        nonlocal is_undone
-        is_undone = True
-        setattr(wrapped, _WITHIN, ("", forward))
+        within[0] = ""
         put_back()
 
     return undo

@@ -93,7 +93,7 @@ def test_a_config_survives_json(config: TrainConfig) -> None:
         ({"batch_size": True}, "batch_size=True cannot be used: expected a whole number"),
         ({"batch_size": math.nan}, "expected a finite number"),
         ({"num_workers": -1}, "num_workers=-1"),
-        ({"num_workers": 10**9}, "expected less than or equal to 8192"),
+        ({"num_workers": 10**9}, "expected less than or equal to 4096"),
         ({"precision": "fp8"}, "expected one of fp32, tf32, bf16, fp16"),
         ({"compile_mode": "fast"}, "expected one of none, default, reduce-overhead"),
         ({"batchsize": 8}, "'batchsize' is not a knob; the knobs are batch_size"),

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, default_collate
 
+from autotune.recorder.changes import Changes
 from autotune.recorder.live import pools, steps, training
 from autotune.results.live import Story
 from autotune.torch_settings import process_settings
@@ -474,6 +475,25 @@ def test_a_log_that_comes_several_times_a_block_delays_no_block(
     assert len(pairs) > 3
     assert pairs == pytest.approx([1.0] * len(pairs), abs=0.15)
     assert 0.0 <= live._ledger.spent < 0.7
+
+
+def test_a_fault_as_winners_are_dropped_reaches_no_script(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes up where the script asks for its next batch."""
+
+    def faulty(*_: object) -> None:
+        raise RuntimeError("a strange optimizer")
+
+    live, advice = tuned(FOREACH, candidate(num_workers=1, prefetch_factor=2), evidence=Wins)
+    loader, trained, read = loader_of(400), Trained(), 0
+    for batch in itertools.chain.from_iterable(loader for _ in range(2)):
+        trained.step(batch)
+        read += 1
+        if len(live._winners) == 2 and (passing := live._pass) is not None:
+            monkeypatch.setattr(Changes, "on_optimizer", faulty)
+            for worker in getattr(passing.pool._batches, "_workers", ()):
+                worker.kill()
+    assert read == 2 * len(loader)
+    assert "a strange optimizer" in last_over(advice)["why"]
 
 
 def test_a_machine_that_becomes_slow_holds_no_block_up(

@@ -196,15 +196,18 @@ def test_workers_whose_training_has_ended_are_not_taken_for_others(tmp_path: Pat
     with subprocess.Popen([sys.executable, "-c", FORKS], cwd=tmp_path, stdout=subprocess.PIPE) as training:
         assert training.stdout is not None
         worker = psutil.Process(int(training.stdout.readline()))
-        if came:
-            (tmp_path / CAME.format(training.pid)).touch()
-        assert trains_unseen(worker, tmp_path, training.pid) != came
-        training.kill()
-        os.waitid(os.P_PID, training.pid, os.WEXITED | os.WNOWAIT)
-        assert not trains_unseen(worker, tmp_path, training.pid)  # not yet waited for
-        training.wait()
-        assert not trains_unseen(worker, tmp_path, training.pid)
-        worker.kill()
+        try:
+            if came:
+                (tmp_path / CAME.format(training.pid)).touch()
+            assert trains_unseen(worker, tmp_path, training.pid) != came
+            training.kill()
+            os.waitid(os.P_PID, training.pid, os.WEXITED | os.WNOWAIT)
+            assert not trains_unseen(worker, tmp_path, training.pid)  # not yet waited for
+            training.wait()
+            assert not trains_unseen(worker, tmp_path, training.pid)
+        finally:
+            training.kill()
+            worker.kill()
 
 
 @pytest.mark.slow

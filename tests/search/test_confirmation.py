@@ -12,8 +12,8 @@ from autotune.errors import Interrupted
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Agreement, NumericsGuard, Trace
 from autotune.measuring.records import Burst, Outcome, Point
-from autotune.search.confirmation import PROVING
-from autotune.search.proposal import BUNDLE, CONFIRM, UNINTERRUPTED, Proposal
+from autotune.results.result import CONFIRM, PROVING, UNINTERRUPTED
+from autotune.search.proposal import BUNDLE, Proposal
 from autotune.search.stopping import FINISHING_SECONDS, PROFILE_MAX_SECONDS, Budget
 from autotune.sessions.tuning_result import judge
 from tests.search.surface import example_rate, finished, make_search, make_space
@@ -233,6 +233,20 @@ def test_a_finalist_with_wrong_numerics_is_replaced_by_the_next() -> None:
     verdict = search.confirmation.verdict(best)
     assert verdict is not None
     assert verdict.outcome in {"agrees", "unchanged"}
+
+
+def test_what_has_taken_part_in_rounds_needs_no_second_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that resumes, or shares a study, knows the rounds of others, and none of their checks."""
+    space = make_space()
+    right = Trace(losses=(1.0, 1.0), gradient_norm=1.0)
+    agreement = Agreement(reference=right, control=right, candidate=right, has_batch_norm=False)
+    guard = NumericsGuard(lambda *_: agreement, Point(config=space.baseline))
+    search, _ = make_search(example_rate, budget_seconds=120, space=space, numerics=guard)
+    search.run()
+    before = search.confirmation.answer()
+    assert before.config.precision == "bf16"
+    monkeypatch.setattr(guard, "_verdicts", {})
+    assert search.confirmation.answer() == before
 
 
 def test_a_finalist_that_cannot_be_checked_in_time_is_replaced_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

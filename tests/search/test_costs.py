@@ -12,8 +12,8 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Block, Burst, Outcome, Point
 from autotune.measuring.statistics import Interval
+from autotune.results.result import CONFIRM
 from autotune.search.costs import Costs
-from autotune.search.proposal import CONFIRM
 from autotune.search.trials import Trial
 from tests.factories import make_measurement
 from tests.search.surface import example_rate, make_facts, make_search

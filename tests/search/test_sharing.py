@@ -13,8 +13,8 @@ import pytest
 from autotune.errors import UsageError
 from autotune.knobs import Choices, Space
 from autotune.measuring import Outcome
+from autotune.results.result import CONFIRM
 from autotune.search import sharing
-from autotune.search.proposal import CONFIRM
 from autotune.search.sharing import Shared
 from autotune.search.storage import open_study
 from autotune.search.trials import TrialLog

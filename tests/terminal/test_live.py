@@ -88,7 +88,7 @@ def test_a_burst_is_told_with_the_duet_that_it_was_one_side_of() -> None:
     candidate = make_burst(1650).model_copy(update={"point": point})
     live.burst(candidate, pair, candidate, 150.0, 1.6)
     text = on_screen(live)
-    assert " %, 1.12× (0.970 – 1.27) over the best so far, precision=bf16 num_workers=2" in text
+    assert "last 1.12× (0.970 – 1.27) over the best so far, precision=bf16 num_workers=2" in text
     assert text.count("(1.60×), precision=bf16 num_workers=2") == 1  # the best
 
 

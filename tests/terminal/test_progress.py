@@ -148,7 +148,7 @@ def test_a_line_has_the_pair_of_its_burst() -> None:
         progress.burst(faster, make_pair(baseline, 1.4, 0.14), faster, 50.0, 1.4)
         progress.burst(other, None, faster, 40.0, 1.37)
     _, second, third = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert ", 1.40× (1.26 – 1.54) over the baseline, precision=bf16 | 50 s left" in second
+    assert ": 1.40× (1.26 – 1.54) over the baseline, precision=bf16 | 50 s left" in second
     assert "over the" not in third
     assert "best 1,500 samples/s ±0.5 % (1.37×)" in third  # as all pairs so far estimate it
 

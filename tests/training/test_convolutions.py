@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import io
 import pickle
 import threading
@@ -469,3 +470,43 @@ def test_a_model_that_is_copied_to_several_devices_stays() -> None:
 def test_gradients_of_lazy_layers_are_left_alone() -> None:
     """They have no shape yet."""
     keep_gradients(nn.LazyLinear(2), TrainConfig(compile_mode="reduce-overhead", accumulation_steps=2))
+
+
+class Lends(nn.Module):
+    """Computes by the forward of another model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.forward = model.forward
+
+
+def test_copies_of_a_model_with_the_forward_of_another_compute_as_it_does() -> None:
+    """The forward that it got while settings were in force is not its own."""
+    model = nn.Sequential(nn.Linear(3, 3))
+    undo = autocast_forward(model, LAST.replace(precision="bf16"))
+    lends, batch = Lends(model).eval(), torch.ones(1, 3)
+    expected = model.eval()(batch)
+    copies = [copy.deepcopy(lends), pickle.loads(pickle.dumps(lends))]  # noqa: S301 - of this test
+    undo()
+    assert all(torch.equal(one(batch), expected) for one in (lends, *copies, copy.deepcopy(lends)))
+
+
+def test_a_forward_that_a_script_has_wrapped_in_a_trial_takes_a_setting_again() -> None:
+    """Its wrapper has copied the attributes of ours."""
+    model, seen = nn.Sequential(nn.Linear(3, 3)), []
+    model[0].register_forward_hook(lambda *arguments: seen.append(arguments[2].dtype))
+    config = LAST.replace(precision="bf16")
+    undo = autocast_forward(model, config)
+    within = model.forward
+
+    @functools.wraps(within)
+    def forward(*arguments: torch.Tensor) -> torch.Tensor:
+        return within(*arguments)
+
+    model.forward = forward
+    undo()
+    model(torch.ones(1, 3))
+    autocast_forward(model, config)
+    model(torch.ones(1, 3))
+    assert seen == [torch.float32, torch.bfloat16]

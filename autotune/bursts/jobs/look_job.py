@@ -28,7 +28,7 @@ from autotune.knobs import WorkloadFacts, with_what_is_in_force
 from autotune.knobs.loader import REPEATED
 from autotune.recorder.attributes import CopiedReading
 from autotune.recorder.functions import Functions
-from autotune.recorder.samplers import FEEDBACK, Feedback, own_samplers
+from autotune.recorder.samplers import FEEDBACK, MOST_SECONDS, Feedback, own_samplers
 from autotune.timing.clock import Clock, clock_of
 from autotune.timing.loop import is_compiled, small_fraction, training_facts
 from autotune.timing.padding import Padding, padding_of
@@ -74,7 +74,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     tuned = Tuned(config.eager.replace(num_workers=0, data_placement="loader"), device=device)
     with _blaming(f"{target}: torch's DataLoader refuses the dataset or the sampler"):
         Feed(workload, tuned)  # for example, a sampler for an iterable dataset
-    feedback = Feedback(own_samplers(workload.sampler))
+    feedback = Feedback(own_samplers(workload.sampler), [MOST_SECONDS])
     reading = CopiedReading(workload.dataset, workload.collate_fn, workload.worker_init_fn)
     read_before = _bytes_read()
     looked_at = max(1, config.batch_size >> halvings)

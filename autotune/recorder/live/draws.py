@@ -21,9 +21,9 @@ class Draws:
 
     Attributes:
         count: Batches so far.
-        per_step: Batches of a step, at least 1.
+        per_step: Batches per step, at least 1.
         batch_bytes: Bytes of the last batch.
-        shapes: What the tensors of whole batches measure, one tuple for each kind of batch.
+        shapes: Shapes of the tensors, one tuple for each kind of batch.
         unfit: Loaders that are left as they are, by key, with the reasons.
         reading: What the script's own reading does to its process.
     """

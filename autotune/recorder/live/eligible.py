@@ -36,7 +36,7 @@ def why_not(loader: DataLoader[Any]) -> str | None:
     if not getattr(loader, "in_order", True):
         return "the script asks for batches out of order"
     samplers = loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.sampler
-    if own_samplers(*samplers) or any(map(_draws_again, samplers)):
+    if own_samplers(loader.batch_sampler, loader.sampler) or any(map(_draws_again, samplers)):
         return "the sampler may look at what was trained, or draw random numbers beside it"
     return None
 

@@ -887,10 +887,12 @@ class LiveTraining:
             return self._pool_for(self._incumbent, passing.loader, passing.pools)
         return self._instead(setting, passing.loader, passing.pools, reason)
 
+    @harmless
     def _drop(self, knobs: Sequence[str], why: str) -> None:
         """Gives up what has won of some knobs; what won after it was measured beside it, and is tried again."""
         self.left |= dict.fromkeys(knobs, why)
-        place = next(place for place, race in enumerate(self._winners) if race.words["knobs"].keys() & {*knobs})
+        places = (place for place, race in enumerate(self._winners) if race.words["knobs"].keys() & {*knobs})
+        place = next(places, len(self._winners))
         self._winners, later = self._winners[:place], self._winners[place:]
         for race in later:
             if race.words["knobs"].keys() & {*knobs}:
@@ -903,7 +905,8 @@ class LiveTraining:
         self._gain = math.prod(race.evidence.ratio for race in self._winners)
         self._race, self._block, self._phase, self._is_complete = None, None, "races", False
         self._searched_from = self._steps.count, self._steps.trained
-        self._enter(self._incumbent)
+        with _uninterrupted():
+            self._enter(self._incumbent)
 
     # The end.
 
