@@ -126,7 +126,7 @@ class Watch:
         return False
 
     def renew(self) -> None:
-        """Compares with what is held now, from here on."""
+        """Compares with the current values, from here on."""
         with contextlib.suppress(Exception):  # what was there is gone
             self._held, self._counted = self._now()
 

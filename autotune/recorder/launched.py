@@ -257,19 +257,19 @@ class Launched:
         return stand_in
 
     def _held_back(self, loader: DataLoader[Any]) -> list[str]:
-        """Arguments that stay as the script has them: samplers that were not looked at may draw by what is trained."""
-        wanted = {name: self._changes.loader[name] for name in _AHEAD if name in self._changes.loader}
+        """Arguments that stay as the script has them: samplers that were not looked at may react to the training."""
+        ahead = {name: self._changes.loader[name] for name in _AHEAD if name in self._changes.loader}
         seen = self._loop.get("samplers", ())
-        classes = map(class_of, own_samplers(loader.batch_sampler, loader.sampler)) if wanted else ()
+        classes = map(class_of, own_samplers(loader.batch_sampler, loader.sampler)) if ahead else ()
         unseen = next((name for name in classes if name not in seen), None)
         if unseen is None:
             return []
-        if differing := [name for name, value in wanted.items() if getattr(loader, name) != value]:
+        if differing := [name for name, value in ahead.items() if getattr(loader, name) != value]:
             self._held_back_why = (
-                f"{' and '.join(differing)} stayed as in the script, since its sampler may draw by what is trained "
+                f"{' and '.join(differing)} stayed as in the script, since its sampler may react to the training "
                 f"('autotune run' of this script sees whether {unseen} does)"
             )
-        return list(wanted)
+        return list(ahead)
 
     def _handed_on(self, batches: Iterator[Any]) -> Iterator[Any]:
         copies = self._changes.copies

@@ -1,7 +1,7 @@
 """Workers that persist where the script's own would start again: in each epoch they begin as new ones do.
 
 Torch seeds the generators of torch, Python and NumPy in each new worker, and then calls ``worker_init_fn``. A worker
-that persists keeps its generators, and never calls it again: augmentation would go on with other numbers.
+that persists keeps its generators, and never calls it again: augmentation would continue with other numbers.
 """
 
 from __future__ import annotations

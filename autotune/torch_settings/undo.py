@@ -129,14 +129,14 @@ def _without_ours(part: Any, owner: Any, *, is_copied: bool) -> Any:
         return tuple(_without_ours(one, owner, is_copied=is_copied) for one in part)
     if type(part) is not dict:
         return part
-    left = {}
+    script = {}
     for name, value in part.items():
         is_kept = is_copied and type(value) is types.MethodType and value.__self__ is owner
         own = _ABSENT if str(name).startswith(_OURS) else value if is_kept else _own(value, owner)
         if own is not _ABSENT:
-            left[name] = own
-    is_same = len(left) == len(part) and all(left[name] is value for name, value in part.items())
-    return part if is_same else left
+            script[name] = own
+    is_same = len(script) == len(part) and all(script[name] is value for name, value in part.items())
+    return part if is_same else script
 
 
 def _own(value: Any, owner: Any) -> Any:

@@ -236,7 +236,7 @@ def _paddings(workload: Workload, batch: Any, size: int, drawn: Iterator[Any], t
 
 
 def _convolved(events: list[Any]) -> Iterator[int]:
-    """The dimensions of what was convolved, also by functions and compiled modules."""
+    """The dimensions of all convolutions, also by functions and compiled modules."""
     called = (_CONVOLUTION.fullmatch(event.name) for event in events)
     return (int(seen[1]) for seen in called if seen is not None)
 

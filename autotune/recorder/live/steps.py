@@ -1,4 +1,4 @@
-"""Counts the steps of a training, and tells ordinary ones from those that hold something else.
+"""Counts the steps of a training, and separates ordinary ones from those that hold something else.
 
 An evaluation, the end of a pass or a checkpoint is no setting's doing. A step that holds one does not count as trained,
 unless each step does.

@@ -922,7 +922,7 @@ class LiveTraining:
             self._enter(self._incumbent)
         self._forget_compiled()
         if self._race is not None:
-            self._candidates.appendleft(self._race.words)  # `_drop` may go on with it
+            self._candidates.appendleft(self._race.words)  # `_drop` may try it again
         self._phase, self._race, self._block = "over", None, None
         if (passing := self._pass) is not None:
             self._end_losers(passing.pools, passing.pool)
