@@ -403,6 +403,19 @@ class CopiedReading:
         return REPEATING if self._draws.are_seen else self._why_trained
 
 
+def figures_of(dataset: Any) -> list[Any]:
+    """The numbers and the generators' states that a data set holds, or one that it wraps: a cache is none of these."""
+    figures: list[Any] = []
+    seen: list[Any] = []
+    while dataset is not None and not any(dataset is one for one in seen):
+        seen.append(dataset)
+        held = getattr(dataset, "__dict__", None) or {}
+        figures += [value for value in held.items() if type(value[1]) in {int, float}]
+        figures += [(name, _state_of(value)) for name, value in held.items() if _is_own_generator(value)]
+        dataset = held.get("dataset")
+    return figures
+
+
 def _is_own_generator(part: Any) -> bool:
     of_numpy = str(type(part).__module__).startswith("numpy.random.")
     seeded = torch.default_generator, _global_of("random", "_inst"), _global_of("numpy.random.mtrand", "_rand")

@@ -21,7 +21,7 @@ from ..torch_settings.naming import class_of, queue_of
 from .added_workers import as_added, signals_wait
 from .attributes import Attributes, Watch
 from .batches import Batches, Watched
-from .persisting import NewEpoch, as_persisting
+from .persisting import NewEpoch, Persisting
 from .samplers import own_samplers
 
 READS_DRAW = (
@@ -126,18 +126,19 @@ class Drawing(DataLoader[Any]):
         def start() -> Iterator[Any]:
             self._order = self._order or _Order()
             self._order.sampler, self._order.indices = sampler, indices
-            begin = self.worker_init_fn
+            begin, collate = self.worker_init_fn, self.collate_fn
             if outlasts and self._iterator is not None:
                 self._iterator._shared_seed = NewEpoch(_seed_of(seeds))  # torch sends it; it makes its own for pipes
-            elif outlasts and begin is not None:
+            elif outlasts:
                 self._must_restart = torch.zeros(1).share_memory_()  # type: ignore[no-untyped-call]
-                begin = as_persisting(begin, self._must_restart)
-            changed: dict[str, Any] = {"generator": seeds, "worker_init_fn": begin}
+                collate = persisting = Persisting(begin, collate, self._must_restart)
+                begin = persisting.begin
+            changed: dict[str, Any] = {"generator": seeds, "worker_init_fn": begin, "collate_fn": collate}
             adds_workers = self.num_workers > own.workers == 0
             if adds_workers:
                 changed["worker_init_fn"] = begin = as_added(begin)
             if self.num_workers not in {0, own.workers} and _is_first(READS_DRAW, self.dataset):
-                first = _FirstReads(begin, self.collate_fn, say, adds_workers=adds_workers)
+                first = _FirstReads(begin, collate, say, adds_workers=adds_workers)
                 changed |= {"worker_init_fn": first.begin, "collate_fn": first}
             with signals_wait() if adds_workers else contextlib.nullcontext():
                 return self._with(changed, iterate)
@@ -150,7 +151,9 @@ class Drawing(DataLoader[Any]):
         if former is not None and not self._copied.are_as(former):
             self._restart("the data set was changed between epochs")
         elif self._must_restart is not None and self._must_restart.item():
-            self._restart("worker_init_fn changes the workers' data, or fails when it is called again")
+            self._restart(
+                "workers change their copies of the data set, or worker_init_fn fails when it is called again"
+            )
 
     def _restart(self, why: str) -> None:
         self._iterator = self._must_restart = None

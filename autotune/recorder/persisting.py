@@ -1,12 +1,12 @@
 """Workers that persist where the script's own would start again: in each epoch they begin as new ones do.
 
 Torch seeds the generators of torch, Python and NumPy in each new worker, and then calls ``worker_init_fn``. A worker
-that persists keeps its generators, and never calls it again: augmentation would continue with other numbers.
+that persists keeps its generators, and never calls it again: augmentation would continue with other numbers. It also
+keeps what reading has changed in its copy of the data set, so such workers start again.
 """
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data._utils import HAS_NUMPY, worker
 
-from .attributes import Watch
+from .attributes import Watch, figures_of
 
 Begin = Callable[[int], None]
 
@@ -22,25 +22,41 @@ _own: list[tuple[Begin, torch.Tensor]] = []
 """In a worker: what each epoch calls, and the memory that says when it must not."""
 
 
-def as_persisting(begin: Begin, must_restart: torch.Tensor) -> Begin:
-    """A ``worker_init_fn`` that calls the script's own, which each `NewEpoch` then calls again.
+class Persisting:
+    """A script's ``worker_init_fn`` and ``collate_fn`` for workers that persist; each `NewEpoch` calls the first again.
 
     Args:
-        begin: The script's own.
-        must_restart: Shared memory. It becomes 1 where a second call might differ from one in a new worker: where the
-            first one changes the worker's copy of the data set, as sharding does, or where the second one fails.
+        begin: The script's ``worker_init_fn``.
+        collate: Its ``collate_fn``.
+        must_restart: Shared memory. It becomes 1 where the next epoch might differ in a new worker: where ``begin``
+            changes the worker's copy of the data set, as sharding does, or fails when it is called again; or where the
+            first batch changes a number or a generator of random numbers in that copy.
     """
-    return functools.partial(_begin, begin, must_restart)
 
+    def __init__(self, begin: Begin | None, collate: Any, must_restart: torch.Tensor) -> None:
+        self._begin, self._collate, self._must_restart = begin, collate, must_restart
+        self._figures: list[Any] | None = None  # in a worker, before its first batch
 
-def _begin(begin: Begin, must_restart: torch.Tensor, number: int) -> None:
-    info = worker.get_worker_info()
-    watch = Watch(info and info.dataset, begin)
-    begin(number)
-    if watch.has_changed:
-        must_restart.fill_(1)
-    else:
-        _own.append((begin, must_restart))
+    def begin(self, number: int) -> None:
+        """Begins a worker."""
+        dataset = getattr(worker.get_worker_info(), "dataset", None)
+        if self._begin is not None:
+            watch = Watch(dataset, self._begin)
+            self._begin(number)
+            if watch.has_changed:
+                self._must_restart.fill_(1)
+            else:
+                _own.append((self._begin, self._must_restart))
+        self._figures = figures_of(dataset)
+
+    def __call__(self, samples: Any) -> Any:
+        """Collates samples."""
+        batch = self._collate(samples)
+        if self._figures is not None:
+            before, self._figures = self._figures, None
+            if figures_of(getattr(worker.get_worker_info(), "dataset", None)) != before:
+                self._must_restart.fill_(1)
+        return batch
 
 
 class NewEpoch:

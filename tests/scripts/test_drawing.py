@@ -62,6 +62,17 @@ def sharded(worker: int) -> None:
     info.dataset.first += 100 * (worker + 1)
 
 
+class Counting(Noisy):
+    """Counts what it reads, and makes a generator of its own with its first sample."""
+
+    read, own = 0, None
+
+    def __getitem__(self, index: int) -> Any:
+        self.read += 1
+        self.own = self.own or random.Random(torch.initial_seed())
+        return *super().__getitem__(index), self.read, self.own.random()
+
+
 def once(worker: int) -> None:
     """Cannot be called twice in a process, like some functions of torch."""
     assert "begun" not in sys.modules
@@ -195,16 +206,23 @@ def test_samples_and_random_numbers_are_those_of_the_scripts_own_loader(
 
 
 @pytest.mark.parametrize(
-    ("begin", "context", "persists"),
-    [(None, None, True), (seeded, None, True), (seeded, "spawn", True), (sharded, None, False), (once, None, False)],
+    ("data", "begin", "context", "persists"),
+    [
+        (Noisy, None, None, True),
+        (Noisy, seeded, None, True),
+        (Noisy, seeded, "spawn", True),
+        (Noisy, sharded, None, False),
+        (Noisy, once, None, False),
+        (Counting, None, None, False),
+    ],
 )
 def test_workers_that_persist_begin_each_epoch_as_new_ones_do(
-    begin: Callable[[int], None] | None, context: str | None, persists: bool
+    data: type[Rows], begin: Callable[[int], None] | None, context: str | None, persists: bool
 ) -> None:
     """Also where the script leaves an epoch early. They are new ones where a second beginning would differ."""
 
     def own() -> DataLoader[Any]:
-        return DataLoader(Noisy(), 4, worker_init_fn=begin, multiprocessing_context=context, **SETTINGS["one"])
+        return DataLoader(data(), 4, worker_init_fn=begin, multiprocessing_context=context, **SETTINGS["one"])
 
     for most in (None, 2):
         expected = passes(own(), iter, most)
