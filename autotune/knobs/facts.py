@@ -94,6 +94,9 @@ class WorkloadFacts(BaseModel):
         description="size of the whole data set as one collated batch; None: it cannot be collated once",
     )
     unplaceable_reason: str | None = Field(default=None, description="why it cannot")
+    feedback_reason: str | None = Field(
+        default=None, description="why indices cannot be drawn further ahead, whatever the number of workers"
+    )
     copied_reason: str | None = Field(
         default=None, description="why copies of the data set in workers would not read what one process reads"
     )

@@ -76,8 +76,9 @@ def worker_counts(context: SearchContext) -> tuple[int, ...]:
 def _workers(context: SearchContext) -> Choices | str:
     """Processes that load data, within the CPU budget, the worker limit, and the shared memory."""
     facts = context.facts
-    if facts.copied_reason and facts.baseline.num_workers == 0 and "num_workers" not in context.requested:
-        return f"{facts.copied_reason}; to try workers all the same, name num_workers with --only"
+    why_held = facts.feedback_reason or (facts.copied_reason if facts.baseline.num_workers == 0 else None)
+    if why_held and "num_workers" not in context.requested:
+        return f"{why_held}; to try workers all the same, name num_workers with --only"
     cpu = context.hardware.cpu
     why = cpu.budget_reason or f"{cpu.budget} CPUs are usable"
     limit = f"at most {context.worker_limit} ({'as asked' if context.worker_limit < cpu.budget else why})"
@@ -135,6 +136,8 @@ def _least_prefetch(context: SearchContext) -> int:
 
 def _prefetching(context: SearchContext) -> Choices | str:
     """Batches that each worker prepares ahead."""
+    if (why := context.facts.feedback_reason) and "prefetch_factor" not in context.requested:
+        return f"{why}; to try it all the same, name prefetch_factor with --only"
     working = [count for count in worker_counts(context) if count > 0]
     if not working:
         return "without workers nothing is prefetched"

@@ -143,6 +143,8 @@ class Story:
         elif kind == "playing":
             self.playing = str(event["name"])
             self._first_played.setdefault(self.playing, self.seconds)
+        elif kind == "paused":
+            self.playing = None
         elif kind in {"pair", "decided"}:
             name = event["name"]
             seconds = self.seconds - self._first_played.get(name, self.seconds)

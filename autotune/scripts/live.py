@@ -182,7 +182,11 @@ class Live:
             result = live_result(self.log.story, self._script, self._hardware, *description)
             place = self._out
             if result.status == "partial":
-                place = place_of_partial(place, proves=result.speedup is not None)
+                proves = result.speedup is not None
+                place = place_of_partial(place, proves=proves)
+                if place != self._out and place_of_partial(place, proves=proves) != place:
+                    self._say(f"{self._out} and {place} stay as they are: they hold more than this training has shown")
+                    return
             if place != self._out:
                 self._say(f"{self._out} stays as it is")
             if self.log.story.over is None:  # else the last line of the search has said it

@@ -269,7 +269,7 @@ def test_a_sampler_that_training_changes_gets_no_workers(step: float) -> None:
         return functional.cross_entropy(model(batch[0]), batch[1])
 
     facts = facts_of(sampler=sampler, loss=loss)
-    assert facts.copied_reason == (FEEDBACK if step else None)
+    assert facts.feedback_reason == (FEEDBACK if step else None)
 
 
 def test_a_dataset_smaller_than_a_batch_is_sound() -> None:

@@ -14,6 +14,7 @@ from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig
 from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.loader import REPEATED
 from autotune.knobs.registry import idle_knobs
+from autotune.recorder.samplers import FEEDBACK
 from tests.hardware.readings import I5_9400F, SAPPHIRE_RAPIDS, HostSpec, hardware_of, rtx_2070
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of, space_where_lengths_vary
 
@@ -324,6 +325,15 @@ def test_iterable_data_set_gets_workers_only_on_request() -> None:
     assert all(config.num_workers == 0 for config in space_of(gpu_machine(), facts).suggested())
     assert "num_workers" in space_of(gpu_machine(), facts, only=["num_workers"]).choices
     assert "num_workers" in space_of(gpu_machine(), make_facts(copied_reason=REPEATED, num_workers=2)).choices
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_that_training_changes_keeps_its_lead(workers: int) -> None:
+    """Another queue draws its indices at other times."""
+    facts = make_facts(feedback_reason=FEEDBACK, num_workers=workers)
+    skipped = space_of(gpu_machine(), facts).skipped
+    assert all(skipped[name].startswith(FEEDBACK) for name in ("num_workers", "prefetch_factor"))
+    assert "num_workers" in space_of(gpu_machine(), facts, only=["num_workers"]).choices
 
 
 def test_flash_attention_needs_ampere() -> None:

@@ -496,6 +496,20 @@ def test_a_fault_as_winners_are_dropped_reaches_no_script(tuned: Tuned, monkeypa
     assert "a strange optimizer" in last_over(advice)["why"]
 
 
+def test_a_candidate_that_waits_for_its_next_block_is_not_said_to_play(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`autotune watch` shows what plays now."""
+    live, advice = tuned(ONE_THREAD, evidence=Undecided)
+    trained = Trained()
+    for batch in itertools.chain.from_iterable(loader_of() for _ in range(6)):
+        if any(event["event"] == "pair" for event in advice.events):
+            monkeypatch.setattr(training.Ledger, "allows", lambda *_, **__: False)
+        trained.step(batch)
+    assert [event["event"] for event in advice.events if event["event"] in {"playing", "paused"}][-1] == "paused"
+    assert live._in_force is live._incumbent
+
+
 def test_a_machine_that_becomes_slow_holds_no_block_up(
     tuned: Tuned, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -249,6 +249,22 @@ def test_a_search_that_ends_early_replaces_no_better_result(
     assert (told.count(state), told.count("ended")) == (1, 1)
 
 
+def test_a_search_that_shows_no_gain_replaces_none_beside_a_complete_result(
+    tmp_path: Path, seen: dict[str, Any]
+) -> None:
+    """A former training has written it there."""
+    files = {
+        tmp_path / f"{name}.json": status for name, status in (("result", "complete"), ("result-partial", "partial"))
+    }
+    for file, status in files.items():
+        write_document(make_result(status=status), file)
+    before = [file.read_bytes() for file in files]
+    told = train(tmp_path, LOST, seen=seen).err
+    assert [file.read_bytes() for file in files] == before
+    assert "stay as they are: they hold more than this training has shown" in told
+    assert "result file:" not in told
+
+
 def test_what_was_not_tried_in_the_end_is_said_once(tmp_path: Path, seen: dict[str, Any]) -> None:
     """A reason that was known before is not repeated."""
     why = "the training was too short"

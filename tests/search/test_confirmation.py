@@ -265,6 +265,22 @@ def test_a_finalist_that_cannot_be_checked_in_time_is_replaced_by_the_next(monke
     assert best.config.precision == "fp32"
 
 
+def test_what_cannot_be_checked_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end the race of the finalist that can win, after its first round."""
+
+    def rate(config: TrainConfig) -> float:
+        return 1000.0 * (2.0 if config.precision == "bf16" else 1.0) * (1.2 if config.num_workers else 1.0)
+
+    space = make_space(only=("precision", "num_workers"))
+    guard = NumericsGuard(lambda *_: pytest.fail("there is no time"), Point(config=space.baseline))
+    search, _ = make_search(rate, budget_seconds=120, space=space, numerics=guard)
+    monkeypatch.setattr(search._bursts.costs, "numerics_steps", lambda *_: 0)
+    search.run()
+    _, speedup, _ = judge(search)
+    assert speedup is not None
+    assert speedup.ratio == pytest.approx(1.2, rel=0.05)
+
+
 def test_a_numerics_check_is_given_the_time_that_it_plans() -> None:
     """Micro-steps of half a second, three of them in each step of the check."""
     asked: list[tuple[int, float]] = []

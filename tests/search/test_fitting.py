@@ -10,6 +10,7 @@ import pytest
 
 from autotune.knobs import Scalar
 from autotune.knobs.config import TrainConfig
+from autotune.measuring.numerics import NumericsGuard
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.driver import Search
 from autotune.search.fitting import fit, rungs
@@ -205,3 +206,14 @@ def test_half_precision_comes_with_a_kernel_of_attention_that_takes_any_length()
     found = {step.config.precision: step.config for step, _ in rungs(Point(config=space.baseline), space, Outcome.OOM)}
     assert found["bf16"].sdpa_backend == "efficient_attention"
     assert found["fp32"].sdpa_backend == "default"
+
+
+def test_a_fit_that_cannot_be_checked_in_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise there would be nothing to train with."""
+    space = make_space()
+    guard = NumericsGuard(lambda *_: pytest.fail("there is no time"), Point(config=space.baseline))
+    search, _ = make_search(example_rate, budget_seconds=60, oom_above=FITS, space=space, numerics=guard)
+    monkeypatch.setattr(search._bursts.costs, "numerics_steps", lambda *_: 0)
+    search.run()
+    assert search.baseline.config.batch_size <= FITS
+    assert search.baseline_trains

@@ -710,7 +710,9 @@ class LiveTraining:
         """Begins the next block, of the side whose turn it is; none while the candidate's could cost too much."""
         if len(race.blocks) % 2 == 0 and not self._may_play(race.candidate):
             self._enter(self._incumbent)
-            self._block = None
+            if self._block is not None:
+                self._block = None
+                self._adviser.tell("paused", **self._now())
             return
         setting = race.candidate if BOTH[len(race.blocks) % len(BOTH)] == "candidate" else self._incumbent
         before = self._in_force
