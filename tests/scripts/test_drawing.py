@@ -210,7 +210,7 @@ def test_samples_and_random_numbers_are_those_of_the_scripts_own_loader(
     [
         (Noisy, None, None, True),
         (Noisy, seeded, None, True),
-        (Noisy, seeded, "spawn", True),
+        pytest.param(Noisy, seeded, "spawn", True, marks=pytest.mark.slow),
         (Noisy, sharded, None, False),
         (Noisy, once, None, False),
         (Counting, None, None, False),
