@@ -28,9 +28,9 @@ class Persisting:
     Args:
         begin: The script's ``worker_init_fn``.
         collate: Its ``collate_fn``.
-        must_restart: Shared memory. It becomes 1 where the next epoch might differ in a new worker: where ``begin``
-            changes the worker's copy of the data set, as sharding does, or fails when it is called again; or where the
-            first batch changes a number or a generator of random numbers in that copy.
+        must_restart: Shared memory. It becomes 1 where the next epoch might differ in a new worker. This is so where
+            ``begin`` changes the worker's copy of the data set, as sharding does, or fails when it is called again. It
+            is also so where the first batch changes a number or a generator of random numbers in that copy.
     """
 
     def __init__(self, begin: Begin | None, collate: Any, must_restart: torch.Tensor) -> None:

@@ -322,7 +322,7 @@ class LiveLog:
         if not self.story.offered:
             return f"nothing was tried: {over.why}"
         if (given_up := self.story.given_up) is not None:
-            return f"{given_up} ({over.why}): training goes on with your own setting; {cost}"
+            return f"{given_up} ({over.why}): training continues with your own setting; {cost}"
         early = "" if over.complete else f"the search has ended early ({over.why}; {self.story.progress}): "
         if gained is None and early:
             return f"{early}so far, no setting is faster than yours; {cost}"
