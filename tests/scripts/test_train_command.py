@@ -298,7 +298,7 @@ for one in workers, prefetching:
         (
             GIVEN_UP,
             [
-                "num_workers=1, prefetch_factor=2 was faster, but is given up (it is slow): training goes on with",
+                "num_workers=1, prefetch_factor=2 was faster, but is given up (it is slow): training continues with",
                 "; train as before: num_workers=1, prefetch_factor=2 was faster, but is given up\n",
             ],
         ),
