@@ -43,7 +43,7 @@ def _not_a_bool(value: Any) -> Any:
 
 
 Count = Annotated[int, BeforeValidator(_not_a_bool), Field(le=2**31 - 1)]
-CpuCount = Annotated[int, BeforeValidator(_not_a_bool), Field(le=4096)]
+MOST_PROCESSES = 4096
 """More than the CPUs of any machine. Higher numbers would start too many processes or threads."""
 
 
@@ -92,7 +92,9 @@ class TrainConfig(BaseModel, metaclass=_ConfigMeta):
     data_placement: DataPlacement = Field(
         default="loader", description="collated: the whole data set, once; device: and kept there"
     )
-    num_workers: CpuCount = Field(default=0, ge=0, description="DataLoader processes; 0: in the training process")
+    num_workers: Count = Field(
+        default=0, ge=0, le=MOST_PROCESSES, description="DataLoader processes; 0: in the training process"
+    )
     prefetch_factor: Count | None = Field(
         default=None, ge=1, le=1024, description="batches per worker; None: torch's 2"
     )
@@ -104,7 +106,9 @@ class TrainConfig(BaseModel, metaclass=_ConfigMeta):
     )
     non_blocking: bool = False
     device_prefetch: bool = Field(default=False, description="copies on a separate stream while computing")
-    num_threads: CpuCount | None = Field(default=None, ge=1, description="CPU intra-op; None: torch's own")
+    num_threads: Count | None = Field(
+        default=None, ge=1, le=MOST_PROCESSES, description="CPU intra-op; None: torch's own"
+    )
     allocator: Allocator = "default"
     ranks: Count = Field(default=1, ge=1, description="processes that train together, one per device")
     strategy: Strategy = Field(

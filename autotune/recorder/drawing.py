@@ -214,12 +214,12 @@ class Indices(Iterator[Any]):
         self._say = say
         self._count = 0.0
         self._ready: deque[Any] = deque()
-        self._watch: Watch | None = None
+        self._watched: tuple[Watch, Callable[[str], None]] | None = None
         self._draw(self._due)
 
     def watch(self, watch: Watch, say: Callable[[str], None]) -> None:
         """Says once if anything but the sampler changes what is watched, between two of its batches."""
-        self._watch, self._say_fed_back = watch, say
+        self._watched = watch, say
 
     def ask(self) -> None:
         """The script asks for a batch."""
@@ -239,10 +239,10 @@ class Indices(Iterator[Any]):
 
     def _draw(self, count: float) -> None:
         while self._count < count:
-            if self._watch is not None and self._watch.has_changed:
-                self._watch = None
+            if self._watched is not None and self._watched[0].has_changed:
+                (_, say), self._watched = self._watched, None
                 if _is_first(INDICES_FED_BACK, _within(self._sampler)):
-                    self._say_fed_back(INDICES_FED_BACK)
+                    say(INDICES_FED_BACK)
             try:
                 self._ready.append(next(self._source))
             except StopIteration:
@@ -252,8 +252,8 @@ class Indices(Iterator[Any]):
                 self.error = error
                 raise
             self._count += 1
-            if self._watch is not None:
-                self._watch.renew()
+            if self._watched is not None:
+                self._watched[0].renew()
 
     def _draw_ahead(self) -> None:
         if self._say is None:

@@ -39,7 +39,7 @@ from .hooks import harmless
 from .matching import Match, note
 from .ranks import count_ranks, this_rank
 from .realised import Notes
-from .samplers import own_samplers
+from .samplers import AHEAD, own_samplers_of
 from .stream import ITERATE
 from .surroundings import differences
 
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 MAX_EARLY_STEPS = 10
 """Steps before training reads any data that decide nothing: more are a training whose data come from no loader."""
-_AHEAD = ("num_workers", "prefetch_factor")
-"""Arguments of DataLoader that decide how far ahead of training indices are drawn."""
 _LOADER, _MODELS, _OPTIMIZER = "the loader", "the models", "the optimizer"
 """Parts of a training, each of which stays as it is if a change to it fails."""
 
@@ -258,9 +256,9 @@ class Launched:
 
     def _held_back(self, loader: DataLoader[Any]) -> list[str]:
         """Arguments that stay as the script has them: samplers that were not looked at may react to the training."""
-        ahead = {name: self._changes.loader[name] for name in _AHEAD if name in self._changes.loader}
+        ahead = {name: self._changes.loader[name] for name in AHEAD if name in self._changes.loader}
         seen = self._loop.get("samplers", ())
-        classes = map(class_of, own_samplers(loader.batch_sampler, loader.sampler)) if ahead else ()
+        classes = map(class_of, own_samplers_of(loader)) if ahead else ()
         unseen = next((name for name in classes if name not in seen), None)
         if unseen is None:
             return []

@@ -15,7 +15,7 @@ from ..timing.loop import UNKNOWN_READING
 from ..torch_settings.naming import class_of, length_of, loader_key
 from .attributes import CopiedReading
 from .batches import Watched
-from .samplers import FEEDBACK, MOST_SECONDS, Feedback, own_samplers
+from .samplers import FEEDBACK, MOST_SECONDS, Feedback, own_samplers_of
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -43,12 +43,12 @@ class Pass:
         evaluates: Whether a model was called with its batches otherwise.
         is_over: Whether the iterator has ended.
         is_cycled: Whether an `itertools.cycle` replays its batches.
-        feedback: Tells whether training changes what its own samplers hold.
+        feedback: Whether training changes what the script's own samplers hold.
     """
 
     def __init__(self, loader: DataLoader[Any], alike_before: int, look_seconds: list[float]) -> None:
         self.loader = loader
-        self.feedback = Feedback(_own_samplers(loader), look_seconds)
+        self.feedback = Feedback(own_samplers_of(loader), look_seconds)
         self.alike_before = alike_before
         self.places: list[int] = []
         self.samples, self.seconds, self.busy_seconds = 0, 0.0, 0.0
@@ -199,11 +199,12 @@ class Passes:
             evaluated: Indices of batches that were not trained on, from `evaluating`.
 
         Returns:
-            ``passed``: passes through such a loader before the pass in which training begins. ``begun_anew``: passes
-            that began between steps although the former one had not ended. ``is_cycled``: see `Pass`. ``copied``: why
-            copies of its data set in workers would not read what one process reads; None if nothing is seen.
-            ``samplers``: classes of the script's own samplers. ``feedback``: why their indices cannot be drawn ahead;
-            None if nothing is seen.
+            - ``passed``: passes through such a loader before the pass in which training begins
+            - ``begun_anew``: passes that began between steps although the former one had not ended
+            - ``is_cycled``: see `Pass`
+            - ``copied``: why copies of its data set in workers would read something else; None if nothing is seen
+            - ``samplers``: classes of the script's own samplers
+            - ``feedback``: why their indices cannot be drawn ahead; None if nothing is seen
         """
         fed = [one for one in self._all if one.places and one.places[0] not in evaluated]
         own = [one for one in fed if merged_ids.get(id(one.loader)) == loader]
@@ -217,13 +218,9 @@ class Passes:
             ),
             "is_cycled": any(one.is_cycled for one in own),
             "copied": reading and reading.why_no_copies,
-            "samplers": [class_of(sampler) for sampler in _own_samplers(own[-1].loader)],
+            "samplers": [class_of(sampler) for sampler in own_samplers_of(own[-1].loader)],
             "feedback": FEEDBACK if any(one.feedback.is_seen for one in own) else None,
         }
-
-
-def _own_samplers(loader: DataLoader[Any]) -> list[Any]:
-    return own_samplers(loader.batch_sampler, loader.sampler)
 
 
 def _drawn_last(passes: Sequence[Pass]) -> Pass | None:

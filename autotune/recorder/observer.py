@@ -33,7 +33,7 @@ Only a thorough observer, which a look uses, does the following:
 - It reads up to 16 samples itself (0.3 s at most; this may draw random numbers).
 - It sums the weights at each backward pass before the first step, even if there is an optimizer.
 - It counts the padding of every batch.
-- It looks at the script's own samplers before and after each batch (about two seconds at most in each pass).
+- It looks at the script's own samplers before and after each batch (about two seconds in all).
 - It asks the system for other processes that train.
 
 A real training knows the reading time of its own draws, if there are no workers. The share of small operators stays

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter  # by name: the script may replace what `time` holds
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .attributes import Attributes, OwnDraws, held_by
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
 
 KNOWN_SAMPLERS = ("torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers")
 """Packages whose samplers draw from a generator of their own, whatever is trained meanwhile."""
 FEEDBACK = "training changes what the sampler reads from batch to batch: indices drawn ahead, for workers, would differ"
+AHEAD = ("num_workers", "prefetch_factor")
+"""Arguments of DataLoader that decide how far ahead of training indices are drawn."""
 MOST_SECONDS = 2.0
 """Time for looking at the samplers of a script; no look begins after that. Not tuned."""
 
@@ -27,6 +32,11 @@ def own_samplers(*samplers: Any) -> list[Any]:
                 value for name, value in held.items() if name.endswith("sampler") and hasattr(value, "__iter__")
             ]
     return [one for one in seen.values() if type(one).__module__.partition(".")[0] not in KNOWN_SAMPLERS]
+
+
+def own_samplers_of(loader: DataLoader[Any]) -> list[Any]:
+    """The script's own samplers of a loader."""
+    return own_samplers(loader.batch_sampler, loader.sampler)
 
 
 class Feedback:

@@ -341,8 +341,10 @@ class Confirmation:
 
     def check(self, point: Point) -> Numerics | None:
         """The verdict on a point; if there is none yet, a short training gives it. None if there is no time for one."""
-        if self._numerics is None or (verdict := self._numerics.known(point)) is not None:
-            return self.verdict(point)
+        if self._numerics is None:
+            return None
+        if (verdict := self._numerics.known(point)) is not None:
+            return verdict
         costs, budget = self._bursts.costs, self._bursts.budget
         began = budget.now()
         rounds = costs.round_seconds([self._baseline, point] * FEWEST_ROUNDS)

@@ -298,8 +298,8 @@ def _why_refused(search: Search, fastest: Confirmed, better: str) -> str:
     if speedup.ci95.high < 1:
         worse = "slower" if search.log.objective.is_rate else "worse"
         return f"all candidates that were measured again were {worse}: at best {figures}{remedy}"
-    bar = "; a gain counts only if its interval, made " if speedup.ci95.low > 1 else ""
-    bar = f"{bar}{BEYOND_DOUBT:g} times as wide, still excludes 1" if bar else ""
+    bar = f"; a gain counts only if its interval, made {BEYOND_DOUBT:g} times as wide, still excludes 1"
+    bar = bar if speedup.ci95.low > 1 else ""
     reached = f"the best candidate reached {figures}{bar}{remedy}"
     return f"no candidate was significantly {better} than the baseline: {reached}"
 

@@ -66,7 +66,7 @@ class Draws:
         self.per_step = max(1.0, self.count / steps)
 
     @property
-    def feed_steps(self) -> bool:
+    def has_fed_steps(self) -> bool:
         """Whether any step has drawn from a loader."""
         return bool(self._steps)
 

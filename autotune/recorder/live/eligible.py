@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 from ...torch_settings.naming import has_own_iterator, start_method, weights_of
 from ...torch_settings.process_settings import why_gradients_unfit
 from ..attributes import REPEATING, held_by, why_trained
-from ..samplers import own_samplers
+from ..samplers import own_samplers_of
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -36,7 +36,7 @@ def why_not(loader: DataLoader[Any]) -> str | None:
     if not getattr(loader, "in_order", True):
         return "the script asks for batches out of order"
     samplers = loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.sampler
-    if own_samplers(loader.batch_sampler, loader.sampler) or any(map(_draws_again, samplers)):
+    if own_samplers_of(loader) or any(map(_draws_again, samplers)):
         return "the sampler may look at what was trained, or draw random numbers beside it"
     return None
 

@@ -42,6 +42,7 @@ from ..drawing import Indices, Own
 from ..hooks import harmless
 from ..observer import Observer
 from ..ranks import count_ranks
+from ..samplers import AHEAD
 from .adviser import Parent
 from .compiling import Compiler
 from .draws import Draws
@@ -437,7 +438,7 @@ class LiveTraining:
             self._steps.follow(seconds, 0.3)
         if self._steps.count < WARM_STEPS or self._steps.trained < WARM_SECONDS or not self._steps.usual:
             return
-        if self._pass is None and self._draws.feed_steps and self._steps.count < LATE_STEPS:
+        if self._pass is None and self._draws.has_fed_steps and self._steps.count < LATE_STEPS:
             return  # an epoch has just ended, under a framework that draws ahead
         if count_ranks() > 1:
             self._finish("several ranks train together, which must all switch at once")
@@ -609,6 +610,8 @@ class LiveTraining:
         if (failure := self._failure_of(race)) is not None:
             self._decide(race, "failed", failure)
             return
+        # A checkpoint or a log is not the candidate's fault. A slowdown by the candidate shows at every step, so each
+        # block excuses only one, and no more than the longest that the incumbent has seen.
         own = self._steps.script_seconds(seconds, sees_draws=self._key is not None) if seconds is not None else 0.0
         self._longest_own = max(self._longest_own, own if self._in_force is self._incumbent else 0.0)
         block = self._block
@@ -879,9 +882,9 @@ class LiveTraining:
         race, changed, reason = self._race, passing.pool.changed, _in_short(error)
         if isinstance(error, OutdatedError):
             reason = str(error)
-            self.left |= dict.fromkeys(("num_workers", "prefetch_factor"), reason)
+            self.left |= dict.fromkeys(AHEAD, reason)
             if self._incumbent.loader.get("num_workers"):
-                self._drop(("num_workers", "prefetch_factor"), reason)
+                self._drop(AHEAD, reason)
                 return self._pool_for(self._incumbent, passing.loader, passing.pools)
         settings = [self._incumbent, *([race.candidate] if race is not None else [])]
         setting = next((setting for setting in settings if setting.of_loader == changed), None)
