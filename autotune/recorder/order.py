@@ -46,46 +46,56 @@ class Seeded(Sampler[Any]):
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[Any]:
+        # In C, item by item: a generator costs as much as reading the sample where data is collated once.
+        return itertools.chain.from_iterable(self._parts())
+
+    def _parts(self) -> Iterator[list[Any]]:
+        """The items of an epoch, part by part, from where it begins."""
         # Torch makes two iterators of a batch sampler for workers: the one that it never draws from takes no epoch.
         start, self._start = self._start, 0
         before, position = -1, 0
         while before < position:  # ends at an epoch without samples
-            before, epoch = position, self._next_epoch()
-            for item in epoch:
-                if position >= start:
-                    yield item
-                    yield from epoch
-                    return
-                position += self._samples_of(item)
+            before, parts = position, self._next_epoch()
+            for part in parts:
+                for number, item in enumerate(part):
+                    if position >= start:
+                        yield part[number:]
+                        yield from parts
+                        return
+                    position += self._samples_of(item)
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch to a sampler that accepts it."""
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(epoch)
 
-    def _next_epoch(self) -> Iterator[Any]:
+    def _next_epoch(self) -> Iterator[list[Any]]:
         self._epoch += 1
         return self._drawn(epoch_seed(self._seed, self._epoch))
 
-    def _drawn(self, seed: int) -> Iterator[Any]:
-        items = self._of_epoch()
+    def _drawn(self, seed: int) -> Iterator[list[Any]]:
+        items: Iterator[Any] | None = None
         own = [getattr(one, "generator", None) for one in (self._sampler, getattr(self._sampler, "sampler", None))]
         for part in itertools.count():
-            drawn: list[Any] = []
             with random_numbers(epoch_seed(seed, part)):
                 for generator in own:
                     if isinstance(generator, torch.Generator):  # other players draw from it, too
                         generator.manual_seed(epoch_seed(seed, part))
-                samples = 0
-                while samples < DRAWN_TOGETHER and (item := next(items, self)) is not self:
-                    drawn.append(item)
-                    samples += self._samples_of(item) or 1
-            yield from drawn
-            if samples < DRAWN_TOGETHER:
+                items = items or itertools.islice(self._sampler, length_of(self._sampler))  # may draw all at once
+                drawn = self._some(items)
+            yield drawn
+            if (sum(len(item) or 1 for item in drawn) if self._batches else len(drawn)) < DRAWN_TOGETHER:
                 return
 
-    def _of_epoch(self) -> Iterator[Any]:
-        yield from itertools.islice(self._sampler, length_of(self._sampler))
+    def _some(self, items: Iterator[Any]) -> list[Any]:
+        """The next items, of `DRAWN_TOGETHER` samples where there are that many."""
+        if not self._batches:
+            return list(itertools.islice(items, DRAWN_TOGETHER))
+        batches, samples = [], 0
+        while samples < DRAWN_TOGETHER and (batch := next(items, self)) is not self:
+            batches.append(batch)
+            samples += len(batch) or 1
+        return batches
 
     def _samples_of(self, item: Any) -> int:
         return len(item) if self._batches else 1

@@ -201,10 +201,14 @@ def lay_out_state(optimizer: Optimizer) -> None:
 
 def lay_out_gradients(optimizer: Optimizer, *_: Any) -> None:
     """Gives each gradient the strides of its weight: DDP keeps those that a weight had when it was wrapped."""
+    import torch
+
     for group in optimizer.param_groups:
         for weight in group["params"]:
-            if _lies_otherwise(weight.grad, weight):
-                weight.grad = _laid_out_as(weight, weight.grad)
+            gradient = weight.grad  # before each step, so the usual case comes first
+            usual = gradient is None or (gradient.layout is torch.strided and gradient.stride() == weight.stride())
+            if not usual and _lies_otherwise(gradient, weight):
+                weight.grad = _laid_out_as(weight, gradient)
 
 
 def _lies_otherwise(value: Any, weight: Any) -> bool:

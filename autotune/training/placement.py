@@ -89,7 +89,7 @@ class PlacedDataset(Dataset[Any]):
     """
 
     _OWN = frozenset(
-        {"_dataset", "_collate", "_device", "_whole", "_state", "_hashes", "_drawn", "_passes", "_refused", "_seconds"}
+        {"_dataset", "_collate", "_device", "_whole", "_state", "_hashes", "_left", "_passes", "_refused", "_seconds"}
     )
 
     def __init__(self, dataset: Any, collate: Collate, device: torch.device) -> None:
@@ -99,7 +99,7 @@ class PlacedDataset(Dataset[Any]):
         self._whole: Any = None
         self._state: list[Any] = []
         self._hashes: list[int | None] = []
-        self._drawn = 0
+        self._left = 0  # samples that this rank draws before its next pass
         self._passes = 0
         self._refused = False
         self._seconds: float | None = None
@@ -172,21 +172,24 @@ class PlacedDataset(Dataset[Any]):
         Raises:
             ConfigError: It was changed.
         """
-        self._drawn += count
-        samples = len(self._dataset)
-        changed = not is_same(tuple(self._state), tuple(state_of(self._dataset)))
-        if not changed and self._drawn > math.ceil(samples / this_rank().count):
-            self._drawn, self._passes = count, self._passes + 1
+        self._left -= count
+        now = state_of(self._dataset)
+        changed = len(now) != len(self._state) or not all(map(is_same, now, self._state))
+        if not changed and self._left < 0:
+            self._passes += 1
+            samples = len(self._dataset)
             chosen = random.Random(self._passes).sample(range(samples), min(COMPARED_SAMPLES, 1 + samples // 100))
             with _errors_as_reasons():
                 changed = self._hashes != hashes_of(self._state) or not self._is_as_read(chosen, self._passes)
             self._remember()  # reading samples may fill caches
+            self._left -= count
         if changed:
             raise ConfigError("it was changed after it had been collated")
 
     def _remember(self) -> None:
         self._state = state_of(self._dataset)
         self._hashes = hashes_of(self._state)
+        self._left = math.ceil(len(self._dataset) / this_rank().count)
 
     def _is_as_read(self, indices: Sequence[int], seed: int) -> bool:
         """Whether samples read again, under other random numbers, equal the rows selected for them."""
