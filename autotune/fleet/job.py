@@ -46,15 +46,15 @@ runpy.run_module("autotune", run_name="__main__", alter_sys=True)
 class Job:
     """A command of ``autotune`` for a machine.
 
-    `known` holds texts of the results to start from, by the path where each is stored; None if a result had not arrived
-    when the job was sent. A job that has waited in a queue then reads the path itself, if it can.
+    `known_results` holds texts of the results to start from, by the path where each is stored; None if a result had not
+    arrived when the job was sent. A job that has waited in a queue then reads the path itself, if it can.
     """
 
     machine: str  # name of its kind
     arguments: tuple[str, ...]  # `FOLDER` in them stands for the folder of the files
     budget_seconds: float  # for the command itself
     files: dict[str, str] = field(default_factory=dict)  # texts by name
-    known: dict[str, str | None] = field(default_factory=dict)
+    known_results: dict[str, str | None] = field(default_factory=dict)
     environment: dict[str, str | None] = field(default_factory=dict)  # None removes a variable that the engine sets
 
 
@@ -78,7 +78,8 @@ def run_job(job: Job, *, shares_files: bool = False) -> Reply:
     with tempfile.TemporaryDirectory(prefix="autotune-fleet-", ignore_cleanup_errors=True) as folder:
         for name, text in job.files.items():
             Path(folder, name).write_text(text, encoding="utf-8")
-        starts = [f"--warm-start={path}" for path in _known_results(job.known, Path(folder), shares_files=shares_files)]
+        known = _known_results(job.known_results, Path(folder), shares_files=shares_files)
+        starts = [f"--warm-start={path}" for path in known]
         arguments = [argument.replace(FOLDER, folder) for argument in job.arguments]
         arguments = [word for argument in arguments for word in (starts if argument == WARM_START else [argument])]
         with Path(folder, "log").open("w+", encoding="utf-8", errors="replace") as log:

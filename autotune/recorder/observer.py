@@ -27,14 +27,10 @@ Its cost in a real training, measured on a CPU in a process of 290,000 objects a
   compiled something, the hooks on modules stay, since torch would recompile without them: 4 microseconds for each call
   of a module outside compiled code.
 
-Only a thorough observer, which a look uses, does the following:
-
-- It profiles the operators of the third step.
-- It reads up to 16 samples itself (0.3 s at most; this may draw random numbers).
-- It sums the weights at each backward pass before the first step, even if there is an optimizer.
-- It counts the padding of every batch.
-- It looks at the script's own samplers before and after each batch (about two seconds in all).
-- It asks the system for other processes that train.
+Only a thorough observer, which a look uses, profiles the operators of the third step. It reads up to 16 samples itself:
+that takes at most 0.3 s, and may draw random numbers. It sums the weights at each backward pass before the first step,
+even if there is an optimizer. It counts the padding of every batch. It looks at the script's own samplers before and
+after each batch, for about two seconds in all. It asks the system for other processes that train.
 
 A real training knows the reading time of its own draws, if there are no workers. The share of small operators stays
 unknown.

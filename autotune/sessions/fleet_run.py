@@ -210,7 +210,7 @@ class FleetRun:
             arguments,
             parse_duration(self.request.budget),
             files=files or {},
-            known=known_results or {},
+            known_results=known_results or {},
             environment={ENVIRONMENT: os.environ.get(ENVIRONMENT)},
         )
 

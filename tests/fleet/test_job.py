@@ -59,7 +59,7 @@ def test_a_job_begins_with_what_is_known_when_it_runs(tmp_path: Path, monkeypatc
     texts = {"waited": None, "elsewhere": "sent along", "under-way": None, "copied": "sent too"}
     known = {str(places[name]): text for name, text in texts.items()}
     for shares_files, copied in ((False, "sent too"), (True, "on the machine")):
-        reply = run_job(Job("any", (WARM_START,), 30.0, known=known), shares_files=shares_files)
+        reply = run_job(Job("any", (WARM_START,), 30.0, known_results=known), shares_files=shares_files)
         assert reply.log.strip() == f"by now sent along {copied}"
 
 
