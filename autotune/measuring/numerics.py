@@ -201,7 +201,11 @@ def _figure(value: float | None) -> str:
 def _batch_norm_note(measured: Agreement, config: TrainConfig, baseline: TrainConfig) -> tuple[str, ...]:
     if not measured.has_batch_norm or config.batch_size == baseline.batch_size:
         return ()
+    after, before = config.effective_batch, baseline.effective_batch
+    beside = "though the effective batch is the same"
+    if after != before:
+        beside = f"as does the effective batch of {after} instead of {before}"
     return (
         f"the model has BatchNorm, whose statistics now come from micro-batches of {config.batch_size} "
-        f"instead of {baseline.batch_size}: that changes what is learned, though the effective batch is the same",
+        f"instead of {baseline.batch_size}: that changes what is learned, {beside}",
     )

@@ -103,6 +103,17 @@ def test_another_micro_batch_under_batch_norm_is_told(batch_size: int, told: boo
     assert bool(judge_agreement(agreement(trace(), has_batch_norm=True), config, BASELINE).notes) is told
 
 
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [(2, "though the effective batch is the same"), (1, "as does the effective batch of 4 instead of 8")],
+)
+def test_the_note_on_batch_norm_says_whether_the_effective_batch_changes(steps: int, told: str) -> None:
+    """A free one may."""
+    config = BF16.replace(batch_size=4, accumulation_steps=steps)
+    (note,) = judge_agreement(agreement(trace(), has_batch_norm=True), config, BASELINE).notes
+    assert note.endswith(f"that changes what is learned, {told}")
+
+
 class Bench:
     """Stands where bursts run, and counts."""
 
