@@ -12,7 +12,13 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Receives progress events while a search runs. This one shows nothing; others show them while they are open."""
+    """Receives progress events while a search runs. This one shows nothing; others show them while they are open.
+
+    Attributes:
+        baseline: What the bursts are compared with; None until that is known.
+    """
+
+    baseline: Point | None = None
 
     def __enter__(self) -> Self:
         """Begins to show."""

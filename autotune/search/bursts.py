@@ -286,6 +286,7 @@ class Bursts:
         best, remaining = self.log.incumbent(), self.budget.remaining
         scores = {standing.point: standing.score for standing in self.log.standings()}
         gain = scores[best.burst.point] / scores[self.baseline] if best and self.baseline in scores else None
+        self.progress.baseline = self.baseline
         self.progress.burst(trial.burst, trial.pair, best.burst if best else None, remaining, gain)
 
     def show_stage(self, stage: str) -> None:

@@ -35,7 +35,7 @@ REASON_CHARACTERS = 160
 class Latest(Progress):
     """Counts bursts and decisions, and keeps what the latest events say.
 
-    The first successful burst is the baseline of all ratios.
+    Ratios are to the baseline's latest score. Until a baseline is known, it is the first burst's point.
 
     Args:
         objective: Selects the score that is shown.
@@ -56,7 +56,6 @@ class Latest(Progress):
         self.playing: tuple[Point, Pair] | None = None
         self._objective = objective
         self._baseline_score: float | None = None
-        self._baseline_point: Point | None = None
 
     def stage(self, name: str) -> None:
         """A stage begins, in which nothing is played yet."""
@@ -89,27 +88,22 @@ class Latest(Progress):
 
     def _add(self, burst: Burst, pair: Pair | None) -> str:
         """Counts a burst, and describes it beside the incumbent in its duet."""
-        self.decided += pair is not None or (not burst.ok and self._baseline_score is not None)
+        self.baseline = self.baseline or burst.point
+        is_baseline = burst.point == self.baseline
+        self.decided += pair is not None or not (burst.ok or is_baseline)
         self.outcomes[burst.outcome] += 1
-        # Until a burst succeeds, changes are relative to the first one, which runs the baseline too.
-        if self._baseline_score is None and (burst.ok or self._baseline_point is None):
-            self._baseline_point = burst.point
-            if burst.ok and burst.measurement is not None:
-                self._baseline_score = self._objective.score(burst.measurement)
-        elif burst.point == self._baseline_point and burst.ok and burst.measurement is not None:
+        if is_baseline and burst.ok and burst.measurement is not None:
             # In a round it comes first: the others are compared with its latest score, not with its first.
             self._baseline_score = self._objective.score(burst.measurement)
         if pair is None or not burst.ok:
             return self.describe(burst)
-        partner = "the baseline" if pair.partner == self._baseline_point else "the best so far"
+        partner = "the baseline" if pair.partner == self.baseline else "the best so far"
         # Not its own rate: on a shared machine, that compares with nothing but its partner's in the same seconds.
         return self.describe(burst, f"{ratio_with_interval(pair)} over {partner}")
 
     def describe(self, burst: Burst, figure: str = "") -> str:
         """One burst: `figure` or its score, or how it failed; and the knobs that it changes."""
-        changes = "baseline"
-        if self._baseline_point is not None:
-            changes = burst.point.changes_text(self._baseline_point) or changes
+        changes = burst.point.changes_text(self.baseline or burst.point) or "baseline"
         if burst.ok:
             return f"{figure or self.figure(burst)}, {changes}"
         reason = " ".join((burst.reason or "").split())

@@ -187,6 +187,20 @@ def test_until_one_goes_well_knobs_are_compared_with_the_first() -> None:
     assert "×" not in lines[3]
 
 
+def test_a_burst_before_the_baselines_is_told_with_its_changes() -> None:
+    """A resumed run does not measure the baseline again, and a check begins with the tuned config."""
+    console, baseline, faster = Console(file=io.StringIO()), make_burst(1000), make_burst(1500, precision="bf16")
+    with Lines(console) as progress:
+        progress.baseline = baseline.point
+        progress.burst(faster, None, faster, 60.0)
+        progress.burst(baseline, None, faster, 50.0, 1.5)
+    first, second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert "samples/s" in first
+    assert "×" not in first  # as long as the baseline's own score is not known
+    assert "%, precision=bf16 | " in first
+    assert "%, baseline | best 1,500 samples/s" in second
+
+
 def test_no_time_left_is_not_negative() -> None:
     """The last burst may end after the deadline."""
     assert lines_of((make_burst(1000), None, -3.0))[-1].endswith("| 0 s left")
