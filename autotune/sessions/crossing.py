@@ -111,6 +111,7 @@ def cross_result(
             *own_notes(source, own, facts, kind),
         )
         theirs, others = points_in_turn(source, own)
+        progress.baseline = source.baseline.point
         progress.stage("both configs in turn")
         prepared = budget.elapsed
         ran = run_in_turn(theirs, others, runner, budget, progress, objective)
