@@ -214,7 +214,7 @@ def judge_cross(
     endings = [{burst.outcome for burst in failed if burst.point == point} for point in (theirs, *others)]
     timed_out = not any(rounds) and all(ending == {Outcome.TIMEOUT} for ending in endings)
     if timed_out or (not compared and any(breakdown(point, failed) is None for point in others)):
-        raise UsageError(f"expected an interleaved round or more that ends well, got none; {remedy}")
+        raise UsageError(f"expected time to train all configs in turn, at least once, got too little; {remedy}")
     return Cross(
         created=datetime.now(timezone.utc),
         workload=WorkloadRecord.of(place.facts, theirs.parameters),

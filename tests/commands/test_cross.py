@@ -179,7 +179,7 @@ def test_runs_that_something_else_disturbed_are_told() -> None:
 )
 def test_without_a_round_there_is_no_result(failed: dict[TrainConfig, Outcome]) -> None:
     """The person gives more time; nothing is claimed, and nothing written."""
-    with pytest.raises(UsageError, match="give a longer --budget"):
+    with pytest.raises(UsageError, match=r"expected time to train all configs in turn.* give a longer --budget"):
         judged({THEIRS: 1500, BASELINE: 1000}, failed, rounds=0)
 
 
