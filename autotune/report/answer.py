@@ -31,8 +31,8 @@ def headline(result: Result) -> Headline:
         if result.changed_knobs:
             scores = f"{result.objective.bare(before)} → {scores}"
     if verdict.confirmed and result.speedup is not None:
-        figure, reason = ratio_text(result.speedup.ratio), summary.spread_text(result.speedup)
-        return Headline(figure, verdict.words, reason, scores, good=True)
+        reason = f"{summary.spread_text(result.speedup)}{summary.beside_others(result)}"
+        return Headline(ratio_text(result.speedup.ratio), verdict.words, reason, scores, good=True)
     return Headline("", verdict.words, verdict.reason, scores, good=False)
 
 

@@ -41,7 +41,8 @@ def card(result: Result, kind: Literal["svg", "png"]) -> bytes:
     verdict, speedup = summary.verdict(result), result.speedup
     headline, reason, colour = verdict.words, verdict.reason, DOUBT
     if verdict.confirmed and speedup is not None:
-        headline, reason, colour = f"{ratio_text(speedup.ratio)} {headline}", summary.spread_text(speedup), GOOD
+        headline, colour = f"{ratio_text(speedup.ratio)} {headline}", GOOD
+        reason = f"{summary.spread_text(speedup)}{summary.beside_others(result)}"
     reasons = textwrap.wrap(reason, LONGEST_LINE, max_lines=4, placeholder=" …")
     if (why := summary.unfinished(result)) is not None:
         reasons.append(f"partial: {why}")

@@ -340,8 +340,7 @@ def verdict(result: Result) -> Verdict:
         return Verdict(confirmed=False, words=f"no {gained}", reason=reason)
     gain = f"{ratio_text(speedup.ratio)} ({spread_text(speedup)})"
     if speedup.confirmed:
-        reason = "; ".join(filter(None, (gain, _beside_others(result))))
-        return Verdict(confirmed=True, words=gained, reason=reason)
+        return Verdict(confirmed=True, words=gained, reason=f"{gain}{beside_others(result)}")
     if speedup.ci95.high < 1:
         doubt = "it is slower" if objective.is_rate else "it is worse"
     else:
@@ -350,15 +349,15 @@ def verdict(result: Result) -> Verdict:
     return Verdict(confirmed=False, words=f"no {gained}", reason=reason)
 
 
-def _beside_others(result: Result) -> str | None:
-    """A remark where other load took much CPU: both sides suffer, but not alike."""
+def beside_others(result: Result) -> str:
+    """What to add to a gain that was measured while other load took much CPU: both sides suffer, but not alike."""
     sides = (result.baseline.measurement, result.best.measurement)
     summaries = [side.telemetry for side in sides if side is not None and side.telemetry is not None]
     taken = max((summary.taken_fraction for summary in summaries), default=0.0)
     if taken <= FOREIGN_CPU_LIMIT:
-        return None
+        return ""
     return (
-        f"measured while other load took {percent(taken)} of the CPUs: the gain may be larger or smaller without "
+        f"; measured while other load took {percent(taken)} of the CPUs: the gain may be larger or smaller without "
         "it, so tune again when it has ended"
     )
 

@@ -72,3 +72,9 @@ def full_result(**changes: Any) -> Result:
         ),
     }  # fmt: skip
     return make_result(**{**fields, **changes})
+
+
+def beside_other_load(foreign: float) -> Result:
+    """A confirmed gain that was measured while other programs took a share of the CPUs."""
+    beside = TelemetrySummary(seconds=10.0, foreign_cpu_fraction=foreign, idle_cpu_fraction=0.0)
+    return make_result(best=Side(config=TrainConfig(), measurement=make_measurement(1500.0, telemetry=beside)))

@@ -14,7 +14,7 @@ from autotune.results.files import write_document
 from autotune.results.result import Result
 from tests.factories import make_result
 from tests.inside import run_inside
-from tests.report.samples import HOSTILE, full_result
+from tests.report.samples import HOSTILE, beside_other_load, full_result
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -34,6 +34,11 @@ def test_a_card_has_the_speedup_both_rates_each_change_and_where_it_was_measured
         "precision", "fp32 → bf16", "1.60× (1.50 – 1.70)", "autotune 0.1.0 · torch 2.13.0 · numerics: agrees",
     ):  # fmt: skip
         assert told in written
+
+
+def test_a_card_says_that_other_load_was_there() -> None:
+    """It is shown where the result is not."""
+    assert "measured while other load took 46 % of the CPUs" in " ".join(texts(beside_other_load(0.46)))
 
 
 def test_a_card_without_a_gain_says_so_and_claims_nothing() -> None:

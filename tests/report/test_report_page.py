@@ -27,7 +27,7 @@ from autotune.results.result import Diagnosis, Result, Side, read_result
 from tests.broken import json_values, leaves, with_value
 from tests.factories import make_gpu, make_hardware, make_measurement, make_result
 from tests.report.pages import Page
-from tests.report.samples import HOSTILE, full_result, trial
+from tests.report.samples import HOSTILE, beside_other_load, full_result, trial
 
 ROOT = Path(__file__).parents[2]
 REAL = [Path(name) for name, _ in gather([ROOT / "results"]).results]
@@ -60,6 +60,13 @@ def test_headline_is_the_confirmed_ratio_with_its_interval() -> None:
     headline = text[text.index("Headline") : text.index("Before and after", text.index("Headline"))]
     assert "2.50× confirmed speed-up 95 % interval 2.40 – 2.60, 5 interleaved pairs" in headline
     assert "→ 2,5" in headline
+
+
+def test_headline_says_that_other_load_was_there() -> None:
+    """As the terminal does: whoever reads the page alone would believe the gain more."""
+    text = shown(beside_other_load(0.46))
+    headline = text[text.index("Headline") : text.index("Before and after", text.index("Headline"))]
+    assert "pairs; measured while other load took 46 % of the CPUs: the gain may be larger" in headline
 
 
 def test_without_a_confirmed_gain_there_is_no_large_figure() -> None:

@@ -12,7 +12,6 @@ from autotune.measuring.growth import Growth, Held, SideName
 from autotune.measuring.records import Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
-from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.results.result import (
     Diagnosis,
     PeakShare,
@@ -42,7 +41,7 @@ from autotune.results.summary import (
     what_next,
 )
 from tests.factories import make_measurement, make_result
-from tests.report.samples import trial
+from tests.report.samples import beside_other_load, trial
 
 
 def test_an_interval_names_the_row_that_it_belongs_to() -> None:
@@ -250,9 +249,7 @@ def test_without_pairs_the_reason_is_told() -> None:
 @pytest.mark.parametrize(("foreign", "told"), [(0.04, False), (0.46, True)])
 def test_a_gain_beside_other_programs_is_told_as_that(foreign: float, told: bool) -> None:
     """Both sides suffer, but not alike: two threads beside a busy processor may train ten times slower, and one not."""
-    beside = TelemetrySummary(seconds=10.0, foreign_cpu_fraction=foreign, idle_cpu_fraction=0.0)
-    side = make_measurement(1500.0).model_copy(update={"telemetry": beside})
-    found = verdict(make_result(best=Side(config=TrainConfig(), measurement=side)))
+    found = verdict(beside_other_load(foreign))
     assert found.confirmed
     assert ("measured while other load took 46 % of the CPUs: the gain may be larger" in found.reason) is told
 
