@@ -71,7 +71,8 @@ class Chooser:
         self._generator = np.random.default_rng(seed)
         self._changed: dict[Point, dict[tuple[str, Scalar], Point]] = {}
         self._around: dict[Point, list[Point]] = {}
-        self.ended: Literal["exhausted", "plateau"] = "exhausted"  # all is tried, or nothing is worth its time
+        # all is tried, or nothing is worth its time, or there is too little time for what is
+        self.ended: Literal["exhausted", "plateau", "budget"] = "exhausted"
 
     def next(self, playing: Sequence[Point]) -> Proposal | None:
         """The next proposal; None if no point is left, or none is worth its time.
@@ -163,8 +164,12 @@ class Chooser:
         for gain, seconds, index in sorted(ranked, key=lambda row: row[0] / row[1], reverse=True):
             point = points[index]
             compiles = not self._costs.is_compiled(point.config)
-            if seconds > seconds_left or (compiles and gain < PRICE * seconds / seconds_left):
-                self.ended = "plateau"
+            if seconds > seconds_left:
+                self.ended = "budget"
+                continue
+            if compiles and gain < PRICE * seconds / seconds_left:
+                if self.ended != "budget":
+                    self.ended = "plateau"
                 continue
             if self._refuse(point) is None:
                 promise = _between(float(beliefs.mean[index]), float(beliefs.deviation[index]))

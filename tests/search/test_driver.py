@@ -168,6 +168,15 @@ def test_the_search_stops_as_exhausted_when_all_is_tried() -> None:
     assert len(set(surface.ran)) <= 4
 
 
+def test_a_search_that_lacks_the_time_for_a_promising_candidate_ends_with_the_budget() -> None:
+    """A longer one would try it; a plateau is where none promises enough."""
+    search, surface = make_search(example_rate, budget_seconds=60, space=make_space(only=("num_workers",)))
+    search._bursts.search(Proposal(search.baseline, BASELINE, ""))
+    surface.clock.now = 59.0
+    assert search._chooser.next([]) is None
+    assert search._chooser.ended == "budget"
+
+
 def test_the_target_stops_the_search() -> None:
     """A GPU as busy as was asked, and end to end as fast as compute alone: no more bursts are spent."""
     search, surface = make_search(example_rate, budget_seconds=3600, noise=0.0, activity=0.97)
@@ -246,6 +255,7 @@ def test_a_resumed_search_repeats_no_burst(tmp_path: Path) -> None:
     resumed, surface = make_search(example_rate, storage=journal_storage(storage))
     assert [trial.burst.point for trial in resumed.log.trials] == done
     resumed.run()
+    assert resumed._bursts.progress.baseline == resumed.baseline  # which no burst has shown
     fresh = [trial for trial in resumed.log.trials if not trial.resumed and trial.round is None]
     assert fresh
     assert not {trial.burst.point for trial in fresh} & set(done)
