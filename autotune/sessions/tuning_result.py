@@ -107,7 +107,7 @@ def make_result(
     stopped_by, profiles = findings.stopped_by, findings.profiles
     if stopped_by != "interrupted" and not search.baseline_trains:
         raise _why_nothing(search, setting)
-    best, speedup, reason = judge(search)
+    best, speedup, reason = judge(search, stopped_by)
     before, after = _sides(search, best, speedup)
     sides: dict[SideName, Side] = {"baseline": before, "best": after} if best != search.baseline else {"best": after}
     return Result(
@@ -134,7 +134,7 @@ def make_result(
             resumed_bursts=sum(trial.resumed for trial in trials),
             disturbed_bursts=sum(trial.burst.disturbance is not None for trial in trials),
             skipped_knobs=dict(search.space.skipped),
-            notes=tuple(notes),
+            notes=(*notes, *unmet(search, setting, best, stopped_by)),
             warm_start=records(tried, trials, best, search.baseline),
         ),
         trials=tuple(trial_record(trial, search.baseline) for trial in trials),
@@ -271,7 +271,25 @@ def _card_of(measured: Measurement | None) -> CardState | None:
     return CardState.model_validate(telemetry.model_dump(include=set(CardState.model_fields)))
 
 
-def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
+def unmet(search: Search, setting: Setting, best: Point, stopped_by: StoppedBy) -> list[str]:
+    """What the options asked for and the answer `best` does not have: a sentence each."""
+    notes, asked, own = list[str](), setting.effective_batch, best.config.effective_batch
+    if asked not in {None, own}:  # only the baseline may lack it
+        notes.append(
+            f"--effective-batch {asked} is not what this result has: it keeps your {own}, since nothing with {asked} "
+            f"is proven faster; to train with {asked}, set it in your code and tune again"
+        )
+    tried = {name for trial in search.log.trials for name in trial.burst.point.parameters}
+    untried = (name for name in search.space.parameters if name not in tried)
+    why = f"the search had ended ({stopped_by})"
+    if stopped_by == "plateau":
+        why = "none was expected to gain enough for its time"
+    elif stopped_by == "budget":
+        why = f"there was no time; {_longer(search)}"
+    return [*notes, *(f"--explore {name}: none of its values was tried, since {why}" for name in untried)]
+
+
+def judge(search: Search, stopped_by: StoppedBy = "budget") -> tuple[Point, Speedup | None, str | None]:
     """The point to recommend, its confirmed speed-up, and the reason when there is none.
 
     Only a confirmed gain displaces the baseline; otherwise the baseline is the answer.
@@ -281,7 +299,7 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
     winner = next((finalist for finalist in confirmed if finalist.point == answer), None)
     if winner is not None:
         return winner.point, winner.speedup, None
-    why = _why_refused(search, confirmed[0], better) if confirmed else _why_unconfirmed(search, better)
+    why = _why_refused(search, confirmed[0], better) if confirmed else _why_unconfirmed(search, better, stopped_by)
     return search.baseline, None, why
 
 
@@ -304,7 +322,7 @@ def _why_refused(search: Search, fastest: Confirmed, better: str) -> str:
     return f"no candidate was significantly {better} than the baseline: {reached}"
 
 
-def _why_unconfirmed(search: Search, better: str) -> str:
+def _why_unconfirmed(search: Search, better: str, stopped_by: StoppedBy) -> str:
     """Why there are no confirmation rounds."""
     best = search.log.incumbent()
     candidate = best.burst.point if best is not None and best.burst.point != search.baseline else None
@@ -318,10 +336,13 @@ def _why_unconfirmed(search: Search, better: str) -> str:
         ending = why or f"there was no time to confirm it; {_longer(search)}"
         return f"{candidate.changes_text(search.baseline)} {seems} in the search, but {ending}"
     others = [trial for trial in search.log.trials if trial.burst.point != search.baseline]
-    if not others and search.space.is_empty:
-        return "nothing was left to search"
     if not others:
-        return f"there was no time to try anything but the baseline; {_longer(search)}"
+        reasons = {
+            "exhausted": "nothing was left to search",
+            "plateau": "nothing was tried: no setting was expected to gain enough for its time",
+        }
+        no_time = f"there was no time to try anything but the baseline; {_longer(search)}"
+        return reasons.get("exhausted" if search.space.is_empty else stopped_by, no_time)
     failed = [] if any(trial.burst.ok for trial in others) else [trial.burst for trial in others]
     if broken := [burst for burst in failed if burst.outcome is not Outcome.TIMEOUT]:
         return f"nothing that was tried could be trained ({broken[0].reason or broken[0].outcome.value})"

@@ -16,11 +16,12 @@ from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.results.result import CONFIRM, Side
+from autotune.search.driver import StoppedBy
 from autotune.search.ranking import Standing
 from autotune.search.rounds import Confirmed
 from autotune.search.trials import Trial
 from autotune.sessions.options import Options
-from autotune.sessions.tuning_result import Setting, _diagnosis, judge, trial_record
+from autotune.sessions.tuning_result import Setting, _diagnosis, judge, trial_record, unmet
 from tests.factories import make_burst, make_gpu, make_hardware, make_measurement
 from tests.spaces import make_facts
 
@@ -37,7 +38,7 @@ def search_of(*confirmed: Confirmed, trials: Sequence[Trial] = (), incumbent: Bu
         confirmation=SimpleNamespace(
             confirmed=lambda: list(confirmed), answer=lambda: answer, why_out=lambda _: None, ran_faster=lambda _: None
         ),
-        space=SimpleNamespace(is_empty=False),
+        space=SimpleNamespace(is_empty=False, parameters={}),
         log=SimpleNamespace(
             objective=SAMPLES_PER_SECOND,
             incumbent=lambda: Trial(incumbent, "sampler", ""),
@@ -98,6 +99,46 @@ def test_where_nothing_could_be_tried_no_time_was_missing() -> None:
     search = search_of(incumbent=BASELINE)
     search.space.is_empty = True
     assert judge(search)[2] == "nothing was left to search"
+
+
+@pytest.mark.parametrize(
+    ("stopped_by", "told"),
+    [
+        ("plateau", "nothing was tried: no setting was expected to gain enough for its time"),
+        ("exhausted", "nothing was left to search"),
+        ("budget", "there was no time to try anything but the baseline; give a longer --budget, or --resume"),
+        ("interrupted", "there was no time to try anything but the baseline; give a longer --budget, or --resume"),
+    ],
+)
+def test_why_nothing_was_tried_agrees_with_what_ended_the_search(stopped_by: StoppedBy, told: str) -> None:
+    """A longer budget is advised only where time was short."""
+    assert judge(search_of(incumbent=BASELINE), stopped_by)[2] == told
+
+
+def met(search: Any, stopped_by: StoppedBy, best: Point = BASELINE.point, **options: Any) -> list[str]:
+    """What a result says that its options asked for and it does not have."""
+    setting = Setting(Options(target="train:build", **options), make_hardware(), "cpu", make_facts())
+    return unmet(search, setting, best, stopped_by)
+
+
+def test_an_effective_batch_that_the_answer_does_not_have_is_told() -> None:
+    """Only the baseline may lack it, and is the answer where nothing else is proven."""
+    (note,) = met(search_of(), "budget", effective_batch=96)
+    assert note.startswith("--effective-batch 96 is not what this result has: it keeps your 32, ")
+    wanted = Point(config=TrainConfig(batch_size=96))
+    for best, requested in ((wanted, 96), (BASELINE.point, 32), (wanted, "free"), (BASELINE.point, None)):
+        assert not met(search_of(), "budget", best, effective_batch=requested)
+
+
+@pytest.mark.parametrize(
+    ("stopped_by", "why"), [("budget", "there was no time"), ("plateau", "none was expected to gain enough")]
+)
+def test_an_argument_whose_values_were_not_tried_is_told(stopped_by: StoppedBy, why: str) -> None:
+    """It would leave the result without a trace."""
+    search = search_of(trials=[Trial(make_burst(900, parameters={"depth": 2}), "sampler", "")])
+    search.space.parameters = {"width": (64, 256), "depth": (2,)}
+    (note,) = met(search, stopped_by)
+    assert note.startswith(f"--explore width: none of its values was tried, since {why}")
 
 
 def test_a_gain_that_keeps_too_little_of_the_fastest_rate_is_told_as_such() -> None:
