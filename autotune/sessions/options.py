@@ -168,8 +168,10 @@ def _pins(given: Any) -> dict[str, Scalar]:
     from autotune.knobs import at_most, check_values, parse_knob
 
     pinned: dict[str, Scalar] = {}
-    for name, text in _pairs(given, "knob=value, or knob<=number"):
+    for name, text in _pairs(given, expected := "knob=value, or knob<=number"):
         knob = name.removesuffix("<").strip()
+        if knob.endswith(">"):
+            raise UsageError(f"expected {expected}, got {quoted(f'{name}={text}')}; only a highest number can be set")
         value = parse_knob(knob, text)
         if knob == "ranks":
             raise UsageError(f"ranks are not pinned, but started; use --nproc-per-node {text}")
@@ -306,7 +308,11 @@ class Options(BaseModel):
         _reader(_explored, dict[str, list[Any]] | list[str]),
         Takes("NAME=A,B"),
         Only("models", "a script has no build() whose arguments could vary"),
-    ] = Field(default={}, alias="explore", description="Values for an argument of build(); may be repeated.")
+    ] = Field(
+        default={},
+        alias="explore",
+        description="Values for an argument of build(), searched whatever --only names; may be repeated.",
+    )
     warm_start: Paths = Field(default=(), description="Try another machine's result first; may be repeated.")
     sampler: Literal["bayes", "tpe", "random"] = Field(
         default="bayes", description="What proposes candidates; tpe is Optuna's."

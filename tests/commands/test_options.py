@@ -35,6 +35,7 @@ DIGITS = "9" * 5000
         (["--pin", "num_threads<=2"], "num_threads<=2 limits nothing: torch chooses the number itself"),
         (["--pin", "nccl_max_ctas<=8"], "pin nccl_max_ctas=8"),
         (["--pin", "num_workers<4"], "expected knob=value, or knob<=number, got 'num_workers<4'"),
+        (["--pin", "num_workers>=1"], "expected knob=value, or knob<=number, got 'num_workers>=1'"),
         (["--pin", "num_workers=8", "--pin", "num_workers<=4"], "expected num_workers once, got it twice"),
         (["--explore", "x=1", "--explore", "x=2"], "expected x once, got it twice"),
         (["--storage", "/tmp/t.db"], "URL of a database, such as sqlite:///trials.db, got '/tmp/t.db'; pass one"),
