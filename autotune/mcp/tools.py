@@ -47,7 +47,7 @@ _LEFT_OUT: Any = {
 COMMAND = (
     Annotated[
         list[str] | None,
-        Field(description="A script instead of a model: the words that run it, such as python, train.py."),
+        Field(description="A script instead of a model: the words that a shell would run, such as python, train.py."),
     ],
     None,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -217,11 +218,12 @@ def why_not(ended: list[dict[str, Any]], printed: str, script: Script, status: i
     """
     last = printed.splitlines()[-1].strip()[:300] if printed else "nothing"
     if not ended:
+        program = shutil.which(script.command[0]) or script.command[0]  # PATH may find another Python than you expect
         how = f"with exit status {status} before it had imported torch" if status else "without importing torch"
         return WorkloadError(
-            f"{script.name}: expected a command that trains, but it ended {how}; last output: {last}; correct the "
-            "command, or, if it has trained, let its Python see PYTHONPATH: no -I, -E or -S, and no environment of its "
-            "own"
+            f"{script.name}: expected a command that trains, but {program} ended {how}; last output: {last}; correct "
+            "the command, or, if it has trained, let its Python see PYTHONPATH: no -I, -E or -S, and no environment of "
+            "its own"
         )
     most = max(ended, key=lambda event: event["forwards"])
     if (error := next((event["error"] for event in ended if event["error"]), None)) is not None:
