@@ -214,7 +214,7 @@ def build_space(
     budget = hardware.cpu.budget
     worker_limit = min(budget, limits.get("num_workers", budget))
     # If workers are searched, the start has no more of them than the search allows.
-    highest = {**limits, "num_workers": worker_limit} if "num_workers" in searched else limits
+    highest = {**limits, "num_workers": worker_limit} if "num_workers" in searched - held.keys() else limits
     start = start_config(facts, room, effective_batch, pinned, highest, batch_free="batch_size" in searched)
     context = SearchContext(
         hardware=hardware,

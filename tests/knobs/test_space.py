@@ -52,6 +52,12 @@ def test_workers_stay_within_the_cpu_budget(name: str) -> None:
     assert all(config.num_workers <= hardware.cpu.budget for config in space.suggested())
 
 
+def test_workers_that_are_held_keep_their_number() -> None:
+    """Also beyond the CPUs: the order of an iterable data set's samples depends on it."""
+    space = space_of(cpu_machine(), make_facts(num_workers=8), held={"num_workers": "the order would change"})
+    assert {config.num_workers for config in space.suggested()} == {8}
+
+
 @pytest.mark.parametrize("name", GUIDES)
 def test_waiting_batches_fit_into_shared_memory_and_memory(name: str) -> None:
     """Whatever may run takes half of /dev/shm and an eighth of memory at most, and something may run."""
