@@ -168,7 +168,8 @@ def _pins(given: Any) -> dict[str, Scalar]:
     from autotune.knobs import at_most, check_values, parse_knob
 
     pinned: dict[str, Scalar] = {}
-    for name, text in _pairs(given, expected := "knob=value, or knob<=number"):
+    expected = "knob=value, or knob<=number"
+    for name, text in _pairs(given, expected):
         knob = name.removesuffix("<").strip()
         if knob.endswith(">"):
             raise UsageError(f"expected {expected}, got {quoted(f'{name}={text}')}; only a highest number can be set")
@@ -311,7 +312,7 @@ class Options(BaseModel):
     ] = Field(
         default={},
         alias="explore",
-        description="Values for an argument of build(), searched whatever --only names; may be repeated.",
+        description="Values for an argument of build(), searched also beside --only; may be repeated.",
     )
     warm_start: Paths = Field(default=(), description="Try another machine's result first; may be repeated.")
     sampler: Literal["bayes", "tpe", "random"] = Field(
