@@ -138,6 +138,14 @@ def is_transformed(tensor: torch.Tensor) -> bool:
     return is_wrapped is not None and bool(is_wrapped(tensor))
 
 
+def is_transforming() -> bool:
+    """Whether a transform of torch.func, such as grad, calls what runs now."""
+    import torch
+
+    peek = getattr(torch._C._functorch, "peek_interpreter_stack", None)  # private to torch
+    return peek is not None and peek() is not None
+
+
 def _in_fp32(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of half precision, cast to fp32."""
     return tensor.float() if is_half(tensor.dtype) else tensor

@@ -192,6 +192,25 @@ def test_each_model_is_looked_at() -> None:
     assert "memory_format" in models.why_not([never])
 
 
+def within(transform: Any, call: Any, values: torch.Tensor) -> Any:
+    """A call of a model within a transform."""
+    return transform(lambda one: call(one).sum())(values)
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_model_that_torch_func_transforms_is_left_as_it_is(transform: Any, is_inside: bool) -> None:
+    """Whether the script calls it so, or it calls its own parts so. The reason is one that you can read."""
+    part, models = nn.Linear(8, 4), Models()
+    model = nn.Sequential(part)
+    if is_inside:
+        model.forward = lambda values: within(transform, part, values)
+    call = model if is_inside else lambda values: within(transform, model, values)
+    call(torch.randn(2, 8))
+    models.end()
+    assert models.why_not([model])["precision"] == "torch.func transforms the model"
+
+
 def test_a_model_without_convolutions_has_no_layout_to_leave() -> None:
     """Nothing is said of it, though it draws random numbers."""
     net, models = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 4)), Models()

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from ...torch_settings.naming import tensors_in
-from ...torch_settings.wrapping import is_transformed
 
 MOST_CALLS, MOST_NODES = 4, 100_000
 """Calls of each model that are looked at, and nodes of an autograd graph. Not tuned."""
@@ -46,8 +45,6 @@ class Forwards:
         """Before each call of the model or a part of it."""
         if self._model is not None:
             self._depth += 1
-            if any(map(is_transformed, tensors_in(arguments))):
-                self._reason = "torch.func transforms the model"
             self._look_for_draws(None)
             self._entered = arguments
 

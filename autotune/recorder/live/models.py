@@ -14,7 +14,7 @@ from ...torch_settings.compiled import compiled_graphs, compiles_backward_early
 from ...torch_settings.layout import convolved, entries, layout_of
 from ...torch_settings.naming import weights_of
 from ...torch_settings.undo import Undo, in_reverse
-from ...torch_settings.wrapping import is_in_backward, wrap_forward
+from ...torch_settings.wrapping import is_in_backward, is_transforming, wrap_forward
 from .. import hooks
 from ..hooks import harmless
 from .forwards import Forwards
@@ -52,12 +52,16 @@ class Models:
         if (weight := next(iter(model.parameters()), None)) is not None:
             self._called.add(model)
             self._device_type = weight.device.type
-            self._forwards.begin(model)
+            if not is_transforming():
+                self._forwards.begin(model)
             self._on_inner_forward(arguments)
 
     @harmless
     def _on_inner_forward(self, arguments: tuple[Any, ...]) -> None:
-        """Frameworks enter autocast within the model."""
+        """Frameworks enter autocast within the model; some models enter torch.func."""
+        if self._called and is_transforming():
+            self.give_up("torch.func transforms the model")
+            return
         self._casts |= torch.is_grad_enabled() and autocast_dtype(self._device_type) is not None
         self._forwards.enter(arguments)
 
