@@ -135,7 +135,7 @@ KNOBS = (
     ),
     Knob(
         name="compile_mode", scope="compiled",
-        while_training=ByLeave("dropout draws other random numbers, and fused operators round differently"),
+        while_training=ByLeave("fused operators round differently, and on a GPU dropout draws other random numbers"),
         when="budgets of 3 minutes or more (`blocks` 1½, `cudagraphs` 1; `loss` where much goes past the model), half "
         "of it where calling operators is most of the work; `max-autotune…` always 20; not on MPS",
         why="compiling fuses kernels, and CUDA graphs take away launch costs",
