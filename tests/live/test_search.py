@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import signal
 import sys
@@ -322,6 +323,46 @@ def test_what_recurs_in_each_step_is_part_of_it(tuned: Tuned, train: Callable[[]
     assert train() == plain
     assert {"num_threads", "optimizer_impl"} <= {*decided(advice)}
     assert live.left.get("num_workers") == ("each step begins a pass through a loader" if is_loader_left else None)
+
+
+@pytest.mark.parametrize("begins_at", [10, 20, 60])
+def test_a_loader_is_tuned_wherever_in_its_epoch_the_search_may_begin(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch, begins_at: int
+) -> None:
+    """With the last step of an epoch, its pass is over, and the next one has not begun."""
+    live, advice = tuned(OF_LOADER[0])
+    monkeypatch.setattr(training, "WARM_SECONDS", math.inf)
+    loader, trained = loader_of(samples=80), Trained()
+    for number, batch in enumerate(itertools.chain.from_iterable(loader for _ in range(8)), 1):
+        if number == begins_at:
+            monkeypatch.setattr(training, "WARM_SECONDS", 0.0)
+        trained.step(batch)
+    assert live.left == {}
+    assert "num_workers" in decided(advice)
+
+
+@pytest.mark.parametrize(
+    ("every", "why"),
+    [(1, "several loaders feed training"), (3, None), (100, None), (0, "no loader feeds most of the steps")],
+)
+def test_the_loader_that_feeds_each_step_is_tuned(tuned: Tuned, every: int, why: str | None) -> None:
+    """Another one may feed each third step besides, or the first one only; where batches are kept, none feeds."""
+
+    def train() -> Ids:
+        loader, trained = loader_of(), Trained()
+        batches = iter(loader) if every else iter(list(loader))
+        others = iter(loader_of(samples=240))
+        for number in range(38):
+            trained.step(next(batches))
+            if every and number % every == 0:
+                trained.ids.append(next(others)[2].tolist())
+        return trained.ids
+
+    plain = train()
+    live, advice = tuned(OF_LOADER[0], FOREACH)
+    assert train() == plain
+    assert live.left.get("num_workers") == why
+    assert ("num_workers" in decided(advice)) is (why is None)
 
 
 @pytest.mark.parametrize("is_over", [True, False])

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 32
 """Batches that are looked at. Not tuned."""
+LATE_STEPS = 32
+"""Steps between two passes after which the search begins all the same. Not tuned."""
 
 
 class Draws:
@@ -36,6 +38,7 @@ class Draws:
         self._since_step: set[str] = set()  # keys of loaders
         self._steps: dict[str, int] = {}  # steps that drew from each
         self._thread = 0  # of the last draw
+        self._idle = 0  # steps in a row that have ended between two passes
 
     def add(self, key: str, passing: Pass | None) -> None:
         """A batch is about to be drawn from a loader; `passing` is the pass that training reads."""
@@ -58,17 +61,22 @@ class Draws:
                 self.reading.hold(passing.loader)
             self.shapes.add(tuple(tensor.shape for tensor in tensors))  # the last batch of a pass may be smaller
 
-    def end_step(self, steps: int) -> None:
-        """A step has ended; `steps` have by now."""
+    def end_step(self, steps: int, passing: Pass | None) -> None:
+        """A step has ended; `steps` have by now. `passing` is the pass that training reads."""
+        self._idle = 0 if passing is not None else self._idle + 1
         for key in self._since_step:
             self._steps[key] = self._steps.get(key, 0) + 1
         self._since_step.clear()
         self.per_step = max(1.0, self.count / steps)
 
+    def feeds_most(self, key: str) -> bool:
+        """Whether no other loader has fed more steps so far."""
+        return self._steps.get(key, 0) >= max(self._steps.values(), default=0)
+
     @property
-    def has_fed_steps(self) -> bool:
-        """Whether any step has drawn from a loader."""
-        return bool(self._steps)
+    def awaits_pass(self) -> bool:
+        """Whether a pass through a loader may soon begin: the last one has just ended, or frameworks draw ahead."""
+        return bool(self._steps) and 0 < self._idle < LATE_STEPS
 
     def why_unknown(self, passing: Pass | None, thread: int) -> str | None:
         """Why it is not known what feeds training.
@@ -80,9 +88,15 @@ class Draws:
         Returns:
             The reason; None where the loader of `passing` feeds it.
         """
-        feeding = [key for key, steps in self._steps.items() if steps > WARM_STEPS // 2]
+        fewest = max(WARM_STEPS, *self._steps.values(), 0) // 2  # another one may feed some steps besides
+        feeding = [key for key, steps in self._steps.items() if steps > fewest]
         if len(feeding) > 1:
             return "several loaders feed training"
-        if not feeding or passing is None or loader_key(passing.loader) != feeding[0]:
-            return next(iter(self.unfit.values()), "no loader was seen to feed training")
+        if not feeding:
+            none = "no loader feeds most of the steps" if self._steps else "no loader was seen to feed training"
+            return next(iter(self.unfit.values()), none)
+        if passing is None:
+            return "training goes on between two passes through its loader"
+        if loader_key(passing.loader) != feeding[0]:
+            return "several loaders feed training"
         return "a thread of the script draws batches ahead of training" if self._thread != thread else None

@@ -76,9 +76,8 @@ MOST_PATIENCE_SECONDS = 120.0
 """The same limit for a winner, and for workers that are not forked. Not tuned: a network disk may pause."""
 COMPILE_SECONDS = 60.0
 """What compiling a model is assumed to take at worst: on two cores it took 8 to 50 s. What it takes is charged."""
-MOST_DRAWS, LATE_STEPS = 500, 32
-"""Batches without a step, after which nothing is tuned; steps by which the search begins even between two passes. Not
-tuned."""
+MOST_DRAWS = 500
+"""Batches without a step, after which nothing is tuned. Not tuned."""
 MOST_OVERRUNS = 3
 """A candidate is out when that many of its blocks in succession overrun. One or two, which may lie side by side, may be
 a neighbour's doing."""
@@ -300,6 +299,8 @@ class LiveTraining:
         if passing.is_superseded and self._phase != "over":
             self._leave_loader(passing)
         if self._phase == "warms up":
+            if self._draws.feeds_most(key):  # another pass may have begun since, and be read seldom
+                self._current = weakref.ref(passing)
             self._draws.add(key, self._pass)
             if self._draws.count > MOST_DRAWS and not self._steps.count:
                 self.give_up("no optimizer of torch was seen to step")
@@ -433,13 +434,13 @@ class LiveTraining:
 
     def _warm(self, seconds: float | None) -> None:
         """Observes steps until the search can be planned, then asks for candidates."""
-        self._draws.end_step(self._steps.count)
+        self._draws.end_step(self._steps.count, self._pass)
         if seconds is not None and self._steps.count > WARM_STEPS // 2:
             self._steps.follow(seconds, 0.3)
         if self._steps.count < WARM_STEPS or self._steps.trained < WARM_SECONDS or not self._steps.usual:
             return
-        if self._pass is None and self._draws.has_fed_steps and self._steps.count < LATE_STEPS:
-            return  # an epoch has just ended, under a framework that draws ahead
+        if self._draws.awaits_pass:
+            return
         if count_ranks() > 1:
             self._finish("several ranks train together, which must all switch at once")
             return
