@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..torch_settings import process_settings
 from ..torch_settings.copies import Copies
 from ..torch_settings.naming import batches_of, is_own_batch_sampler
-from ..torch_settings.undo import Undo, in_reverse, kept_on, never, nothing, unless_changed
+from ..torch_settings.undo import Undo, in_reverse, kept_on, never, nothing, take_kept, unless_changed
 from .ranks import exchange_by
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Changes:
 
     def _undo_models(self) -> None:
         for model in reversed(self.models):
-            kept_on(model).pop(self)()
+            take_kept(model, self)()
         self._models = []
 
     def on_optimizer(self, optimizer: Optimizer) -> None:
@@ -172,7 +172,7 @@ class Changes:
         """
         for reference in reversed(self.switched):
             if (optimizer := reference()) is not None:
-                kept_on(optimizer).pop(self)()
+                take_kept(optimizer, self)()
         self._undo_models()
         self.switched, self._known = [], weakref.WeakSet()
         self._found_models, self.refused_form = False, None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .repeated_blocks import no_cache_in_training, repeated_blocks, without_cache
-from .undo import Undo, in_reverse, kept_on, nothing, put
+from .undo import Undo, in_reverse, kept_on, nothing, put, take_kept
 from .wrapping import wrap_forward
 
 if TYPE_CHECKING:
@@ -245,4 +245,4 @@ def compiled_apart(model: nn.Module) -> Iterator[None]:
 def forget_compiled(model: nn.Module) -> None:
     """Drops the code that `compile_calls` keeps with a model."""
     for what in ("calls", "sizes"):
-        kept_on(model).pop(what, None)
+        take_kept(model, what)

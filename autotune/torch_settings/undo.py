@@ -99,6 +99,15 @@ def kept_on(owner: nn.Module | Optimizer | DataLoader[Any]) -> dict[Any, Any]:
     return kept
 
 
+def take_kept(owner: nn.Module | Optimizer, what: Any) -> Any:
+    """Takes one of these values away; with the last one, the owner's attribute goes as well."""
+    kept = kept_on(owner)
+    value = kept.pop(what, None)
+    if not kept:
+        del vars(owner)[_KEPT]
+    return value
+
+
 def _keep_out_of_pickles(owner: Any) -> None:
     """Makes copies and pickles of all models, or loaders, hold what the script has made, from here on.
 

@@ -42,6 +42,15 @@ class FirstWins(Alternating):
         return "won" if FirstWins.first is self else None
 
 
+class NeverWins(Alternating):
+    """Every candidate loses."""
+
+    @property
+    def verdict(self) -> str | None:
+        """With its first pair."""
+        return "lost" if self.logs else None
+
+
 class Wins(Alternating):
     """Every candidate wins, by a tenth."""
 
@@ -397,6 +406,18 @@ def test_a_second_fit_leaves_the_verdict_of_the_first(tuned: Tuned) -> None:
     live.end()
     assert [event["won"] for event in advice.events if event["event"] in {"over", "ended"}] == [{"num_threads": 1}] * 2
     assert torch.get_num_threads() == threads
+
+
+def test_nothing_of_ours_stays_on_what_is_trained(tuned: Tuned) -> None:
+    """Once the search is over, if no winner changes it."""
+    trained = Trained()
+    before = [{*vars(part)} for part in (trained.model, trained.optimizer)]
+    _, advice = tuned(candidate(precision="bf16"), FOREACH, evidence=NeverWins)
+    for batch in itertools.chain.from_iterable(loader_of() for _ in range(4)):
+        trained.step(batch)
+    assert last_over(advice)["complete"]
+    assert decided(advice) == ["precision", "optimizer_impl"]
+    assert [{*vars(part)} for part in (trained.model, trained.optimizer)] == before
 
 
 def test_a_training_that_ends_too_soon_says_so(tuned: Tuned) -> None:
