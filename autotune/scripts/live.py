@@ -293,8 +293,8 @@ def _why_none(story: Story) -> str:
     if not story.offered:
         return "there was nothing to try while it trained"
     rest = "" if story.is_complete else f" ({story.progress})"
-    if not measured and (failures := [one for one in candidates if one.verdict == "failed"]):
-        return f"{failures[-1].name} is left out{rest}: {failures[-1].reason}"
+    if not measured and (out := [one for one in candidates if one.reason]):
+        return f"{out[-1].name} is left out{rest}: {out[-1].reason}"
     if not measured:
         return f"no pair of blocks was measured{rest}"
     best = story.candidates[max(measured, key=lambda name: measured[name])]

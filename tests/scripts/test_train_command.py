@@ -50,12 +50,12 @@ class Told:
         other = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         other.connect(orders["socket"])
         other.sendall(json.dumps({"event": "seen", "value": value}).encode() + b"\\n")
-    def play(self, one, verdict, ratio, at):
-        found = {"name": one["name"], "ratio": ratio, "low": ratio / 1.05, "high": ratio * 1.05, "pairs": 8}
+    def play(self, one, verdict, ratio, at, pairs=8, reason=""):
+        found = {"name": one["name"], "ratio": ratio, "low": ratio / 1.05, "high": ratio * 1.05, "pairs": pairs}
         self.tell("playing", name=one["name"], t=at, steps=20)
         self.tell("pair", **found, t=at + 1)
         if verdict:
-            self.tell("decided", **found, knobs=one["knobs"], verdict=verdict, reason="", t=at + 2)
+            self.tell("decided", **found, knobs=one["knobs"], verdict=verdict, reason=reason, t=at + 2)
 """
 WHOLE = """
 told = Told()
@@ -204,6 +204,13 @@ TOO_FEW = f"no setting is known to be faster {SO_FAR} 1.50× (1.43 – 1.58) in 
         pytest.param(WON + CUT_WON, "partial", 2, None, id="cut short, won"),
         pytest.param(BEGINS + CUT, "partial", 0, "no pair of blocks was measured", id="nothing, cut short"),
         pytest.param(BEGINS + WHOLLY, "complete", 0, "no pair of blocks was measured", id="nothing"),
+        pytest.param(
+            f"{BEGINS}told.play(first, 'lost', 1.0, 2.0, pairs=0, reason='its steps take twice as long')\n",
+            "partial",
+            0,
+            "num_workers=1, prefetch_factor=2 is left out (settings decided: 1 of 7): its steps take twice as long",
+            id="overrun",
+        ),
         pytest.param(WON + CUT, "partial", 0, "was faster, but is given up: it has failed", id="taken back"),
         pytest.param(WON + WHOLLY, "complete", 0, "was faster, but is given up: it has failed", id="taken back late"),
     ],
