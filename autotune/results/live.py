@@ -114,7 +114,7 @@ class Story:
     left: dict[str, str] = field(default_factory=dict)  # knobs that keep the script's own value, with the reasons
     candidates: dict[str, Candidate] = field(default_factory=dict)  # that have played; the last one decided comes last
     playing: str | None = None  # the candidate that plays now
-    blocks: deque[Played] = field(default_factory=lambda: deque(maxlen=MOST_BLOCKS))  # the latest
+    blocks: deque[Played] = field(default_factory=lambda: deque(maxlen=MOST_BLOCKS))  # the latest, of races
     warmup_seconds: float = 0.0  # of training before the first block
     pace: Pace | None = None
     over: Over | None = None  # None while the search goes on
@@ -154,7 +154,9 @@ class Story:
             self.over = None  # it goes on where a winner has failed
         elif kind == "block":
             self.warmup_seconds = self.warmup_seconds or self.seconds
-            self.blocks.append(Played.model_validate(event))
+            played = Played.model_validate(event)
+            if not played.knobs or played.knobs != self.won:  # later blocks of a winner are of no pair that it won by
+                self.blocks.append(played)
         elif kind == "pace":
             self.pace = Pace.model_validate(event)
         elif kind == "over":

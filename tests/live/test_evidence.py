@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
 import pytest
 
-from autotune.recorder.live.evidence import FEWEST_PAIRS, MARGIN, MOST_PAIRS, Evidence, Spread
+from autotune.recorder.live.evidence import FEWEST_PAIRS, MARGIN, MOST_PAIRS, WITHIN, Evidence, Spread
 
 
 def judged(true_ratio: float, noise: float, generator: random.Random) -> tuple[str, int]:
@@ -35,6 +36,19 @@ def test_clear_candidates_are_decided(ratio: float, verdict: str) -> None:
     found = [judged(ratio, 0.03, generator) for _ in range(50)]
     assert [one for one, _ in found].count(verdict) >= 49
     assert sorted(pairs for _, pairs in found)[25] < MOST_PAIRS if ratio != 1.0 else True
+
+
+def test_a_ratio_that_is_hardly_known_wins_only_in_the_end() -> None:
+    """Neighbours may have stalled each of the few blocks of one side; the spread of few pairs is hardly known."""
+    evidence, stalled = Evidence(Spread()), itertools.cycle([4000.0, 250.0, 300.0])
+    for _ in range(FEWEST_PAIRS):
+        evidence.add(next(stalled), 1.0)
+    assert evidence.bounds[0] > 1 + MARGIN
+    while evidence.verdict is None:
+        evidence.add(next(stalled), 1.0)
+    low, high = evidence.bounds
+    assert (evidence.verdict, len(evidence.logs) > FEWEST_PAIRS) == ("won", True)
+    assert high <= WITHIN**2 * low or len(evidence.logs) == MOST_PAIRS
 
 
 def test_a_lucky_pair_wins_nothing() -> None:

@@ -42,6 +42,15 @@ def test_losses_are_taken_off_and_gains_are_added() -> None:
     assert ledger.may_lose(100) == pytest.approx(2.0 + 1.5)
 
 
+def test_no_more_is_saved_than_the_own_setting_was_seen_to_take() -> None:
+    """Though a stall made a step look long meanwhile."""
+    ledger = Ledger()
+    ledger.count_own(steps=10, seconds=1.0)
+    ledger.count_saved(steps=5, step_seconds=8.0, gain=1000.0)
+    ledger.count_step(0.001, step_seconds=8.0)
+    assert ledger.benefit == pytest.approx(6 * 0.1, rel=0.01)
+
+
 def test_what_faster_candidates_save_is_a_benefit() -> None:
     """And no cost."""
     ledger = Ledger()

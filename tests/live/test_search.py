@@ -643,6 +643,21 @@ def test_a_checkpoint_between_blocks_makes_no_step_usual(
     assert live._steps.usual < 0.15
 
 
+def test_stalls_of_a_winner_save_nothing(tuned: Tuned, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it saves is less than what its steps would have taken in the script's own setting, as that was measured."""
+    live, advice = tuned(ONE_THREAD, FOREACH, evidence=FirstWins)
+    monkeypatch.setattr(FirstWins, "ratio", 1000.0)
+    monkeypatch.setattr(steps, "ODD_TIMES", 5.0)
+    trained, won_at = Trained(), 0
+    for number, batch in enumerate(itertools.chain.from_iterable(loader_of() for _ in range(20))):
+        time.now += 0.1 if not live._in_force.process else 0.1 if number % 7 == 0 else 0.0001
+        trained.step(batch)
+        won_at = won_at or number * any(event["event"] == "decided" for event in advice.events)
+    assert live._gain == 1000.0
+    assert 0 < live._ledger.benefit <= 0.1 * (number + 1 - won_at) + 1.0
+    assert live._steps.usual < 5.0
+
+
 @pytest.mark.parametrize(
     ("what", "cached", "is_room"), [(ONE_THREAD, 0, True), (FOREACH, 0, False), (FOREACH, 20, True)]
 )

@@ -66,6 +66,8 @@ for knobs, seconds in ({}, 0.5), ({**workers["knobs"], **threads["knobs"]}, 0.25
 told.play(workers, "won", 1.5, 2.0)
 told.play(prefetching, "lost", 1.0, 5.0)
 told.play(threads, "won", 1.2, 8.0)
+told.tell("block", knobs={**workers["knobs"], **threads["knobs"]}, timed_steps=1, timed_seconds=9.0, waited_seconds=0.1,
+          t=10.5)  # of a later race: a neighbour has stalled it
 told.tell("decided", name=fused["name"], knobs=fused["knobs"], verdict="failed", reason="it raised", ratio=1.0,
           low=0.0, high=None, pairs=0, t=11.0)
 told.tell("pace", steps_per_second=18.0, wait_share=0.01, memory_bytes=2**30, setting=workers["name"], t=12.0)

@@ -22,6 +22,9 @@ for. Of blocks of 0.4 s on two shared cores it was 0.02 to 0.06."""
 FEWEST_PAIRS, MOST_PAIRS = 3, 30
 """A candidate needs the first number of pairs to win, since one or two may be a neighbour's doing. It is out when the
 second number has not decided it."""
+WITHIN = 2.0
+"""Before the last pair, a candidate wins only if its ratio is known to within this factor. The spread of few pairs,
+some of which a neighbour has stalled, is itself hardly known. Not tuned: a spread of 0.1 delays no winner."""
 
 
 class Spread:
@@ -79,9 +82,10 @@ class Evidence:
     def verdict(self) -> str | None:
         """``won`` or ``lost``, once it is decided."""
         low, high = self.bounds
-        if low > 1 + MARGIN and len(self.logs) >= FEWEST_PAIRS:
+        is_last = len(self.logs) >= MOST_PAIRS
+        if low > 1 + MARGIN and len(self.logs) >= FEWEST_PAIRS and (is_last or high <= WITHIN**2 * low):
             return "won"
-        return "lost" if high < 1 + MARGIN or len(self.logs) >= MOST_PAIRS else None
+        return "lost" if high < 1 + MARGIN or is_last else None
 
 
 def _squares(logs: Sequence[float]) -> float:
@@ -115,6 +119,7 @@ class Ledger:
         self.spent = 0.0
         self.saved = 0.0
         self.compiling = 0.0
+        self._own_steps, self._own_seconds = 0, 0.0
 
     @property
     def cost(self) -> float:
@@ -126,6 +131,20 @@ class Ledger:
         self.spent += seconds
         self.compiling += seconds
 
+    def count_own(self, steps: int, seconds: float) -> None:
+        """Adds a block of the user's own setting."""
+        self._own_steps += steps
+        self._own_seconds += seconds
+
+    @property
+    def _most(self) -> float:
+        """What a step can save at most: what one of the user's own was seen to take."""
+        return self._own_seconds / self._own_steps if self._own_steps else math.inf
+
+    def count_step(self, seconds: float, step_seconds: float) -> None:
+        """Adds what a step of a candidate took beyond one with the user's own setting."""
+        self.spent += max(seconds - step_seconds, -self._most)
+
     def count_saved(self, steps: int, step_seconds: float, gain: float) -> None:
         """Adds what steps with the winners have saved.
 
@@ -134,7 +153,7 @@ class Ledger:
             step_seconds: Of a step with the user's own setting.
             gain: The rate with the winners over that with the user's own setting.
         """
-        self.saved += steps * step_seconds * (1 - 1 / gain)
+        self.saved += steps * min(step_seconds, self._most) * (1 - 1 / gain)
 
     @property
     def benefit(self) -> float:

@@ -80,8 +80,8 @@ class Steps:
         self._last = now
 
     def follow(self, seconds: float, weight: float) -> None:
-        """Moves the usual length of a step towards these seconds."""
-        self.usual = (1 - weight) * self.usual + weight * seconds if self.usual else seconds
+        """Moves the usual length of a step towards these seconds, of which a stall counts in part."""
+        self.usual += weight * (min(seconds, ODD_TIMES * self.usual) - self.usual) if self.usual else seconds
 
     @property
     def odd_seconds(self) -> float:

@@ -626,7 +626,7 @@ class LiveTraining:
         block.is_excused |= own > 0
         if seconds is not None and (is_candidate or block.leads >= 0):
             charged = seconds if is_candidate else min(seconds, self._steps.odd_seconds)
-            self._ledger.spent += charged - self._steps.usual - own
+            self._ledger.count_step(charged - own, self._steps.usual)
         if is_candidate and (out := self._why_out(block, race.candidate)) is not None:
             self._decide(race, *out)
             return
@@ -658,7 +658,7 @@ class LiveTraining:
     def _count_between(self, seconds: float | None) -> None:
         """Counts a step of the incumbent between two blocks."""
         if seconds is not None:
-            self._steps.follow(min(seconds, self._steps.odd_seconds) * self._gain, 0.05)
+            self._steps.follow(seconds * self._gain, 0.05)
             self._ledger.count_saved(1, self._steps.usual, self._gain)
 
     def _end_overrun(self, race: _Race, block: _Block) -> None:
@@ -753,6 +753,8 @@ class LiveTraining:
             waited_seconds=min(seconds, self._steps.waited - block.waited), **self._now(),
         )  # fmt: skip
         if block.setting is self._incumbent:
+            if self._incumbent is OWN:
+                self._ledger.count_own(block.steps, seconds)
             self._ledger.count_saved(block.steps, self._steps.usual, self._gain)
             self._steps.follow(per_step * self._gain, 0.5)
         missing = self._block_steps - block.steps  # of an overrun: as the incumbent's, else one slow step were a block
