@@ -138,7 +138,9 @@ def _explored(scratch: Path, through: Sequence[str]) -> tuple[Plan | None, str]:
         try:
             trial = subprocess.run(command, capture_output=True, timeout=EXPLORING_SECONDS, text=True)
             answer = json.loads(trial.stdout or '{"plan": null, "error": "the process that tried ended early"}')
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except subprocess.TimeoutExpired:
+            answer = {"plan": None, "error": f"looking for one took more than {EXPLORING_SECONDS:.0f} s"}
+        except OSError as error:
             answer = {"plan": None, "error": str(error)}
         if answer["plan"] is not None:
             return Plan.of(answer["plan"]), ""

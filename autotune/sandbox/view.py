@@ -38,11 +38,13 @@ hold configuration, and each burst enters a view."""
 _OPTIONS = ("redirect_dir=on", "userxattr", "index=off")
 """Options, in the order of trial. The first allows renaming folders, and needs root; the second is for user namespaces,
 since Linux 5.11; the third changes nothing."""
-MOST_OVERLAYS = 200
-"""Most overlays of a view: more take a second to enter. A folder that is taken apart may contain many folders."""
+MOST_MOUNTS = 200
+"""Most overlays and read-only binds of a view: more take a second to enter. A folder that is taken apart may contain
+many folders."""
 _MOST_TRIED = 5
 _ROOT, _SKELETON = "root", "skeleton"
-_LOCKED_FLAGS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
+_LOCKED_FLAGS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
+"""Flags of `statvfs` (nosuid, nodev, noexec, noatime, nodiratime, relatime), and of `mount`."""
 
 
 class Mount(NamedTuple):
@@ -88,8 +90,9 @@ def explore(scratch: str, through: list[str]) -> Plan:
     if os.uname().machine not in _PIVOT_ROOT:
         raise OSError(f"the system calls of {os.uname().machine} are not known")
     plan = Plan(scratch, through)
+    own = {_first_own(folder) for folder in (os.getcwd(), os.path.expanduser("~"))}
     in_user_namespace = _unshare()
-    _Explorer(plan).explore(own_folders=[os.getcwd(), os.path.expanduser("~")] if in_user_namespace else [])
+    _Explorer(plan).explore(own_folders=sorted(filter(None, own)) if in_user_namespace else [])
     copies = in_user_namespace and os.access(os.getcwd(), os.W_OK)
     enter(plan, os.path.join(plan.scratch, "tried"))
     if copies:
@@ -171,8 +174,9 @@ class _Explorer:
         """Fills in the plan.
 
         Args:
-            own_folders: Folders that are likely to be written to. In a user namespace an overlay cannot copy a folder
-                of another owner, so the first own folder on the path to each gets its own overlay.
+            own_folders: The first folders of this user on paths that are likely to be written to. In a user namespace
+                an overlay cannot copy a folder of another owner, so each gets its own overlay unless it lies directly
+                in one.
         """
         if "/" not in self._mounts:
             raise OSError("/ is not in mountinfo, as in a chroot")
@@ -180,27 +184,19 @@ class _Explorer:
         for place in sorted(self._mounts):
             if not is_below(place, (*AS_THEY_ARE, *self._plan.through)):
                 self._place(place)
-        for place in sorted(filter(None, map(self._first_own, own_folders))):
-            if place not in self._plan.overlays and not is_below(place, (*AS_THEY_ARE, *self._plan.through)):
+        for place in own_folders:
+            has_overlay = not {place, os.path.dirname(place)}.isdisjoint(self._plan.overlays)
+            if not has_overlay and not is_below(place, (*AS_THEY_ARE, *self._plan.through)):
                 self._place(place)
         self._plan.overlays.sort()
-        if len(self._plan.overlays) > MOST_OVERLAYS:
-            raise OSError(f"a view would need {len(self._plan.overlays)} overlays, more than {MOST_OVERLAYS}")
         if "/" not in self._plan.overlays:
             raise OSError(f"/ can carry no overlay: {self._plan.read_only.get('/', '--writable names it')}")
         self._plan.sockets = [path for path in _sockets() if not is_below(path, (*AS_THEY_ARE, *self._plan.through))]
 
-    def _first_own(self, folder: str) -> str | None:
-        """The first folder on a path that this user owns, if the folder above it has no overlay; else None."""
-        path = "/"
-        for name in os.path.realpath(folder).split("/"):
-            above, path = path, os.path.join(path, name)
-            if path != "/" and os.path.isdir(path) and os.stat(path).st_uid == os.geteuid():
-                return None if above in self._plan.overlays else path
-        return None
-
     def _place(self, place: str) -> None:
         """Plans an overlay for a folder if possible; else takes it apart; else makes it read-only."""
+        if len(self._plan.overlays) + len(self._plan.read_only) > MOST_MOUNTS:  # each trial takes milliseconds
+            raise OSError(f"a view would need more than {MOST_MOUNTS} mounts; the search ended at {place}")
         mount = self._mounts.get(place)
         is_split = any(point != place and is_below(point, (place,)) for point in self._mounts)
         if not os.path.isdir(place):
@@ -248,6 +244,8 @@ class _Explorer:
                 _make_like(path, os.path.join(inside, name))
             elif os.path.islink(path):
                 os.symlink(os.readlink(path), os.path.join(inside, name))
+            elif os.path.isdir(path) and not (os.access(path, os.R_OK) or os.access(path, os.X_OK)):
+                os.mkdir(os.path.join(inside, name), 0)  # another user's: here, too, nothing in it can be reached
             elif os.path.isdir(path):
                 os.makedirs(os.path.join(inside, name), exist_ok=True)
                 self._place(path)
@@ -275,6 +273,16 @@ class _Explorer:
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                 raise
             self._plan.read_only[path] = f"it cannot be copied ({error.strerror})"
+
+
+def _first_own(folder: str) -> str | None:
+    """The first folder on a path that this user owns. Within a user namespace, other owners look like ``nobody``."""
+    path = "/"
+    for name in os.path.realpath(folder).split("/")[1:]:
+        path = os.path.join(path, name)
+        if os.path.isdir(path) and os.stat(path).st_uid == os.geteuid():
+            return path
+    return None
 
 
 def _overlay(target: str, above: str, lower: str, start: str = "") -> None:
@@ -321,8 +329,8 @@ def _bind(place: str, target: str, *, read_only: bool) -> None:
 
 def _make_read_only(target: str) -> None:
     """Remounts as read-only. Keeps the flags that a mount has outside, which a user namespace may not clear."""
-    options = next((mount.options for mount in reversed(mounts()) if mount.point == target), frozenset())
-    kept = sum(flag for name, flag in _LOCKED_FLAGS.items() if name in options)
+    flags = os.statvfs(target).f_flag
+    kept = sum(flag for shown, flag in _LOCKED_FLAGS.items() if flags & shown)
     _mount(None, target, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept)
 
 

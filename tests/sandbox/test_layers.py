@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from autotune.errors import IsolationError, UsageError
 from autotune.sandbox import landlock
 from autotune.sandbox import protection as module
 from autotune.sandbox.protection import Offer, Protection, find_offer, link_tree
-from autotune.sandbox.view import Plan, _Explorer, remove_folder
+from autotune.sandbox.view import MOST_MOUNTS, Plan, _Explorer, remove_folder
 from autotune.scripts import ScriptIsolation
 from tests.example_scripts import script
 from tests.sandbox.starting import begun, forking, python, run
@@ -322,6 +323,27 @@ def test_a_file_that_cannot_be_looked_at_ends_no_plan(tmp_path: Path) -> None:
     assert plan.read_only == {too_long: "it cannot be copied (File name too long)"}
 
 
+def test_a_folder_of_another_user_is_closed_in_a_view_without_a_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder for temporary files holds thousands of them, and each mount takes milliseconds."""
+    (tmp_path / "taken apart" / "closed").mkdir(parents=True)
+    plan = Plan(str(tmp_path / "scratch"), [])
+    monkeypatch.setattr("autotune.sandbox.view.os.access", lambda *_: False)  # root would be let in
+    _Explorer(plan)._take_apart(str(tmp_path / "taken apart"))
+    inside = Path(f"{tmp_path}/scratch/skeleton{tmp_path}/taken apart/closed")
+    assert (plan.overlays, plan.read_only) == ([], {})
+    assert inside.stat().st_mode & 0o777 == 0
+
+
+def test_a_view_of_too_many_mounts_is_not_looked_for_to_the_end(tmp_path: Path) -> None:
+    """Mounts that are read-only count, too."""
+    plan = Plan(str(tmp_path), [])
+    plan.read_only = {f"/{number}": "" for number in range(MOST_MOUNTS + 1)}
+    with pytest.raises(OSError, match=f"more than {MOST_MOUNTS} mounts; the search ended at {tmp_path}"):
+        _Explorer(plan)._place(str(tmp_path))
+
+
 @pytest.mark.alone  # what is mounted meanwhile is a part of other tests' views
 def test_a_mount_that_carries_no_overlay_can_be_read(
     tmp_path: Path, mounts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
@@ -478,6 +500,38 @@ def test_why_there_is_no_view_is_known(given: str, why: str, tmp_path: Path) -> 
     code = f"import sys; sys.path.append('autotune'); from sandbox import entry, view; {given}; entry.explore()"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert why.format(os.uname().machine) in json.loads(done.stdout or "{}").get("error", ""), done.stderr
+
+
+def test_a_search_for_a_view_that_takes_too_long_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the command that looks for one."""
+    monkeypatch.setattr(module, "EXPLORING_SECONDS", 0.0)
+    assert find_offer(tmp_path).reasons[0] == "no private view: looking for one took more than 0 s"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")
+def test_the_user_nobody_has_a_view_of_its_own_files(tmp_path: Path) -> None:
+    """In a user namespace all other owners have its number."""
+    foreign = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's own folders are closed to others
+    foreign.chmod(0o755)
+    shutil.copytree(ROOT / "autotune" / "sandbox", foreign / "sandbox")
+    own = foreign / "own"
+    (own / "scratch").mkdir(parents=True)
+    (own / "mine.txt").write_text("mine")
+    for path in (own, *own.iterdir()):
+        os.chown(path, 65534, 65534)
+    code = "import sys; sys.path.append('..'); from sandbox import entry; entry.explore()"
+    command = ["/usr/bin/python3", "-B", "-c", code, str(own / "scratch")]
+    try:
+        done = subprocess.run(
+            command, cwd=own, user=65534, group=65534, extra_groups=(), capture_output=True, text=True
+        )
+    except OSError:
+        pytest.skip("no Python that others may run")
+    finally:
+        remove_folder(str(foreign))
+    assert json.loads(done.stdout or "{}").get("error", done.stderr) is None
 
 
 def test_a_view_that_cannot_be_entered_is_not_offered() -> None:
