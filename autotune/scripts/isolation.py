@@ -59,6 +59,7 @@ class ScriptIsolation(Isolation):
         super().__init__(script.text, note)
         self._spawning = self._spawning or not forks
         self._seen: SeenScript | None = None
+        self._plain: Isolation | None = None
         self._gpus = GpuWatch((), processes)
         self._script = script
         self._starts = 0
@@ -163,11 +164,20 @@ class ScriptIsolation(Isolation):
         """Probes the machine in a process without the script, which starts beside it: both import torch."""
         if not self._spawning:
             self._launch_server()
-        with Isolation() as plain:
+        with Isolation(within=self._folder) as plain:
+            self._plain = plain
+            if self._interrupted:
+                raise Interrupted
             plain.start(deadline_seconds)
             if not self._spawning:  # what still starts would take cores from the peaks
                 self._ready_server(max(deadline_seconds, SLOWER_START * self.seen.seconds_to_loop))
             return plain.run(request, deadline_seconds)
+
+    def interrupt(self) -> None:
+        """Also ends the process that probes the machine."""
+        super().interrupt()
+        if self._plain is not None:
+            self._plain.interrupt()
 
     def wait(self, live: Live, deadline: float, latest: float | None = None) -> dict[str, Any] | None:
         """The next event of a job. A script that has finished its training starts again."""

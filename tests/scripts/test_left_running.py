@@ -14,6 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.bursts.hosts.isolation import Isolation
+from autotune.bursts.hosts.protocol import Request
+from autotune.errors import Interrupted
 from autotune.measuring.records import Outcome
 from autotune.sandbox.process_marks import marked
 from autotune.scripts import Script, ScriptIsolation
@@ -27,6 +30,22 @@ DAEMON = "subprocess.run(['/bin/sh', '-c', 'setsid sleep {0} >/dev/null 2>&1 </d
 FORKED = (
     "if os.fork() == 0: os.setsid(); (os._exit(0) if os.fork() else os.execve('/bin/sleep', ['sleep', '{0}'], {{}}))"
 )
+
+
+def test_the_process_that_probes_is_interrupted_and_removed_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog of a run that is killed knows one folder; a signal reaches whatever the run waits for."""
+    begin, places = Isolation.start, []
+
+    def start(probing: Isolation, seconds: float) -> None:
+        places.append(probing._folder.parent)
+        isolation.interrupt()
+        begin(probing, seconds)
+
+    with ScriptIsolation(script("plain"), forks=False) as isolation:
+        monkeypatch.setattr(Isolation, "start", start)
+        with pytest.raises(Interrupted):
+            isolation.run(Request(job="probe"), START_SECONDS)
+        assert places == [isolation._folder]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import dataclasses
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -53,13 +54,18 @@ class Isolation:
         target: The user's ``module:attr``; empty when only the machine is probed.
         note: Receives messages for the user.
         sent: A function that no import would find; it is written to a file for the processes.
+        within: Another run's folder, with which this run's is removed if autotune is killed; None for a folder alone.
 
     Raises:
         IsolationError: There is no temporary folder.
     """
 
     def __init__(
-        self, target: str = "", note: Callable[[str], None] = lambda _: None, sent: Sent | None = None
+        self,
+        target: str = "",
+        note: Callable[[str], None] = lambda _: None,
+        sent: Sent | None = None,
+        within: Path | None = None,
     ) -> None:
         self.target = target if sent is None else sent.target
         self._sent = sent
@@ -68,7 +74,7 @@ class Isolation:
         self.fork_unsafe_reason = why_no_fork()
         self._started = time.time()
         try:
-            self._folder = cleanup.make_run_folder()
+            self._folder = cleanup.make_run_folder() if within is None else Path(tempfile.mkdtemp(dir=within))
         except OSError as error:
             raise IsolationError(f"no temporary folder could be made ({error}); point TMPDIR at one") from error
         self._forkserver: Child | None = None
