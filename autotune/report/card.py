@@ -11,7 +11,7 @@ import warnings
 from typing import Any, Literal
 
 from autotune.report.charts import both_sides
-from autotune.report.drawing import drawable, shortened
+from autotune.report.drawing import drawable, load_matplotlib, shortened
 from autotune.results import summary
 from autotune.results.result import Result
 from autotune.units import format_rate
@@ -34,7 +34,7 @@ STYLE: Any = {
 
 def card(result: Result, kind: Literal["svg", "png"]) -> bytes:
     """The picture of a result, also of one without a confirmed gain."""
-    import matplotlib as mpl
+    mpl = load_matplotlib()
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyBboxPatch
 

@@ -6,11 +6,18 @@ data give the same bytes.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
 import math
+import os
 import re
+import shutil
+import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.wording import spelled
@@ -55,6 +62,47 @@ _STYLE: Any = {  # not dict[str, Any]: some versions of matplotlib type every ke
 }
 
 
+def load_matplotlib() -> Any:
+    """Imports matplotlib, which would make folders in your home and keep a list of fonts there; it only reads yours.
+
+    Afterwards it uses your folders, as if you had imported it.
+    """
+    if "matplotlib.font_manager" not in sys.modules:
+        own = {"get_configdir": _own_folder("config"), "get_cachedir": _own_folder("cache")}
+        named = os.environ.get("MPLCONFIGDIR")
+        with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+            for place in own.values():
+                for file in [*place.glob("matplotlibrc"), *place.glob("fontlist-*.json")]:
+                    with contextlib.suppress(OSError):
+                        shutil.copy(file, folder)
+            os.environ["MPLCONFIGDIR"] = folder
+            try:
+                importlib.import_module("matplotlib.font_manager")
+            finally:
+                del os.environ["MPLCONFIGDIR"]
+                if named is not None:
+                    os.environ["MPLCONFIGDIR"] = named
+        mpl = sys.modules["matplotlib"]
+        makers = {name: getattr(mpl, name) for name in own}
+        for name, place in own.items():
+            setattr(mpl, name, lambda place=str(place): place)
+        for module in ("style", "backends.backend_agg", "backends.backend_svg"):  # they keep the answers
+            importlib.import_module(f"matplotlib.{module}")
+        for name, maker in makers.items():
+            setattr(mpl, name, getattr(maker, "__wrapped__", maker))  # without its memory of the temporary folder
+    return sys.modules["matplotlib"]
+
+
+def _own_folder(kind: str) -> Path:
+    """Where matplotlib keeps a user's ``config`` or ``cache``."""
+    home, local = Path(os.path.expanduser("~")), os.environ.get("LOCALAPPDATA")
+    if named := os.environ.get("MPLCONFIGDIR"):
+        return Path(named)
+    if sys.platform.startswith(("linux", "freebsd")):
+        return Path(os.environ.get(f"XDG_{kind.upper()}_HOME") or home / f".{kind}", "matplotlib")
+    return home / ".matplotlib" if not local or (home / ".matplotlib").is_dir() else Path(local, "matplotlib")
+
+
 def draw(
     name: str, height: float, paint: Callable[[Axes], None], *, beside: float = MARGIN, below: float = AXIS
 ) -> str:
@@ -83,7 +131,7 @@ def draw_panels(
         below: Room under the last axes.
         between: Room between two axes.
     """
-    import matplotlib as mpl
+    mpl = load_matplotlib()
     from matplotlib.figure import Figure
 
     height = MARGIN + sum(heights) + (len(heights) - 1) * between + below
@@ -168,6 +216,7 @@ def compact(value: float) -> str:
 
 def steps(low: float, high: float, count: int = 4) -> list[float]:
     """Round numbers from low to high; the first and last may lie just beyond."""
+    load_matplotlib()
     from matplotlib.ticker import MaxNLocator
 
     return [float(tick) for tick in MaxNLocator(count).tick_values(low, high)]

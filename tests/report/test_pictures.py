@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,8 @@ from autotune.report.scatters import from_zero, memory_picture, thinned
 from tests.factories import GIB, make_gpu, make_hardware, make_result
 from tests.report.pages import Page
 from tests.report.samples import full_result, trial
+
+ROOT = Path(__file__).parents[2]
 
 STYLE = Path(__file__).parents[2] / "autotune" / "report" / "style.css"
 
@@ -84,6 +89,28 @@ def test_drawing_leaves_matplotlibs_settings_alone() -> None:
         before = dict(mpl.rcParams)
         assert rates_picture(bars, "rates") == plain
         assert dict(mpl.rcParams) == before
+
+
+def test_drawing_writes_nothing_into_a_home_and_leaves_matplotlib_with_it(tmp_path: Path) -> None:
+    """Matplotlib would make folders there, and a list of fonts; a script that draws later finds its own settings."""
+    config = tmp_path / ".config" / "matplotlib"
+    (config / "stylelib").mkdir(parents=True)
+    (config / "matplotlibrc").write_text("lines.linewidth: 7")
+    (config / "stylelib" / "mine.mplstyle").write_text("lines.linewidth: 8")
+    before = sorted(tmp_path.rglob("*"))
+    code = (
+        "from autotune.report.drawing import draw; draw('a', 250, lambda axes: axes.text(0, 0, 'a'))\n"
+        "import os, pathlib\n"
+        "print(os.environ.get('MPLCONFIGDIR'), sorted(map(str, pathlib.Path.home().rglob('*'))))\n"
+        "import matplotlib as mpl, matplotlib.style; print(mpl.rcParams['lines.linewidth'], mpl.get_configdir(), "
+        "'mine' in mpl.style.available)"
+    )
+    kept = {name: value for name, value in os.environ.items() if name not in {"MPLCONFIGDIR", "MATPLOTLIBRC"}}
+    kept = {name: value for name, value in kept.items() if not name.startswith("XDG_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**kept, "HOME": str(tmp_path)}, cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == [f"None {[*map(str, before)]}", f"7.0 {config} True"], done.stderr
 
 
 def test_ids_of_a_stand_alone_file_do_not_meet_on_the_page() -> None:
