@@ -78,8 +78,9 @@ def prepare(
     missing = common.apply(
         tuned, model, [optimizer], device=accelerator.device, compiles=compiles, micro_steps=accumulation
     )
-    loader, kept = common.tuned_loader(tuned, loader, accumulation, common.splitting(accelerator))
-    prepared = accelerator.prepare(model, optimizer, loader, *others)
+    made, kept = common.tuned_loader(tuned, loader, accumulation, common.splitting(accelerator))
+    prepared = accelerator.prepare(model, optimizer, made, *others)
+    kept |= common.draw_as(prepared[2], made)
     ends = accelerator.gradient_state.sync_with_dataloader  # otherwise the next epoch completes the step
     uneven = common.uneven(length_of(prepared[2]), accumulation) if ends else {}
     common.tell("Accelerate", tuned, uneven | missing | common.differences(values) | kept)

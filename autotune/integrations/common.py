@@ -18,8 +18,9 @@ from autotune.errors import UsageError
 from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, OWN_MODES, ddp_arguments, keep_gradients, variables
 from autotune.recorder.drawing import Own
 from autotune.torch_settings.process_settings import why_no_form
+from autotune.torch_settings.undo import remember
 from autotune.training.given import require_parts
-from autotune.training.tuned import Tuned
+from autotune.training.tuned import Tuned, TunedLoader
 from autotune.workload.adapters.loaders import LoaderParts, read_loader
 from autotune.workload.user_errors import described
 
@@ -201,9 +202,18 @@ def apply(
     return missing
 
 
+def calls_undone(model: nn.Module) -> contextlib.ExitStack:
+    """Changes nothing; closing it restores the calls of a model and its parts, which `apply` replaces."""
+    undo = contextlib.ExitStack()
+    for part in model.modules():
+        for name in ("forward", "_compiled_call_impl"):
+            undo.callback(remember(part, name))
+    return undo
+
+
 def tuned_loader(
     tuned: Tuned, loader: DataLoader[Any], accumulation: int | None = None, ranks: int = 1, *, keeps: bool = False
-) -> tuple[DataLoader[Any], Missing]:
+) -> tuple[TunedLoader, Missing]:
     """A loader of the same samples, drawn and collated as before, with the tuned settings; and the missing knobs.
 
     The batches of the user's own batch sampler stay unchanged.
@@ -230,6 +240,21 @@ def tuned_loader(
     return _made_again(tuned, parts, settings), missing
 
 
+def draw_as(prepared: Any, loader: TunedLoader) -> Missing:
+    """Lets the loader that Accelerate has made of a tuned one draw random numbers as that does.
+
+    Where it cannot, its workers do not persist: torch would draw their seed once instead of in each epoch.
+    """
+    made = getattr(prepared, "base_dataloader", prepared)
+    if type(made) is DataLoader:
+        made.__class__ = TunedLoader
+        made.own = loader.own
+    elif made is not loader and made.persistent_workers:
+        vars(made)["persistent_workers"] = False  # torch refuses to set it
+        return {"persistent_workers": f"with a {type(made).__name__} they would change the shuffles"}
+    return {}
+
+
 def evaluation_loader(tuned: Tuned, loader: Any) -> Any:
     """An evaluation loader with the same samples in the same order, in batches of the tuned evaluation size.
 
@@ -247,7 +272,7 @@ def evaluation_loader(tuned: Tuned, loader: Any) -> Any:
     return _made_again(tuned, parts, settings)
 
 
-def _made_again(tuned: Tuned, parts: LoaderParts, settings: dict[str, Any]) -> DataLoader[Any]:
+def _made_again(tuned: Tuned, parts: LoaderParts, settings: dict[str, Any]) -> TunedLoader:
     """A loader of the same parts with the tuned settings, of which some are given; the framework shares out samples."""
     loader = parts.loader
     settings = settings | {

@@ -22,7 +22,7 @@ from autotune.integrations import common
 from autotune.integrations.common import Missing
 from autotune.integrations.fabric import placement
 from autotune.knobs import framework_arguments
-from autotune.torch_settings.undo import put, remember
+from autotune.torch_settings.undo import put
 from autotune.training import live
 from autotune.training.tuned import Tuned
 from autotune.workload.adapters.loaders import read_loader
@@ -186,9 +186,7 @@ class _Hooks:
         if config.optimizer_impl == "fused" and trainer.precision == "16-mixed" and trainer.gradient_clip_val:
             leave.append("optimizer_impl")
             refused["optimizer_impl"] = common.UNCLIPPED
-        for part in pl_module.modules():
-            for name in ("forward", "_compiled_call_impl"):
-                self._undo.callback(remember(part, name))
+        self._undo.callback(common.calls_undone(pl_module).close)
         steps = _accumulation(pl_module)
         missing = common.apply(
             self.tuned, pl_module, trainer.optimizers, device=device, compiles=whole, leave=leave, micro_steps=steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,21 +11,21 @@ from torch.utils.data import DataLoader
 
 from autotune.integrations import common
 from autotune.integrations.common import Missing
-from autotune.knobs import KNOBS, framework_arguments
+from autotune.knobs import KNOBS, framework_arguments, loader_arguments
+from autotune.recorder.drawing import Own
 from autotune.torch_settings.undo import put
 from autotune.training.ranks import this_rank
 
 if TYPE_CHECKING:
-    from autotune.training.tuned import Tuned
+    from autotune.training.tuned import Tuned, TunedLoader
 
 
 def training_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     """Keyword arguments of ``TrainingArguments``. Your own are added, and take precedence.
 
     They set batch sizes (of evaluation too, if the result has one), accumulation, bf16, fp16, tf32, torch_compile and
-    its mode, the fused AdamW, workers, prefetching, persistence, pinning, non_blocking and use_cpu. Pass the Trainer
-    that you make with them to `tune_trainer`, which applies the other knobs. Warns of each knob that transformers
-    cannot apply.
+    its mode, the fused AdamW, workers, prefetching, pinning, non_blocking and use_cpu. Pass the Trainer that you make
+    with them to `tune_trainer`, which applies the other knobs. Warns of each knob that transformers cannot apply.
     """
     words, missing = _words(tuned)
     if tuned.device.index and this_rank().alone:
@@ -43,19 +44,26 @@ def tune_trainer(tuned: Tuned, trainer: Any) -> Any:
     common.require_tuned(tuned)
     original = trainer.get_train_dataloader
 
-    def made_again(loader: Any) -> Any:
+    def made_again(loader: Any) -> TunedLoader:
         steps, ranks = trainer.args.gradient_accumulation_steps, common.splitting(trainer.accelerator)
         keeps = trainer._train_batch_size != trainer.args.train_batch_size  # auto_find_batch_size has lowered it
-        loader, missing = common.tuned_loader(tuned, loader, steps, ranks, keeps=keeps)
+        made, missing = common.tuned_loader(tuned, loader, steps, ranks, keeps=keeps)
+        if tuned.result is not None and loader.num_workers == made.num_workers:  # as `training_kwargs` has set it
+            made.own = Own.given(loader_arguments(tuned.result.baseline.config))
         common.tell("transformers", tuned, missing)
-        return loader
+        return made
 
     def get_train_dataloader() -> Any:
         # Applied before the Trainer shares out the samples among ranks: not all of its ways can be taken back.
         prepare = trainer.accelerator.prepare
 
-        def prepare_tuned(*given: Any, **words: Any) -> Any:
-            return prepare(*(made_again(part) if isinstance(part, DataLoader) else part for part in given), **words)
+        def prepare_tuned(loader: Any, *given: Any, **words: Any) -> Any:
+            if not isinstance(loader, DataLoader):
+                return prepare(loader, *given, **words)
+            made = made_again(loader)
+            prepared = prepare(made, *given, **words)
+            common.tell("transformers", tuned, common.draw_as(prepared, made))
+            return prepared
 
         undo = put(trainer.accelerator, "prepare", prepare_tuned)
         try:
@@ -122,11 +130,12 @@ def _callback_class() -> Any:
     from transformers import TrainerCallback
 
     class TunedCallback(TrainerCallback):  # type: ignore[misc]
-        """Applies the knobs without a ``TrainingArguments`` argument, once for each trained model."""
+        """Applies the knobs without a ``TrainingArguments`` argument; the model has its own calls again in the end."""
 
         def __init__(self, tuned: Tuned) -> None:
             self._tuned = tuned
             self._model: Any = None
+            self._undo = contextlib.ExitStack()
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
             """Applies the knobs; the model is on its device, the optimizer exists, and no step has run."""
@@ -134,12 +143,18 @@ def _callback_class() -> Any:
             if model is self._model:
                 return
             self._model = model
+            self._undo = common.calls_undone(model)
             inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
             steps = args.gradient_accumulation_steps
             missing = common.apply(
                 self._tuned, model, [inner], device=args.device, compiles=args.torch_compile, micro_steps=steps
             )
             common.tell("transformers", self._tuned, missing)
+
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            """Reverts what was replaced; another training begins anew."""
+            self._undo.close()
+            self._model = None
 
     return TunedCallback
 

@@ -243,7 +243,7 @@ KNOBS = (
         when="with workers", goes_with="num_workers",
         candidates=_persistence, meets=("num_workers",), prefers=(True,), priority={"gpu": 120, "cpu": 100}, guide=50,
         part="loader", dataloader_argument="persistent_workers",
-        words={"transformers": "dataloader_persistent_workers"}, without_word=_MADE_WITH_IT,
+        without_word=_MADE_WITH_IT,  # under transformers, evaluation would persist too, and draw other numbers
     ),
     Knob(
         name="dataloader_in_order", scope="loader",

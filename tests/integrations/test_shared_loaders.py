@@ -61,6 +61,19 @@ def test_a_loader_that_is_made_again_draws_every_sample() -> None:
     assert missing == {}
 
 
+def test_workers_do_not_persist_where_the_framework_has_a_loader_of_another_kind() -> None:
+    """It draws as it likes; torchdata's is one."""
+
+    class Stateful(DataLoader[Any]):
+        pass
+
+    prepared = shared()
+    prepared.base_dataloader = Stateful(ROWS, num_workers=1, persistent_workers=True)
+    made, _ = common.tuned_loader(Tuned(TrainConfig(num_workers=1, persistent_workers=True)), DataLoader(ROWS))
+    assert common.draw_as(prepared, made).keys() == {"persistent_workers"}
+    assert not prepared.base_dataloader.persistent_workers
+
+
 @pytest.mark.parametrize("drops", [False, True])
 def test_a_last_batch_is_dropped_where_the_users_loader_drops_it(drops: bool) -> None:
     """Compiled or not."""

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from autotune.knobs.config import TrainConfig
+from autotune.recorder.drawing import Own
 from autotune.results.result import Evaluation
 from autotune.training.placement import placement_seconds
 from autotune.training.tuned import Tuned
@@ -146,6 +147,23 @@ def test_evaluation_has_its_own_batch_size() -> None:
     result = make_result().model_copy(update={"evaluation": evaluation})
     assert training_kwargs(Tuned(TrainConfig(batch_size=4), result=result))["per_device_eval_batch_size"] == 16
     assert "per_device_eval_batch_size" not in training_kwargs(tuned(batch_size=4))
+
+
+def test_the_loader_draws_as_that_of_the_training_that_was_measured() -> None:
+    """The arguments have the tuned number of workers already."""
+    config = TrainConfig(batch_size=13, num_workers=1, persistent_workers=True)
+    ran = Run(Tuned(config, result=make_result()), hooked=False)
+    assert ran.loader.base_dataloader.own == Own()
+
+
+def test_the_model_has_its_own_calls_after_training() -> None:
+    """And the tuned ones again if it is trained again."""
+    ran = Run(tuned(batch_size=13, memory_format="channels_last"))
+    assert not [part for part in ran.trainer.model.modules() if "forward" in vars(part)]
+    assert ran.seen is not None
+    ran.seen.channels_last.clear()
+    ran.trainer.train()
+    assert ran.seen.channels_last == {True}
 
 
 def test_a_data_set_is_collated_once() -> None:

@@ -48,6 +48,18 @@ def test_the_loader_has_the_tuned_settings(framework: Any, run: Any) -> None:
     assert isinstance(run.loader.batch_sampler.sampler, framework.SAMPLER)
 
 
+def test_workers_that_persist_draw_as_those_that_start_again(framework: Any) -> None:
+    """The same batches, and the same random numbers afterwards; a framework may have made its own loader of ours."""
+    drawn = []
+    for persists in (False, True):
+        loader = framework.Run(tuned(batch_size=4, num_workers=1, persistent_workers=persists)).loader
+        loader = getattr(loader, "base_dataloader", loader)  # what Accelerate puts around it needs its state
+        torch.manual_seed(0)
+        epochs = [[str(batch) for batch in loader] for _ in range(2)]
+        drawn.append((epochs, torch.rand(1)))
+    assert drawn[0] == drawn[1]
+
+
 def test_convolutions_compute_channels_last(run: Any) -> None:
     """Their weights stay: safetensors refuses others, at the first checkpoint."""
     assert run.conv.weight.is_contiguous()
