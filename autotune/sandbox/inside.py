@@ -34,6 +34,7 @@ def enter(orders: dict[str, Any]) -> None:
     if orders["mirror"] is not None:
         redirect.begin(**orders["mirror"])
     elif orders["row"] == "overlay":
+        view.override_modes(allowed=False)
         _rename_by_copying()
 
 

@@ -27,7 +27,7 @@ from .system import check_status, libc
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
-_CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 19, 21
+_CAP_DAC_OVERRIDE, _CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 1, 19, 21
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _RAISE = 24, 47, 2
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 AS_THEY_ARE = ("/dev", "/proc", "/sys")
@@ -113,6 +113,8 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
         OSError: The kernel refuses.
     """
     folder = "/"
+    if is_inside:
+        override_modes(allowed=True)
     with contextlib.suppress(FileNotFoundError):  # the script may have removed its folder
         folder = os.getcwd()
     _unshare()
@@ -134,6 +136,21 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
     check_status(libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
     check_status(libc.umount2(b".", _MNT_DETACH), "umount of the former root")
     os.chdir(folder)
+    if is_inside:
+        override_modes(allowed=False)
+
+
+def override_modes(*, allowed: bool) -> None:
+    """Whether this process of a normal user may do in a view what the modes of its own files deny it.
+
+    Mounting an overlay needs that, since the kernel gives the overlay's own folder no permissions; a script does not.
+    """
+    if os.geteuid() != 0:
+        header, held = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
+        check_status(libc.capget(header, held), "capget")
+        effective, permitted, *others = struct.unpack("6I", held.raw)
+        effective = effective & ~(1 << _CAP_DAC_OVERRIDE) | (permitted & (allowed << _CAP_DAC_OVERRIDE))
+        check_status(libc.capset(header, struct.pack("6I", effective, permitted, *others)), "capset")
 
 
 def remove_folder(folder: str) -> None:
@@ -348,9 +365,9 @@ def _make_like(path: str, target: str) -> None:
 def _unshare() -> bool:
     """Gives this process its own mount namespace; returns whether that needed a user namespace.
 
-    In a user namespace the script keeps the right to mount, but only within its own view, so that its forks can enter
-    their own views. A root script loses the right to trace, which would give access to ``/proc/1/root``, outside the
-    view.
+    In a user namespace the script keeps the rights to mount, but only within its own view, so that its forks can enter
+    their own views; see `override_modes`. A root script loses the right to trace, which would give access to
+    ``/proc/1/root``, outside the view.
     """
     if libc.unshare(CLONE_NEWNS) == 0:
         libc.prctl(_PR_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)
@@ -363,9 +380,11 @@ def _unshare() -> bool:
     header, held = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
     check_status(libc.capget(header, held), "capget")
     effective, permitted, _, *high = struct.unpack("6I", held.raw)
-    capabilities = struct.pack("6I", effective, permitted, 1 << _CAP_SYS_ADMIN, *high)
+    kept = (_CAP_SYS_ADMIN, _CAP_DAC_OVERRIDE)
+    capabilities = struct.pack("6I", effective, permitted, sum(1 << number for number in kept), *high)
     check_status(libc.capset(header, capabilities), "capset")
-    check_status(libc.prctl(_PR_CAP_AMBIENT, _RAISE, _CAP_SYS_ADMIN, 0, 0), "prctl")
+    for number in kept:
+        check_status(libc.prctl(_PR_CAP_AMBIENT, _RAISE, number, 0, 0), "prctl")
     return True
 
 

@@ -25,6 +25,27 @@ from tests.sandbox.starting import begun, forking, python, run
 
 LARGE = "open({!r}, 'wb').write(bytes(2**20))\n"
 ROOT = Path(__file__).parents[2]
+JOB = """
+import json, os, subprocess, sys
+sys.path.insert(0, os.path.realpath(".."))
+from sandbox import inside, view
+scratch, *plan = sys.argv[1:]
+if not plan:
+    code = "import sys; sys.path.append('..'); from sandbox import entry; entry.explore()"
+    answer = subprocess.run([sys.executable, "-B", "-c", code, scratch], capture_output=True, text=True).stdout
+    plan = json.loads(answer)["plan"] or sys.exit(answer)
+    view.enter(view.Plan.of(plan), scratch + "/start")
+    os.execv(sys.executable, [sys.executable, "-B", *sys.argv, json.dumps(plan)])
+inside.enter({"mirror": None, "row": "overlay"})
+inside.enter_layer({"plan": json.loads(plan[0]), "layer": scratch + "/job"})
+open("mine.txt", "w").write("changed")
+print(open("mine.txt").read(), end=", ")
+try:
+    open("locked.txt", "w")
+except PermissionError:
+    print("locked")
+"""
+"""A start in a view, and in its place a job that enters another one."""
 
 
 @pytest.fixture(params=["overlay", "landlock"])
@@ -511,27 +532,29 @@ def test_a_search_for_a_view_that_takes_too_long_is_told_in_words(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")
-def test_the_user_nobody_has_a_view_of_its_own_files(tmp_path: Path) -> None:
-    """In a user namespace all other owners have its number."""
+@pytest.mark.parametrize("user", [12345, 65534], ids=["a normal user", "nobody"])
+def test_jobs_of_a_user_without_roots_rights_have_views_of_their_own(user: int) -> None:
+    """In a user namespace: all other owners have the number of nobody, and a command has few of its rights."""
     foreign = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's own folders are closed to others
     foreign.chmod(0o755)
     shutil.copytree(ROOT / "autotune" / "sandbox", foreign / "sandbox")
+    (foreign / "job.py").write_text(JOB)
     own = foreign / "own"
     (own / "scratch").mkdir(parents=True)
-    (own / "mine.txt").write_text("mine")
+    for path in (own / "mine.txt", own / "locked.txt"):
+        path.write_text("mine")
+    (own / "locked.txt").chmod(0o444)
     for path in (own, *own.iterdir()):
-        os.chown(path, 65534, 65534)
-    code = "import sys; sys.path.append('..'); from sandbox import entry; entry.explore()"
-    command = ["/usr/bin/python3", "-B", "-c", code, str(own / "scratch")]
+        os.chown(path, user, user)
+    command = ["/usr/bin/python3", "-B", "../job.py", str(own / "scratch")]
     try:
-        done = subprocess.run(
-            command, cwd=own, user=65534, group=65534, extra_groups=(), capture_output=True, text=True
-        )
+        done = subprocess.run(command, cwd=own, user=user, group=user, extra_groups=(), capture_output=True, text=True)
+        written = (own / "mine.txt").read_text()
     except OSError:
         pytest.skip("no Python that others may run")
     finally:
         remove_folder(str(foreign))
-    assert json.loads(done.stdout or "{}").get("error", done.stderr) is None
+    assert (done.stdout, written) == ("changed, locked\n", "mine"), done.stderr
 
 
 def test_a_view_that_cannot_be_entered_is_not_offered() -> None:
