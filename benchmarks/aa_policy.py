@@ -202,7 +202,7 @@ def outcome(search: Search) -> dict[str, Any]:
     """Whether a gain is reported, and the best finalist beside the baseline."""
     best = next(iter(search.confirmation.confirmed()), None)
     return {
-        "gain": judge(search)[1] is not None,
+        "gain": judge(search, "budget")[1] is not None,
         "best_finalist": best.speedup.model_dump(mode="json", exclude={"blocks"}) if best is not None else None,
     }
 

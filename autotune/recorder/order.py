@@ -46,7 +46,7 @@ class Seeded(Sampler[Any]):
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        # In C, item by item: a generator costs as much as reading the sample where data is collated once.
+        # The chain runs in C: where data is collated once, a generator costs as much as the rest of reading.
         return itertools.chain.from_iterable(self._parts())
 
     def _parts(self) -> Iterator[list[Any]]:

@@ -155,7 +155,7 @@ class Story:
         elif kind == "block":
             self.warmup_seconds = self.warmup_seconds or self.seconds
             played = Played.model_validate(event)
-            if not played.knobs or played.knobs != self.won:  # later blocks of a winner are of no pair that it won by
+            if not played.knobs or played.knobs != self.won:  # a winner's later blocks belong to others' races
                 self.blocks.append(played)
         elif kind == "pace":
             self.pace = Pace.model_validate(event)

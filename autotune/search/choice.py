@@ -71,7 +71,7 @@ class Chooser:
         self._generator = np.random.default_rng(seed)
         self._changed: dict[Point, dict[tuple[str, Scalar], Point]] = {}
         self._around: dict[Point, list[Point]] = {}
-        # all is tried, or nothing is worth its time, or there is too little time for what is
+        # exhausted: all is tried; plateau: nothing is worth its time; budget: something is, but there is no time for it
         self.ended: Literal["exhausted", "plateau", "budget"] = "exhausted"
 
     def next(self, playing: Sequence[Point]) -> Proposal | None:

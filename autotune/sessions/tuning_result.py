@@ -281,15 +281,22 @@ def unmet(search: Search, setting: Setting, best: Point, stopped_by: StoppedBy) 
         )
     tried = {name for trial in search.log.trials for name in trial.burst.point.parameters}
     untried = (name for name in search.space.parameters if name not in tried)
-    why = f"the search had ended ({stopped_by})"
-    if stopped_by == "plateau":
-        why = "none was expected to gain enough for its time"
-    elif stopped_by == "budget":
-        why = f"there was no time; {_longer(search)}"
+    why = _why_no_more(search, stopped_by)
     return [*notes, *(f"--explore {name}: none of its values was tried, since {why}" for name in untried)]
 
 
-def judge(search: Search, stopped_by: StoppedBy = "budget") -> tuple[Point, Speedup | None, str | None]:
+def _why_no_more(search: Search, stopped_by: StoppedBy) -> str:
+    """Why the search tried no more than it did."""
+    reasons = {
+        "exhausted": "what was left could not run: memory is short, or something like it had failed",
+        "plateau": "nothing was expected to gain enough for its time",
+        "interrupted": "you interrupted it",
+        "target": "the utilization target was reached before",
+    }
+    return reasons.get(stopped_by, f"there was no time; {_longer(search)}")
+
+
+def judge(search: Search, stopped_by: StoppedBy) -> tuple[Point, Speedup | None, str | None]:
     """The point to recommend, its confirmed speed-up, and the reason when there is none.
 
     Only a confirmed gain displaces the baseline; otherwise the baseline is the answer.
@@ -336,13 +343,10 @@ def _why_unconfirmed(search: Search, better: str, stopped_by: StoppedBy) -> str:
         ending = why or f"there was no time to confirm it; {_longer(search)}"
         return f"{candidate.changes_text(search.baseline)} {seems} in the search, but {ending}"
     others = [trial for trial in search.log.trials if trial.burst.point != search.baseline]
+    if not others and search.space.is_empty:
+        return "nothing was left to search"
     if not others:
-        reasons = {
-            "exhausted": "nothing was left to search",
-            "plateau": "nothing was tried: no setting was expected to gain enough for its time",
-        }
-        no_time = f"there was no time to try anything but the baseline; {_longer(search)}"
-        return reasons.get("exhausted" if search.space.is_empty else stopped_by, no_time)
+        return f"only the baseline was tried, since {_why_no_more(search, stopped_by)}"
     failed = [] if any(trial.burst.ok for trial in others) else [trial.burst for trial in others]
     if broken := [burst for burst in failed if burst.outcome is not Outcome.TIMEOUT]:
         return f"nothing that was tried could be trained ({broken[0].reason or broken[0].outcome.value})"

@@ -201,22 +201,18 @@ def lay_out_state(optimizer: Optimizer) -> None:
 
 def lay_out_gradients(optimizer: Optimizer, *_: Any) -> None:
     """Gives each gradient the strides of its weight: DDP keeps those that a weight had when it was wrapped."""
-    import torch
-
     for group in optimizer.param_groups:
         for weight in group["params"]:
-            gradient = weight.grad  # before each step, so the usual case comes first
-            usual = gradient is None or (gradient.layout is torch.strided and gradient.stride() == weight.stride())
-            if not usual and _lies_otherwise(gradient, weight):
-                weight.grad = _laid_out_as(weight, gradient)
+            if _lies_otherwise(weight.grad, weight):
+                weight.grad = _laid_out_as(weight, weight.grad)
 
 
 def _lies_otherwise(value: Any, weight: Any) -> bool:
     import torch
 
-    if not isinstance(value, torch.Tensor) or value.shape != weight.shape:
+    if not isinstance(value, torch.Tensor) or not value.layout is weight.layout is torch.strided:
         return False
-    if not value.layout is weight.layout is torch.strided or value.stride() == weight.stride():
+    if value.stride() == weight.stride() or value.shape != weight.shape:  # the usual case first, in each step
         return False
     strides = zip(value.shape, value.stride(), weight.stride(), strict=True)
     return any(mine != theirs for size, mine, theirs in strides if size > 1)

@@ -101,10 +101,10 @@ def kept_on(owner: nn.Module | Optimizer | DataLoader[Any]) -> dict[Any, Any]:
 
 def take_kept(owner: nn.Module | Optimizer, what: Any) -> Any:
     """Takes one of these values away; with the last one, the owner's attribute goes as well."""
-    kept = kept_on(owner)
+    kept = vars(owner).get(_KEPT, {})
     value = kept.pop(what, None)
     if not kept:
-        del vars(owner)[_KEPT]
+        vars(owner).pop(_KEPT, None)
     return value
 
 

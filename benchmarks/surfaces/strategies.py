@@ -72,7 +72,7 @@ def autotune(
             best = next(iter(standings(searched, log.design)), None)
             if best is not None and (not choices or choices[-1][1] != best.point.config):
                 choices.append((at, best.point.config))
-    choices.append((clock.now, judge(search)[0].config))
+    choices.append((clock.now, judge(search, "budget")[0].config))
     return Played(space.baseline, tuple(choices), tuple((at, burst) for at, burst, _ in playback.ran))
 
 

@@ -56,19 +56,19 @@ def confirmed(low: float, high: float, pairs: int) -> Confirmed:
 def test_a_confirmed_candidate_is_the_answer() -> None:
     """With its speed-up, and nothing to explain."""
     winner = confirmed(1.1, 1.3, 4)
-    assert judge(search_of(winner)) == (winner.point, winner.speedup, None)
+    assert judge(search_of(winner), "budget") == (winner.point, winner.speedup, None)
 
 
 def test_a_gain_that_may_be_none_leaves_the_baseline_and_is_told_with_its_interval() -> None:
     """What was reached is the reader's to judge."""
-    point, speedup, reason = judge(search_of(confirmed(0.98, 1.4, 4)))
+    point, speedup, reason = judge(search_of(confirmed(0.98, 1.4, 4)), "budget")
     assert (point, speedup) == (BASELINE.point, None)
     assert str(reason).endswith("the best candidate reached 1.20× (95 % interval 0.980 – 1.40, 4 interleaved pairs)")
 
 
 def test_a_gain_that_is_not_beyond_doubt_says_what_is_missing() -> None:
     """Its interval excludes 1, which looks like a gain."""
-    _, speedup, reason = judge(search_of(confirmed(1.001, 1.4, 4)))
+    _, speedup, reason = judge(search_of(confirmed(1.001, 1.4, 4)), "budget")
     assert speedup is None
     assert str(reason).endswith(
         "4 interleaved pairs); a gain counts only if its interval, made 1.35 times as wide, still excludes 1"
@@ -79,17 +79,17 @@ def test_candidates_that_were_all_slower_are_told_as_such() -> None:
     """None of them is the best of anything; a single pair may show any ratio."""
     slower = Confirmed(CANDIDATE.point, Speedup(ratio=0.378, ci95=Interval(0.36, 0.39), pairs=4))
     told = "all candidates that were measured again were slower: at best 0.378× (95 % interval 0.360 – 0.390, 4 "
-    assert str(judge(search_of(slower))[2]).startswith(told)
+    assert str(judge(search_of(slower), "budget")[2]).startswith(told)
     undecided = Confirmed(CANDIDATE.point, Speedup(ratio=0.482, ci95=Interval(0.054, 4.29), pairs=1))
     told = "no candidate was significantly faster than the baseline: the best candidate reached 0.482×"
-    assert str(judge(search_of(undecided))[2]).startswith(told)
+    assert str(judge(search_of(undecided), "budget")[2]).startswith(told)
 
 
 def test_a_gain_of_what_trains_something_else_is_told_as_such() -> None:
     """A resumed run may find it among its rounds."""
     search = search_of(confirmed(1.1, 1.3, 4))
     search.confirmation.answer, search.confirmation.why_out = (lambda: BASELINE.point), (lambda _: "it does not train")
-    assert str(judge(search)[2]).startswith(
+    assert str(judge(search, "budget")[2]).startswith(
         "what seems faster, 1.20× (95 % interval 1.10 – 1.30, 4 interleaved pairs): it "
     )
 
@@ -98,16 +98,20 @@ def test_where_nothing_could_be_tried_no_time_was_missing() -> None:
     """A longer budget would try nothing more."""
     search = search_of(incumbent=BASELINE)
     search.space.is_empty = True
-    assert judge(search)[2] == "nothing was left to search"
+    assert judge(search, "budget")[2] == "nothing was left to search"
 
 
 @pytest.mark.parametrize(
     ("stopped_by", "told"),
     [
-        ("plateau", "nothing was tried: no setting was expected to gain enough for its time"),
-        ("exhausted", "nothing was left to search"),
-        ("budget", "there was no time to try anything but the baseline; give a longer --budget, or --resume"),
-        ("interrupted", "there was no time to try anything but the baseline; give a longer --budget, or --resume"),
+        ("plateau", "only the baseline was tried, since nothing was expected to gain enough for its time"),
+        (
+            "exhausted",
+            "only the baseline was tried, since what was left could not run: memory is short, or something like it had "
+            "failed",
+        ),
+        ("budget", "only the baseline was tried, since there was no time; give a longer --budget, or --resume"),
+        ("interrupted", "only the baseline was tried, since you interrupted it"),
     ],
 )
 def test_why_nothing_was_tried_agrees_with_what_ended_the_search(stopped_by: StoppedBy, told: str) -> None:
@@ -131,7 +135,7 @@ def test_an_effective_batch_that_the_answer_does_not_have_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stopped_by", "why"), [("budget", "there was no time"), ("plateau", "none was expected to gain enough")]
+    ("stopped_by", "why"), [("budget", "there was no time"), ("plateau", "nothing was expected to gain enough")]
 )
 def test_an_argument_whose_values_were_not_tried_is_told(stopped_by: StoppedBy, why: str) -> None:
     """It would leave the result without a trace."""
@@ -145,7 +149,7 @@ def test_a_gain_that_keeps_too_little_of_the_fastest_rate_is_told_as_such() -> N
     """It was confirmed, and is not the answer: the floor is why."""
     search = search_of(confirmed(1.1, 1.3, 4))
     search.confirmation.answer = lambda: BASELINE.point
-    point, speedup, reason = judge(search)
+    point, speedup, reason = judge(search, "budget")
     assert (point, speedup) == (BASELINE.point, None)
     assert "keeps less of the fastest rate than was asked for" in str(reason)
 
@@ -153,7 +157,7 @@ def test_a_gain_that_keeps_too_little_of_the_fastest_rate_is_told_as_such() -> N
 @pytest.mark.parametrize(("pairs", "longer"), [(2, True), (5, False)])
 def test_few_pairs_that_confirm_nothing_ask_for_more_time(pairs: int, longer: bool) -> None:
     """The candidate seemed faster, and more pairs may show it."""
-    point, speedup, reason = judge(search_of(confirmed(0.99, 1.45, pairs)))
+    point, speedup, reason = judge(search_of(confirmed(0.99, 1.45, pairs)), "budget")
     assert (point, speedup) == (BASELINE.point, None)
     assert f"{pairs} interleaved pairs)" in str(reason)
     assert str(reason).endswith("give a longer --budget, or --resume") is longer
@@ -162,7 +166,7 @@ def test_few_pairs_that_confirm_nothing_ask_for_more_time(pairs: int, longer: bo
 @pytest.mark.parametrize(
     ("blocks", "told"),
     [
-        (None, "there was no time to try anything but the baseline; give a longer --budget, or --resume"),
+        (None, "only the baseline was tried, since there was no time; give a longer --budget, or --resume"),
         (2, "there was no time to find out whether anything is faster; give a longer --budget, or --resume"),
         (9, "nothing was faster than the baseline"),
     ],
@@ -174,21 +178,21 @@ def test_nothing_faster_is_said_of_what_was_compared(blocks: int | None, told: s
         interval = Interval(0.98, 1.02) if blocks > 2 else Interval(1 / UNKNOWN, UNKNOWN)
         pair = Pair(partner=BASELINE.point, ratio=1.0, ci95=interval, blocks=blocks)
         trials = [Trial(CANDIDATE, "sampler", "", pair=pair)]
-    assert judge(search_of(trials=trials, incumbent=BASELINE)) == (BASELINE.point, None, told)
+    assert judge(search_of(trials=trials, incumbent=BASELINE), "budget") == (BASELINE.point, None, told)
 
 
 def test_a_shared_study_is_not_resumed() -> None:
     """It is joined again, so that only a longer budget helps."""
     search = search_of(incumbent=BASELINE)
     search.log.can_resume = False
-    assert judge(search)[2] == "there was no time to try anything but the baseline; give a longer --budget"
+    assert judge(search, "budget")[2] == "only the baseline was tried, since there was no time; give a longer --budget"
 
 
 def test_where_all_that_was_tried_failed_its_reason_is_told() -> None:
     """It was not compared with the baseline, so that nothing can be said of that."""
     failed = Burst(point=CANDIDATE.point, outcome=Outcome.CRASHED, seconds=1.0, reason="database is locked")
     search = search_of(trials=[Trial(failed, "sampler", "")], incumbent=BASELINE)
-    assert judge(search)[2] == "nothing that was tried could be trained (database is locked)"
+    assert judge(search, "budget")[2] == "nothing that was tried could be trained (database is locked)"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +210,7 @@ def test_what_was_never_confirmed_is_told_with_its_ratio(scores: dict[Point, flo
     search = search_of()
     search.log.standings = lambda: [Standing(point, score, 0.1) for point, score in scores.items()]
     ending = "but there was no time to confirm it; give a longer --budget, or --resume"
-    assert judge(search)[2] == f"precision=bf16 pin_memory=true {told}, {ending}"
+    assert judge(search, "budget")[2] == f"precision=bf16 pin_memory=true {told}, {ending}"
 
 
 @pytest.mark.parametrize("rate", [900, 1400])
@@ -216,7 +220,7 @@ def test_what_did_not_seem_faster_or_is_out_is_not_said_to_have_seemed_so(rate: 
     search = search_of(trials=rounds, incumbent=BASELINE)
     if rate == 1400:
         search.confirmation.why_out = lambda _: "it does not train what the baseline trains"
-    assert judge(search)[2] == "nothing was faster than the baseline"
+    assert judge(search, "budget")[2] == "nothing was faster than the baseline"
 
 
 def test_a_trial_keeps_its_duet() -> None:

@@ -32,7 +32,7 @@ def test_confirmation_survives_an_interruption(tmp_path: Path) -> None:
     surface.run = run_until_interrupted  # type: ignore[method-assign]
     with pytest.raises(Interrupted):
         search.run()
-    best, speedup, _ = judge(search)
+    best, speedup, _ = judge(search, "budget")
     assert best != search.baseline
     assert speedup is not None
 
@@ -95,7 +95,7 @@ def test_a_gain_of_the_clock_alone_is_none(clock: float, confirmed: bool) -> Non
         clock_mhz=lambda config: clock if is_half(config) else 1500.0,
     )
     search.run()
-    best, speedup, reason = judge(search)
+    best, speedup, reason = judge(search, "budget")
     assert (best != search.baseline) == confirmed
     assert (speedup is not None) == confirmed
     assert ("the card ran faster: 2,500 MHz" in (reason or "")) != confirmed
@@ -122,7 +122,7 @@ def test_a_long_run_can_lower_a_claim_or_refute_it(alone: float, precision: str,
 
     surface.run = run  # type: ignore[method-assign]
     search.run()
-    best, speedup, reason = judge(search)
+    best, speedup, reason = judge(search, "budget")
     assert best.config.precision == precision
     if claims is None:
         assert speedup is None
@@ -140,7 +140,7 @@ def test_a_budget_of_few_bursts_confirms_a_large_gain(gain: float, confirmed: bo
         lambda config: gain * 1000.0 if config.precision == "bf16" else 1000.0, budget_seconds=20, space=space, cost=6.0
     )
     search.run()
-    best, speedup, reason = judge(search)
+    best, speedup, reason = judge(search, "budget")
     assert (best != search.baseline) == confirmed
     assert sum(trial.stage == CONFIRM for trial in search.log.trials) == 2
     assert confirmed == (speedup is not None)
@@ -167,7 +167,7 @@ def test_a_finalist_that_disappoints_makes_room_for_the_next() -> None:
 
     surface.play = play  # type: ignore[method-assign]
     search.run()
-    best, speedup, _ = judge(search)
+    best, speedup, _ = judge(search, "budget")
     assert (best.config.precision, best.config.memory_format) == ("fp32", "channels_last")
     assert speedup is not None
     assert speedup.ratio == pytest.approx(1.4, rel=0.1)
@@ -180,7 +180,7 @@ def test_where_no_round_fits_the_first_challenge_takes_the_time() -> None:
         lambda config: 1700.0 if config.precision == "bf16" else 1000.0, budget_seconds=15, space=space, cost=6.0
     )
     search.run()
-    best, speedup, reason = judge(search)
+    best, speedup, reason = judge(search, "budget")
     assert (best, speedup) == (search.baseline, None)
     assert "precision=bf16 seemed 1.7" in str(reason)
 
@@ -225,7 +225,7 @@ def test_a_finalist_with_wrong_numerics_is_replaced_by_the_next() -> None:
     guard = NumericsGuard(measure, Point(config=space.baseline), notes.append)
     search, _ = make_search(example_rate, budget_seconds=120, space=space, numerics=guard)
     search.run()
-    best, speedup, _ = judge(search)
+    best, speedup, _ = judge(search, "budget")
     assert speedup is not None
     assert best.config.precision == "fp32"
     assert example_rate(best.config) > 1.2 * example_rate(search.baseline.config)
@@ -260,7 +260,7 @@ def test_a_finalist_that_cannot_be_checked_in_time_is_replaced_by_the_next(monke
     search, _ = make_search(example_rate, budget_seconds=120, space=space, numerics=guard)
     monkeypatch.setattr(search._bursts.costs, "numerics_steps", lambda *_: 0)
     search.run()
-    best, speedup, _ = judge(search)
+    best, speedup, _ = judge(search, "budget")
     assert speedup is not None
     assert best.config.precision == "fp32"
 
@@ -276,7 +276,7 @@ def test_what_cannot_be_checked_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> 
     search, _ = make_search(rate, budget_seconds=120, space=space, numerics=guard)
     monkeypatch.setattr(search._bursts.costs, "numerics_steps", lambda *_: 0)
     search.run()
-    _, speedup, _ = judge(search)
+    _, speedup, _ = judge(search, "budget")
     assert speedup is not None
     assert speedup.ratio == pytest.approx(1.2, rel=0.05)
 
@@ -368,7 +368,7 @@ def test_a_compiled_winner_is_confirmed_though_compiling_it_first_took_long() ->
 
     search, surface = make_search(rate, budget_seconds=300, cost=4.0, compile_cost=20.0)
     search.run()
-    best, speedup, _ = judge(search)
+    best, speedup, _ = judge(search, "budget")
     assert best.config.compile_mode == "default"
     assert speedup is not None
     assert speedup.pairs >= 4
@@ -387,7 +387,7 @@ def test_a_finalist_that_fails_is_told_with_its_reason() -> None:
 
     surface.play = play  # type: ignore[method-assign]
     search.run()
-    best, speedup, reason = judge(search)
+    best, speedup, reason = judge(search, "budget")
     assert (best, speedup) == (search.baseline, None)
     assert reason is not None
     assert "it ended as crashed when it was measured again: no such luck" in reason

@@ -42,7 +42,7 @@ def test_the_baseline_runs_first() -> None:
 def test_the_best_is_found_and_confirmed() -> None:
     """On a surface whose gains multiply, the chosen config comes within 3 % of the optimum."""
     search, _ = finished()
-    best, speedup, reason = judge(search)
+    best, speedup, reason = judge(search, "budget")
     assert example_rate(best.config) >= 0.97 * best_rate()
     assert reason is None
     assert speedup is not None
@@ -104,7 +104,7 @@ def test_a_storage_that_fails_ends_no_search(sampler: str, writes: int) -> None:
     storage = FullStorage(writes)
     search, _ = make_search(example_rate, budget_seconds=30, space=space, sampler=sampler, storage=storage)
     search.run()
-    assert judge(search)[1] is not None
+    assert judge(search, "budget")[1] is not None
     assert all(trial.state.is_finished() for trial in search.log.study.trials)
 
 
@@ -144,7 +144,7 @@ def test_nothing_faster_keeps_the_baseline() -> None:
     """When every candidate is as fast as the baseline, the baseline is the answer and no speed-up is claimed."""
     search, _ = make_search(lambda _: 1000.0, budget_seconds=120)
     search.run()
-    best, speedup, reason = judge(search)
+    best, speedup, reason = judge(search, "budget")
     assert best == search.baseline
     assert speedup is None
     assert "no candidate was significantly faster" in (reason or "")
@@ -411,8 +411,8 @@ def test_the_bundle_comes_first_and_without_its_harmful_setting_it_is_better() -
     stages = [trial.stage for trial in search.log.trials if trial.stage not in {BASELINE, ALLOCATOR}]
     assert stages[0] == BUNDLE
     assert stages.index(ELIMINATION) < len(stages)
-    assert judge(search)[0].config.memory_format == "contiguous"
-    assert judge(search)[0].config.precision == "bf16"
+    assert judge(search, "budget")[0].config.memory_format == "contiguous"
+    assert judge(search, "budget")[0].config.precision == "bf16"
 
 
 def test_nothing_is_pinned_again_where_that_failed() -> None:
@@ -426,7 +426,7 @@ def test_nothing_is_pinned_again_where_that_failed() -> None:
     search.run()
     first = next(turn for turn in surface.turns if any(point.config.pin_memory for point in turn))
     assert all(point in first for point in surface.ran if point.config.pin_memory)
-    assert judge(search)[0].config.num_workers
+    assert judge(search, "budget")[0].config.num_workers
 
 
 @pytest.mark.parametrize(("price", "paid"), [(5.0, True), (10_000.0, False)])
@@ -474,7 +474,7 @@ def test_a_candidate_that_fails_leaves_the_others() -> None:
     """A setting that crashes is out, and the rest is found."""
     search, _ = make_search(example_rate, budget_seconds=120, fits=lambda c: c.memory_format == "contiguous")
     search.run()
-    best = judge(search)[0].config
+    best = judge(search, "budget")[0].config
     assert best.memory_format == "contiguous"
     assert best.precision == "bf16"
 

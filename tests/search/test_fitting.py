@@ -65,7 +65,7 @@ def test_where_the_micro_batch_stays_coupling_is_not_told() -> None:
 def test_it_is_tuned_from_there() -> None:
     """The answer is compared with the config that fits, and holds its effective batch."""
     search, _, _ = fitted(budget_seconds=120.0)
-    point, speedup, _ = judge(search)
+    point, speedup, _ = judge(search, "budget")
     assert speedup is not None
     assert speedup.confirmed
     assert point.config.effective_batch == 64

@@ -53,7 +53,7 @@ def searched(objective: Objective) -> Search:
 
 def test_another_objective_has_another_winner() -> None:
     """The fastest takes all workers; what trains most for its memory takes none, and both are confirmed."""
-    fast, frugal = judge(searched(SAMPLES_PER_SECOND)), judge(searched(FRUGAL))
+    fast, frugal = judge(searched(SAMPLES_PER_SECOND), "budget"), judge(searched(FRUGAL), "budget")
     assert fast[0].config.precision == frugal[0].config.precision == "bf16"
     assert fast[0].config.num_workers > frugal[0].config.num_workers == 0
     assert fast[1] is not None
@@ -80,7 +80,7 @@ def test_a_share_of_the_fastest_rate_is_kept_where_that_is_asked_for() -> None:
         )
         search.run()
         fastest = max(trial.burst.rate or 0.0 for trial in search.log.trials if trial.round is None)
-        answers.append((judge(search)[0].config, fastest))
+        answers.append((judge(search, "budget")[0].config, fastest))
     (frugal, _), (fast, rate_of_fastest) = answers
     assert frugal.num_workers == 0 < fast.num_workers
     assert slightly_faster(fast) >= 0.95 * 0.98 * rate_of_fastest

@@ -104,7 +104,7 @@ def test_of_equals_the_cheapest_is_recommended() -> None:
 
     search, _ = make_search(rate, budget_seconds=120, noise=0.005, seed=0)
     search.run()
-    config = judge(search)[0].config
+    config = judge(search, "budget")[0].config
     assert config.precision == "bf16"
     assert config.num_workers == 0
     assert config.compile_mode is None
@@ -123,7 +123,7 @@ def test_of_equals_the_one_that_took_notably_less_memory_in_the_rounds_is_recomm
         space = make_space(only=("optimizer_impl",))
         search, _ = make_search(rate, budget_seconds=300, noise=0.002, space=space, bytes_of=taken, seed=0)
         search.run()
-        assert judge(search)[0].config.optimizer_impl == expected
+        assert judge(search, "budget")[0].config.optimizer_impl == expected
 
 
 def test_a_baseline_that_scatters_more_than_others_widens_the_interval() -> None:

@@ -128,7 +128,7 @@ def test_candidates_run_right_after_the_baseline_and_can_win() -> None:
     assert [trial.stage for trial in search.log.trials if trial.stage != ALLOCATOR][:2] == [BASELINE, WARM]
     warm = next(trial for trial in search.log.trials if trial.stage == WARM)
     assert warm.burst.point == found[0].point
-    best, _, _ = judge(search)
+    best, _, _ = judge(search, "budget")
     (record,) = records(found, search.log.trials, best, search.baseline)
     assert record.helped
     assert record.samples_per_second == warm.burst.rate
@@ -146,7 +146,7 @@ def test_a_candidate_that_is_slower_did_not_help() -> None:
     assert found[0].point == slow
     search, _ = make_search(example_rate, budget_seconds=60, first=[found[0].proposal])
     search.run()
-    (record,) = records(found, search.log.trials, judge(search)[0], search.baseline)
+    (record,) = records(found, search.log.trials, judge(search, "budget")[0], search.baseline)
     assert not record.helped
     assert record.same_workload
     assert record.verdict == "it was not faster than the baseline"
@@ -164,7 +164,7 @@ def test_a_candidate_that_is_the_baseline_is_told() -> None:
     )
     search, _ = make_search(example_rate, budget_seconds=30, first=[found[0].proposal])
     search.run()
-    (record,) = records(found, search.log.trials, judge(search)[0], search.baseline)
+    (record,) = records(found, search.log.trials, judge(search, "budget")[0], search.baseline)
     assert record.verdict == "it is the baseline here"
     assert not any(trial.stage == WARM for trial in search.log.trials)
 
