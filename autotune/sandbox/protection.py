@@ -75,12 +75,13 @@ _SAID: dict[Row, str] = {
 }
 
 
-def find_offer(scratch: Path | None = None, through: Sequence[str] = ()) -> Offer:
+def find_offer(scratch: Path | None = None, through: Sequence[str] = (), *, is_writable: bool = False) -> Offer:
     """Finds out by trial what this machine offers.
 
     Args:
         scratch: Folder for layers; None for a temporary one, which is removed.
         through: Paths that a view would bind unchanged.
+        is_writable: Whether the script may change some of these. See `view.override_modes`: Landlock is better then.
     """
     if scratch is None:
         with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
@@ -90,6 +91,8 @@ def find_offer(scratch: Path | None = None, through: Sequence[str] = ()) -> Offe
         return offer
     if not LINUX:
         return Offer("none", (f"{sys.platform} has neither namespaces nor Landlock",))
+    if is_writable and os.geteuid() != 0 and _has_landlock():
+        return Offer("landlock", ("no private view: in yours, programs would ignore the modes of files in --writable",))
     plan, error = _explored(scratch, through)
     if plan is not None:
         return Offer("overlay", plan=plan)
@@ -212,7 +215,8 @@ class Protection:
             return
         with self.storing():
             self._layers.mkdir()
-        self.offer = find_offer(self._layers, [str(self.shared), *self._through])
+        through = [str(self.shared), *self._through]
+        self.offer = find_offer(self._layers, through, is_writable=self._is_writable)
         if self.offer.plan is not None:
             self._layers = Path(self.offer.plan.scratch)
         if self.offer.row == "none":

@@ -38,13 +38,13 @@ hold configuration, and each burst enters a view."""
 _OPTIONS = ("redirect_dir=on", "userxattr", "index=off")
 """Options, in the order of trial. The first allows renaming folders, and needs root; the second is for user namespaces,
 since Linux 5.11; the third changes nothing."""
-MOST_MOUNTS = 200
-"""Most overlays and read-only binds of a view: more take a second to enter. A folder that is taken apart may contain
-many folders."""
+MOST_OVERLAYS = 200
+"""Most folders that are tried as overlays: a trial takes milliseconds, and more overlays take a second to enter. A
+folder that is taken apart may contain many folders."""
 _MOST_TRIED = 5
 _ROOT, _SKELETON = "root", "skeleton"
 _LOCKED_FLAGS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
-"""Flags of `statvfs` (nosuid, nodev, noexec, noatime, nodiratime, relatime), and of `mount`."""
+"""From each flag of `statvfs` to that of `mount`: nosuid, nodev, noexec, noatime, nodiratime, relatime."""
 
 
 class Mount(NamedTuple):
@@ -141,9 +141,11 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
 
 
 def override_modes(*, allowed: bool) -> None:
-    """Whether this process of a normal user may do in a view what the modes of its own files deny it.
+    """Lets a normal user's process in a view ignore the modes of its own files, or stops that.
 
-    Mounting an overlay needs that, since the kernel gives the overlay's own folder no permissions; a script does not.
+    Mounting an overlay needs that right, since the kernel gives the overlay's own folder no permissions. A script needs
+    no such right, but each program that it starts has it again: without it, no Python that a launcher starts could give
+    its jobs their layers. So a normal user's view binds no path of `--writable` where there is Landlock.
     """
     if os.geteuid() != 0:
         header, held = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
@@ -186,6 +188,7 @@ class _Explorer:
         self._plan = plan
         self._mounts = {mount.point: mount for mount in mounts()}  # the last of several at one point is visible
         self._skeleton = os.path.join(plan.scratch, _SKELETON)
+        self._trials = 0
 
     def explore(self, own_folders: list[str]) -> None:
         """Fills in the plan.
@@ -212,8 +215,8 @@ class _Explorer:
 
     def _place(self, place: str) -> None:
         """Plans an overlay for a folder if possible; else takes it apart; else makes it read-only."""
-        if len(self._plan.overlays) + len(self._plan.read_only) > MOST_MOUNTS:  # each trial takes milliseconds
-            raise OSError(f"a view would need more than {MOST_MOUNTS} mounts; the search ended at {place}")
+        if self._trials > MOST_OVERLAYS:
+            raise OSError(f"a view would need more than {MOST_OVERLAYS} overlays; the search ended at {place}")
         mount = self._mounts.get(place)
         is_split = any(point != place and is_below(point, (place,)) for point in self._mounts)
         if not os.path.isdir(place):
@@ -230,6 +233,7 @@ class _Explorer:
 
     def _try(self, place: str) -> OSError | None:
         """Mounts an overlay and unmounts it again; returns the kernel's error if it refuses."""
+        self._trials += 1
         layer = os.path.join(self._plan.scratch, f"trial{len(self._plan.overlays)}")
         first, second = os.path.join(layer, "first"), os.path.join(layer, "second")
         os.makedirs(first, exist_ok=True)
@@ -261,8 +265,8 @@ class _Explorer:
                 _make_like(path, os.path.join(inside, name))
             elif os.path.islink(path):
                 os.symlink(os.readlink(path), os.path.join(inside, name))
-            elif os.path.isdir(path) and not (os.access(path, os.R_OK) or os.access(path, os.X_OK)):
-                os.mkdir(os.path.join(inside, name), 0)  # another user's: here, too, nothing in it can be reached
+            elif os.path.isdir(path) and _is_closed(path):
+                os.mkdir(os.path.join(inside, name), 0)  # here, too, nothing in it can be reached
             elif os.path.isdir(path):
                 os.makedirs(os.path.join(inside, name), exist_ok=True)
                 self._place(path)
@@ -290,6 +294,12 @@ class _Explorer:
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                 raise
             self._plan.read_only[path] = f"it cannot be copied ({error.strerror})"
+
+
+def _is_closed(folder: str) -> bool:
+    """Whether a folder of another user is closed to this one."""
+    is_open = os.access(folder, os.R_OK) or os.access(folder, os.X_OK)
+    return not is_open and os.stat(folder).st_uid != os.geteuid()
 
 
 def _first_own(folder: str) -> str | None:

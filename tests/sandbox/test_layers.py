@@ -18,7 +18,7 @@ from autotune.errors import IsolationError, UsageError
 from autotune.sandbox import landlock
 from autotune.sandbox import protection as module
 from autotune.sandbox.protection import Offer, Protection, find_offer, link_tree
-from autotune.sandbox.view import MOST_MOUNTS, Plan, _Explorer, remove_folder
+from autotune.sandbox.view import MOST_OVERLAYS, Plan, _Explorer, remove_folder
 from autotune.scripts import ScriptIsolation
 from tests.example_scripts import script
 from tests.sandbox.starting import begun, forking, python, run
@@ -351,6 +351,7 @@ def test_a_folder_of_another_user_is_closed_in_a_view_without_a_mount(
     (tmp_path / "taken apart" / "closed").mkdir(parents=True)
     plan = Plan(str(tmp_path / "scratch"), [])
     monkeypatch.setattr("autotune.sandbox.view.os.access", lambda *_: False)  # root would be let in
+    monkeypatch.setattr("autotune.sandbox.view.os.geteuid", lambda: 12345)
     _Explorer(plan)._take_apart(str(tmp_path / "taken apart"))
     inside = Path(f"{tmp_path}/scratch/skeleton{tmp_path}/taken apart/closed")
     assert (plan.overlays, plan.read_only) == ([], {})
@@ -358,11 +359,14 @@ def test_a_folder_of_another_user_is_closed_in_a_view_without_a_mount(
 
 
 def test_a_view_of_too_many_mounts_is_not_looked_for_to_the_end(tmp_path: Path) -> None:
-    """Mounts that are read-only count, too."""
+    """Each trial takes milliseconds; what is read-only outside takes none."""
     plan = Plan(str(tmp_path), [])
-    plan.read_only = {f"/{number}": "" for number in range(MOST_MOUNTS + 1)}
-    with pytest.raises(OSError, match=f"more than {MOST_MOUNTS} mounts; the search ended at {tmp_path}"):
-        _Explorer(plan)._place(str(tmp_path))
+    plan.read_only = {f"/{number}": "" for number in range(MOST_OVERLAYS + 1)}
+    explorer = _Explorer(plan)
+    explorer._place(str(tmp_path))
+    explorer._trials += MOST_OVERLAYS
+    with pytest.raises(OSError, match=f"more than {MOST_OVERLAYS} overlays; the search ended at {tmp_path}"):
+        explorer._place(str(tmp_path))
 
 
 @pytest.mark.alone  # what is mounted meanwhile is a part of other tests' views
@@ -424,7 +428,7 @@ def test_two_runs_in_one_folder_do_not_meet(tmp_path: Path, monkeypatch: pytest.
 
 def test_no_protection_needs_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence with both ways out; with --writable, what remains is said."""
-    monkeypatch.setattr(module, "find_offer", lambda *_: Offer("none", ("the kernel is too old",)))
+    monkeypatch.setattr(module, "find_offer", lambda *_, **__: Offer("none", ("the kernel is too old",)))
     with pytest.raises(UsageError, match=r"the kernel is too old.*--writable \. ;.*build\(\)"):
         begun(tmp_path / "run")
     notes: list[str] = []
@@ -554,7 +558,21 @@ def test_jobs_of_a_user_without_roots_rights_have_views_of_their_own(user: int) 
         pytest.skip("no Python that others may run")
     finally:
         remove_folder(str(foreign))
+    if '"plan": null' in done.stderr:
+        pytest.skip("users without root's rights get no namespace here")
     assert (done.stdout, written) == ("changed, locked\n", "mine"), done.stderr
+
+
+def test_what_a_normal_users_script_may_change_is_kept_by_its_modes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a view of a user without root's rights, programs pass over them; Landlock keeps them."""
+    if not landlock.version():
+        pytest.skip("the kernel offers no Landlock here")
+    monkeypatch.setattr(module.os, "geteuid", lambda: 12345)
+    offer = find_offer(tmp_path, [str(tmp_path)], is_writable=True)
+    assert offer.row == "landlock"
+    assert "--writable" in offer.sentence
 
 
 def test_a_view_that_cannot_be_entered_is_not_offered() -> None:
