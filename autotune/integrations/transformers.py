@@ -73,7 +73,17 @@ def tune_trainer(tuned: Tuned, trainer: Any) -> Any:
         return loader if hasattr(loader, "base_dataloader") else made_again(loader)
 
     trainer.get_train_dataloader = get_train_dataloader
-    trainer.add_callback(_callback_class()(tuned))
+    train, callback = trainer.train, _callback_class()(tuned)
+
+    @functools.wraps(train)
+    def train_tuned(*given: Any, **words: Any) -> Any:
+        try:
+            return train(*given, **words)
+        finally:  # a Trainer calls on_train_end only if nothing is raised
+            callback.revert()
+
+    trainer.train = train_tuned
+    trainer.add_callback(callback)
     common.tell("transformers", tuned, _differences(tuned, trainer.args))
     return trainer
 
@@ -151,7 +161,7 @@ def _callback_class() -> Any:
             )
             common.tell("transformers", self._tuned, missing)
 
-        def on_train_end(self, *_: Any, **__: Any) -> None:
+        def revert(self) -> None:
             """Reverts what was replaced; another training begins anew."""
             self._undo.close()
             self._model = None

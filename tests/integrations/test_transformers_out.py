@@ -166,6 +166,23 @@ def test_the_model_has_its_own_calls_after_training() -> None:
     assert ran.seen.channels_last == {True}
 
 
+def test_the_model_has_its_own_calls_after_an_interrupted_training() -> None:
+    """A Trainer does not tell its callbacks; the next training of the model does not take tuned calls for its own."""
+
+    class Interrupting(TrainerCallback):  # type: ignore[misc]
+        """Presses Ctrl-C."""
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+    model, setting = make_model(), tuned(batch_size=13, memory_format="channels_last")
+    with pytest.raises(KeyboardInterrupt):
+        Run(setting, callback=Interrupting(), model=model)
+    assert not [part for part in model.modules() if "forward" in vars(part)]
+    Run(setting, model=model)
+    assert not [part for part in model.modules() if "forward" in vars(part)]
+
+
 def test_a_data_set_is_collated_once() -> None:
     """The Trainer trains on the batches that are selected from it, and nothing is missing."""
     ran = Run(tuned(batch_size=4, data_placement="collated"))

@@ -36,8 +36,10 @@ def make_model() -> Any:
 class Run:
     """One epoch."""
 
-    def __init__(self, setting: Tuned, hooked: bool = True, callback: Any = None, **yours: Any) -> None:
-        model = make_model()
+    def __init__(
+        self, setting: Tuned, hooked: bool = True, callback: Any = None, model: Any = None, **yours: Any
+    ) -> None:
+        model = model or make_model()
         self.conv = next(part for part in model.modules() if isinstance(part, torch.nn.Conv2d))
         self.seen = Seen(self.conv) if hooked else None
         quiet = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
