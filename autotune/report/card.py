@@ -11,7 +11,7 @@ import warnings
 from typing import Any, Literal
 
 from autotune.report.charts import both_sides
-from autotune.report.drawing import drawable, load_matplotlib, shortened
+from autotune.report.drawing import DRAWING, drawable, load_matplotlib, shortened
 from autotune.results import summary
 from autotune.results.result import Result
 from autotune.units import format_rate
@@ -49,7 +49,7 @@ def card(result: Result, kind: Literal["svg", "png"]) -> bytes:
     bars = [bar for bar in both_sides(result) if drawable(bar.rate)][: 2 if result.changed_knobs else 1]
     figures, changes = _figures(result), _changes(result)
     height = 200 + LINE * (len(reasons) + len(bars) + len(figures) + len(changes))
-    with mpl.rc_context(), warnings.catch_warnings():
+    with DRAWING, mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the viewer's font may have glyphs that matplotlib's lacks
         mpl.rcdefaults()  # not the user's own style
         mpl.rcParams.update(STYLE)

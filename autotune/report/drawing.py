@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import logging
 import math
 import os
 import re
 import shutil
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -61,36 +63,53 @@ _STYLE: Any = {  # not dict[str, Any]: some versions of matplotlib type every ke
     "errorbar.capsize": 4,
 }
 
+DRAWING = threading.RLock()
+"""A thread that imports matplotlib or changes its settings holds this lock: all threads share the settings."""
+
 
 def load_matplotlib() -> Any:
-    """Imports matplotlib, which would make folders in your home and keep a list of fonts there; it only reads yours.
+    """Imports matplotlib without writing to your home. It reads your settings and your list of fonts.
 
     Afterwards it uses your folders, as if you had imported it.
     """
-    if "matplotlib.font_manager" not in sys.modules:
-        own = {"get_configdir": _own_folder("config"), "get_cachedir": _own_folder("cache")}
-        named = os.environ.get("MPLCONFIGDIR")
-        with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
-            for place in own.values():
-                for file in [*place.glob("matplotlibrc"), *place.glob("fontlist-*.json")]:
-                    with contextlib.suppress(OSError):
-                        shutil.copy(file, folder)
-            os.environ["MPLCONFIGDIR"] = folder
-            try:
-                importlib.import_module("matplotlib.font_manager")
-            finally:
-                del os.environ["MPLCONFIGDIR"]
-                if named is not None:
-                    os.environ["MPLCONFIGDIR"] = named
-        mpl = sys.modules["matplotlib"]
-        makers = {name: getattr(mpl, name) for name in own}
-        for name, place in own.items():
-            setattr(mpl, name, lambda place=str(place): place)
-        for module in ("style", "backends.backend_agg", "backends.backend_svg"):  # they keep the answers
-            importlib.import_module(f"matplotlib.{module}")
-        for name, maker in makers.items():
-            setattr(mpl, name, getattr(maker, "__wrapped__", maker))  # without its memory of the temporary folder
+    with DRAWING:
+        if "matplotlib.font_manager" not in sys.modules:
+            with contextlib.suppress(OSError):  # without a temporary folder, it uses your folders from the start
+                _load_aside()
+        importlib.import_module("matplotlib.font_manager")
     return sys.modules["matplotlib"]
+
+
+def _load_aside() -> None:
+    """Imports matplotlib with a temporary folder in the place of yours.
+
+    Wrong lines in your files are not reported: the messages would name copies that are gone, and no picture uses them.
+    """
+    own = {"get_configdir": _own_folder("config"), "get_cachedir": _own_folder("cache")}
+    named, log = os.environ.get("MPLCONFIGDIR"), logging.getLogger("matplotlib")
+    level = log.level
+    with tempfile.TemporaryDirectory(prefix="autotune-", ignore_cleanup_errors=True) as folder:
+        for place in own.values():
+            for file in [*place.glob("matplotlibrc"), *place.glob("fontlist-*.json")]:
+                with contextlib.suppress(OSError):
+                    shutil.copy(file, folder)
+        os.environ["MPLCONFIGDIR"] = folder
+        log.setLevel(logging.ERROR)
+        try:
+            importlib.import_module("matplotlib.font_manager")
+            mpl = sys.modules["matplotlib"]
+            makers = {name: getattr(mpl, name) for name in own}
+            for name, place in own.items():
+                setattr(mpl, name, lambda place=str(place): place)
+            for module in ("style", "backends.backend_agg", "backends.backend_svg"):  # they keep the answers
+                importlib.import_module(f"matplotlib.{module}")
+            for name, maker in makers.items():
+                setattr(mpl, name, getattr(maker, "__wrapped__", maker))  # without its memory of the temporary folder
+        finally:
+            log.setLevel(level)
+            os.environ.pop("MPLCONFIGDIR", None)
+            if named is not None:
+                os.environ["MPLCONFIGDIR"] = named
 
 
 def _own_folder(kind: str) -> Path:
@@ -135,7 +154,7 @@ def draw_panels(
     from matplotlib.figure import Figure
 
     height = MARGIN + sum(heights) + (len(heights) - 1) * between + below
-    with mpl.rc_context(), warnings.catch_warnings():
+    with DRAWING, mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the page's font may have glyphs that matplotlib's lacks
         mpl.rcdefaults()  # not the user's own style
         mpl.rcParams.update(_STYLE)

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -91,15 +92,48 @@ def test_drawing_leaves_matplotlibs_settings_alone() -> None:
         assert dict(mpl.rcParams) == before
 
 
-def test_drawing_writes_nothing_into_a_home_and_leaves_matplotlib_with_it(tmp_path: Path) -> None:
-    """Matplotlib would make folders there, and a list of fonts; a script that draws later finds its own settings."""
+def test_threads_that_draw_at_once_leave_matplotlibs_settings_alone() -> None:
+    """The second one would begin while the first one draws, and end after it."""
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    second = threading.Thread(target=draw, args=("second", 250, lambda _: first.join()))
+
+    def paint(_: object) -> None:
+        second.start()
+        second.join(0.2)
+
+    first = threading.Thread(target=draw, args=("first", 250, paint))
+    first.start()
+    first.join()
+    second.join()
+    assert dict(mpl.rcParams) == before
+
+
+DRAW = "draw('a', 250, lambda axes: axes.text(0, 0, 'a'))"
+
+
+@pytest.mark.parametrize(
+    "drawing",
+    [
+        DRAW,
+        f"from threading import Thread; threads = [Thread(target=lambda: {DRAW}) for _ in range(3)]; "
+        "[thread.start() for thread in threads]; [thread.join() for thread in threads]",
+    ],
+    ids=["one thread", "several threads"],
+)
+def test_drawing_writes_nothing_into_a_home_and_leaves_matplotlib_with_it(drawing: str, tmp_path: Path) -> None:
+    """Matplotlib would make folders there, and a list of fonts; a script that draws later finds its own settings.
+
+    Wrong lines of these settings are not reported, since no picture uses them.
+    """
     config = tmp_path / ".config" / "matplotlib"
     (config / "stylelib").mkdir(parents=True)
-    (config / "matplotlibrc").write_text("lines.linewidth: 7")
-    (config / "stylelib" / "mine.mplstyle").write_text("lines.linewidth: 8")
+    (config / "matplotlibrc").write_text("lines.linewidth: 7\nbackend: none of them")
+    (config / "stylelib" / "mine.mplstyle").write_text("lines.linewidth: 8\nno.such.key: 3")
     before = sorted(tmp_path.rglob("*"))
     code = (
-        "from autotune.report.drawing import draw; draw('a', 250, lambda axes: axes.text(0, 0, 'a'))\n"
+        f"from autotune.report.drawing import draw; {drawing}\n"
         "import os, pathlib\n"
         "print(os.environ.get('MPLCONFIGDIR'), sorted(map(str, pathlib.Path.home().rglob('*'))))\n"
         "import matplotlib as mpl, matplotlib.style; print(mpl.rcParams['lines.linewidth'], mpl.get_configdir(), "
@@ -111,6 +145,15 @@ def test_drawing_writes_nothing_into_a_home_and_leaves_matplotlib_with_it(tmp_pa
         [sys.executable, "-c", code], env={**kept, "HOME": str(tmp_path)}, cwd=ROOT, capture_output=True, text=True
     )
     assert done.stdout.splitlines() == [f"None {[*map(str, before)]}", f"7.0 {config} True"], done.stderr
+    assert done.stderr == ""
+
+
+def test_drawing_needs_no_temporary_folder(tmp_path: Path) -> None:
+    """Matplotlib has folders of its own."""
+    code = f"import tempfile; tempfile.tempdir = '/none'; from autotune.report.drawing import draw; {DRAW}"
+    own = {**os.environ, "MPLCONFIGDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=own, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_ids_of_a_stand_alone_file_do_not_meet_on_the_page() -> None:
