@@ -211,6 +211,17 @@ def test_a_model_that_torch_func_transforms_is_left_as_it_is(transform: Any, is_
     assert models.why_not([model])["precision"] == "torch.func transforms the model"
 
 
+@pytest.mark.parametrize("teacher", [nn.Linear(8, 4), nn.Sequential(nn.Linear(8, 4))])
+def test_a_teacher_that_torch_func_transforms_leaves_the_model_free(teacher: nn.Module) -> None:
+    """It does not train, and nor do its parts."""
+    net, models = nn.Sequential(nn.Linear(8, 4)), Models()
+    net(torch.randn(2, 8))
+    with torch.no_grad():
+        torch.func.vmap(teacher.eval())(torch.randn(3, 2, 8))
+    models.end()
+    assert models.why_not([net]) == {}
+
+
 def test_a_model_without_convolutions_has_no_layout_to_leave() -> None:
     """Nothing is said of it, though it draws random numbers."""
     net, models = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 4)), Models()

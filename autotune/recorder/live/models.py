@@ -33,6 +33,7 @@ class Models:
         self._called: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._device_type, self._casts = "cpu", False
         self._forwards = Forwards()
+        self._trains = False  # whether the outermost call is one in training
         self._fault: str | None = None
         self._recomputes = False
         self.end = in_reverse(
@@ -44,7 +45,8 @@ class Models:
 
     @harmless
     def _on_forward(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:
-        if not (model.training and torch.is_grad_enabled()):
+        self._trains = model.training and torch.is_grad_enabled()
+        if not self._trains:
             return
         if is_in_backward():  # checkpointing calls parts again
             self._recomputes = True
@@ -59,7 +61,7 @@ class Models:
     @harmless
     def _on_inner_forward(self, arguments: tuple[Any, ...]) -> None:
         """Frameworks enter autocast within the model; some models enter torch.func."""
-        if self._called and is_transforming():
+        if self._trains and self._called and is_transforming():
             self.give_up("torch.func transforms the model")
             return
         self._casts |= torch.is_grad_enabled() and autocast_dtype(self._device_type) is not None
