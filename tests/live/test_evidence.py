@@ -38,9 +38,10 @@ def test_clear_candidates_are_decided(ratio: float, verdict: str) -> None:
     assert sorted(pairs for _, pairs in found)[25] < MOST_PAIRS if ratio != 1.0 else True
 
 
-def test_a_ratio_that_is_hardly_known_wins_later() -> None:
-    """Neighbours may have stalled each of the few blocks of one side; the spread of few pairs is hardly known."""
-    evidence, stalled = Evidence(Spread()), itertools.cycle([4000.0, 250.0, 300.0])
+@pytest.mark.parametrize("seconds", [[4000.0, 250.0, 300.0], [100.0, 99.0, 101.0]])
+def test_what_a_neighbour_may_have_done_wins_later(seconds: list[float]) -> None:
+    """The ratio of few pairs is hardly known, or large: each block of one side may have been stalled, even alike."""
+    evidence, stalled = Evidence(Spread()), itertools.cycle(seconds)
     for _ in range(FEWEST_PAIRS):
         evidence.add(next(stalled), 1.0)
     assert evidence.bounds[0] > 1 + MARGIN

@@ -49,6 +49,17 @@ def test_no_more_is_saved_than_the_own_setting_was_seen_to_take() -> None:
     ledger.count_saved(steps=5, step_seconds=8.0, gain=1000.0)
     ledger.count_step(0.001, step_seconds=8.0)
     assert ledger.benefit == pytest.approx(6 * 0.1, rel=0.01)
+    assert ledger.may_lose(100) == pytest.approx(2.0 + 6 * 0.1, rel=0.01)
+
+
+def test_noise_cancels_out_where_steps_have_become_longer() -> None:
+    """One that is as fast as the own setting costs nothing, though its steps are of very different lengths."""
+    ledger = Ledger()
+    ledger.count_own(steps=10, seconds=1.0)
+    for seconds in (0.1, 0.5) * 100:
+        ledger.count_step(seconds, step_seconds=0.3)
+    assert (ledger.cost, ledger.benefit) == pytest.approx((0.0, 0.0))
+    assert ledger.may_lose(100) == pytest.approx(2.0)
 
 
 def test_what_faster_candidates_save_is_a_benefit() -> None:

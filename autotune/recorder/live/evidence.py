@@ -11,7 +11,8 @@ import math
 from collections.abc import Sequence
 
 ERROR = 0.01
-"""The chance that a bound of one candidate is ever wrong, over all looks. There are about ten candidates."""
+"""The chance that a bound of one candidate is ever wrong, over all looks, if pairs are spread normally. There are about
+ten candidates."""
 MIXTURE_PAIRS = 10
 """Pairs for which the mixture makes the bound narrowest. Chosen: most candidates are decided by then."""
 MARGIN = 0.02
@@ -22,11 +23,12 @@ for. Of blocks of 0.4 s on two shared cores it was 0.02 to 0.06."""
 FEWEST_PAIRS, MOST_PAIRS = 3, 30
 """A candidate needs the first number of pairs to win, since one or two may be a neighbour's doing. It is out when the
 second number has not decided it."""
-WITHIN, MANY_PAIRS = 2.0, 10
-"""With fewer pairs than this number, a candidate wins only if its ratio is known to within this factor: the spread of
-few pairs, some of which a neighbour has stalled, is itself hardly known. A spread of 0.1 delays no winner. Where
-half of all blocks are stalled, to some 100 times their length, 0.3 % of the candidates that are no faster win; without
-this rule 2 % did (simulated)."""
+WITHIN, MUCH, MANY_PAIRS = 2.0, 5.0, 10
+"""A candidate whose ratio is known less well than to within the first number, or is larger than the second, needs the
+third number of pairs to win: a neighbour may have stalled some of few pairs, so their spread says little. A spread of
+0.1 delays no winner of up to four times. Of candidates that are no faster, less than 1 % win where up to 70 % of all
+blocks are stalled to seven times their length or more. Up to 2 % win where half of all are stalled to one length, of
+1.5 to 5 times (all simulated)."""
 
 
 class Spread:
@@ -84,8 +86,8 @@ class Evidence:
     def verdict(self) -> str | None:
         """``won`` or ``lost``, once it is decided."""
         low, high = self.bounds
-        fewest = FEWEST_PAIRS if high <= WITHIN**2 * low else MANY_PAIRS
-        if low > 1 + MARGIN and len(self.logs) >= fewest:
+        is_usual = high <= WITHIN**2 * low and self.ratio <= MUCH
+        if low > 1 + MARGIN and len(self.logs) >= (FEWEST_PAIRS if is_usual else MANY_PAIRS):
             return "won"
         return "lost" if high < 1 + MARGIN or len(self.logs) >= MOST_PAIRS else None
 
@@ -111,7 +113,7 @@ class Ledger:
     what has been saved so far.
 
     Attributes:
-        spent: What candidates and switches took beyond the script's own setting. Faster candidates are counted too, so
+        spent: What candidates and switches took beyond the script's own setting. Faster steps are counted in full, so
             that noise cancels out.
         saved: What the winners have saved since they won.
         compiling: The part of `spent` that compiling took. It was allowed in advance, so it holds up no block later.
@@ -122,11 +124,17 @@ class Ledger:
         self.saved = 0.0
         self.compiling = 0.0
         self._own_steps, self._own_seconds = 0, 0.0
+        self._played = 0  # steps of candidates
+
+    @property
+    def net(self) -> float:
+        """`spent`; the steps saved at most what as many took in the user's own setting."""
+        return max(self.spent, -self._played * self._own_step) if self._own_steps else self.spent
 
     @property
     def cost(self) -> float:
         """Seconds that the search has cost."""
-        return max(0.0, self.spent)
+        return max(0.0, self.net)
 
     def count_compiling(self, seconds: float) -> None:
         """Adds seconds that compiling took."""
@@ -139,13 +147,14 @@ class Ledger:
         self._own_seconds += seconds
 
     @property
-    def _most(self) -> float:
-        """What a step can save at most: what one of the user's own was seen to take."""
+    def _own_step(self) -> float:
+        """Seconds that a step of the user's own setting was seen to take. No other step can save more."""
         return self._own_seconds / self._own_steps if self._own_steps else math.inf
 
     def count_step(self, seconds: float, step_seconds: float) -> None:
-        """Adds what a step of a candidate took beyond one with the user's own setting."""
-        self.spent += max(seconds - step_seconds, -self._most)
+        """Adds what a step took beyond one with the user's own setting."""
+        self.spent += seconds - step_seconds
+        self._played += 1
 
     def count_saved(self, steps: int, step_seconds: float, gain: float) -> None:
         """Adds what steps with the winners have saved.
@@ -155,16 +164,16 @@ class Ledger:
             step_seconds: Of a step with the user's own setting.
             gain: The rate with the winners over that with the user's own setting.
         """
-        self.saved += steps * min(step_seconds, self._most) * (1 - 1 / gain)
+        self.saved += steps * min(step_seconds, self._own_step) * (1 - 1 / gain)
 
     @property
     def benefit(self) -> float:
         """Seconds that the winners have saved, and faster candidates before they won."""
-        return self.saved + max(0.0, -self.spent)
+        return self.saved + max(0.0, -self.net)
 
     def may_lose(self, trained_seconds: float) -> float:
         """Seconds that may still be lost at worst, after some seconds of training."""
-        return SHARE * trained_seconds + self.saved - self.spent
+        return SHARE * trained_seconds + self.saved - self.net
 
     def allows(self, steps: float, step_seconds: float, start_seconds: float, trained_seconds: float) -> bool:
         """Whether the worst case of a block fits, and what was lost so far is little.
@@ -177,4 +186,4 @@ class Ledger:
         """
         little = min(SHARE * trained_seconds, FIRST_SECONDS + LATER_SHARE * trained_seconds)
         worst = start_seconds + (WORST - 1) * (steps + 1) * step_seconds
-        return self.spent - self.compiling - self.saved <= little and worst <= self.may_lose(trained_seconds)
+        return self.net - self.compiling - self.saved <= little and worst <= self.may_lose(trained_seconds)
