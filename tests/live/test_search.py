@@ -9,6 +9,7 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,10 +123,12 @@ def last_over(advice: Advice) -> dict[str, Any]:
 
 
 def holds_a_pass(arguments: dict[str, Any], goes_on: str) -> Ids:
-    """A pass begins before the first step, for the shapes; it may be drawn from again, at some place."""
+    """A pass begins before the first step, for the shapes; it may be drawn from again. So does another loader's."""
     loader, trained = loader_of(**arguments), Trained()
     held = iter(loader)
     trained.ids.append(next(held)[2].tolist())
+    other = iter(loader_of(samples=40))
+    next(other)
     for _ in range(4):
         for number, batch in enumerate(loader):
             trained.step(batch)
@@ -351,20 +354,27 @@ def test_a_loader_is_tuned_wherever_in_its_epoch_the_search_may_begin(
 
 
 @pytest.mark.parametrize(
-    ("every", "why"),
-    [(1, "several loaders feed training"), (3, None), (100, None), (0, "no loader feeds most of the steps")],
+    ("every", "samples", "why"),
+    [
+        (1, 240, "several loaders feed training"),
+        (3, 240, None),
+        (3, 8, None),  # its second pass begins in the step in which the search does
+        (100, 240, None),
+        (0, 240, "no loader feeds most of the steps"),
+    ],
 )
-def test_the_loader_that_feeds_each_step_is_tuned(tuned: Tuned, every: int, why: str | None) -> None:
-    """Another one may feed each third step besides, or the first one only; where batches are kept, none feeds."""
+def test_the_loader_that_feeds_each_step_is_tuned(tuned: Tuned, every: int, samples: int, why: str | None) -> None:
+    """Another one may feed some steps besides, the one in which the search begins, too; of kept batches, none feeds."""
 
     def train() -> Ids:
         loader, trained = loader_of(), Trained()
         batches = iter(loader) if every else iter(list(loader))
-        others = iter(loader_of(samples=240))
+        others = itertools.chain.from_iterable(itertools.repeat(loader_of(samples=samples)))
         for number in range(38):
-            trained.step(next(batches))
-            if every and number % every == 0:
+            batch = next(batches)
+            if every and (number + 1 - steps.WARM_STEPS) % every == 0:
                 trained.ids.append(next(others)[2].tolist())
+            trained.step(batch)
         return trained.ids
 
     plain = train()
@@ -372,6 +382,58 @@ def test_the_loader_that_feeds_each_step_is_tuned(tuned: Tuned, every: int, why:
     assert train() == plain
     assert live.left.get("num_workers") == why
     assert ("num_workers" in decided(advice)) is (why is None)
+
+
+def test_a_script_without_a_loader_is_told_so(tuned: Tuned) -> None:
+    """Everything else is tried."""
+    live, advice = tuned(OF_LOADER[0], FOREACH)
+    trained, batch = Trained(), (torch.randn(4, 16), torch.zeros(4, dtype=torch.long), torch.arange(4))
+    for _ in range(38):
+        trained.step(batch)
+    assert live.left["num_workers"] == "no loader was seen to feed training"
+    assert decided(advice) == ["optimizer_impl"]
+
+
+def test_what_is_known_of_another_loader_is_not_said_of_the_one_that_is_tuned(tuned: Tuned, tmp_path: Path) -> None:
+    """Its batches do not count, nor do those before training; its shapes, random numbers and file are its own."""
+    live, advice = tuned(OF_LOADER[0])
+    file = (tmp_path / "data").open("w+b", buffering=0)
+
+    def collate(samples: Any) -> Any:
+        file.write(b"read")
+        return torch.rand(1), default_collate(samples)
+
+    loader, trained = loader_of(), Trained()
+    others = itertools.chain.from_iterable(itertools.repeat(loader_of(samples=24, batch_size=2, collate_fn=collate)))
+    for batch in itertools.islice(loader, 20):
+        size = sum(part.nbytes for part in batch)
+    for number, batch in enumerate(loader):
+        if number % 3 == 0:
+            list(itertools.islice(others, 10))
+        trained.step(batch)
+    known = {name: advice.facts[name] for name in ("fixed_shapes", "moves_augmentation", "batch_bytes", "left")}
+    assert known == {"fixed_shapes": True, "moves_augmentation": False, "batch_bytes": size, "left": {}}
+    assert live._draws.per_step(str(live._key)) == 1.0
+
+
+def test_a_pass_before_training_does_not_hide_what_reading_does(tuned: Tuned) -> None:
+    """A loop over many batches, for their mean and deviation."""
+
+    def train() -> Ids:
+        loader, trained = loader_of(), Trained()
+        loader.dataset.draws = random.Random(0)  # type: ignore[attr-defined]
+        for values, _, _ in DataLoader(loader.dataset, batch_size=4):
+            trained.ids.append(values.tolist())
+        for batch in itertools.chain.from_iterable(loader for _ in range(2)):
+            trained.step(batch)
+            trained.ids.append(batch[0].tolist())
+        return trained.ids
+
+    plain = train()
+    live, advice = tuned(OF_LOADER[0])
+    assert train() == plain
+    assert "a generator of random numbers" in live.left["num_workers"]
+    assert decided(advice) == []
 
 
 @pytest.mark.parametrize("is_over", [True, False])

@@ -252,7 +252,7 @@ class Pass(Batches):
 
     Args:
         draws: Called before a batch is drawn.
-        drawn: Called with each batch, and the seconds that it was waited for.
+        drawn: Called with the pass, each batch, and the seconds that it was waited for.
         failed: Called when a pool other than the script's own fails; returns the pool that feeds the rest.
 
     Attributes:
@@ -271,7 +271,7 @@ class Pass(Batches):
         *,
         lazily: bool,
         draws: Callable[[Pass], None],
-        drawn: Callable[[Any, float], None],
+        drawn: Callable[[Pass, Any, float], None],
         failed: Callable[[Pass, Exception], Pool],
         ended: Callable[[Pass], None],
     ) -> None:
@@ -331,7 +331,7 @@ class Pass(Batches):
             self._ended(self)
             raise
         self.count += 1
-        self._drawn(batch, perf_counter() - began)
+        self._drawn(self, batch, perf_counter() - began)
         return batch
 
     def _taken(self) -> Any:

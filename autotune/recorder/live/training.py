@@ -176,6 +176,7 @@ class LiveTraining:
         self._block: _Block | None = None
         self._candidates: deque[Mapping[str, Any]] = deque()
         self._current: weakref.ref[Pass] | None = None
+        self._last: weakref.WeakValueDictionary[str, Pass] = weakref.WeakValueDictionary()  # by the keys of loaders
         self._lasting: weakref.WeakKeyDictionary[DataLoader[Any], Pools] = weakref.WeakKeyDictionary()
         self._own_workers, self._own_prefetch = 0, 2
         self._key: str | None = None
@@ -256,7 +257,7 @@ class LiveTraining:
         # Workers of ours may be dead: with the first batch, others take their place.
         lazily = not loader.num_workers or not pool.is_own
         began = perf_counter()
-        other = self._pass
+        other = self._last.get(key)
         passing = pools.passing() if pools.passing is not None else None
         if passing is not None:
             passing.begin(order, pool, lazily=lazily)
@@ -268,17 +269,19 @@ class LiveTraining:
                 pool,
                 lazily=lazily,
                 draws=functools.partial(self._draw, key),
-                drawn=self._on_batch,
+                drawn=functools.partial(self._on_batch, key),
                 failed=self._on_failed,
                 ended=self._on_ended,
             )
-        if other is not None and other is not passing and loader_key(other.loader) == key:
-            other.is_superseded = True
         pool.start_seconds = pool.start_seconds or perf_counter() - began
         if loader.persistent_workers:
             loader._iterator, pools.passing = pool.batches, weakref.ref(passing)
         if feeds:
-            self._current = weakref.ref(passing)
+            if other is not None and other is not passing and not other.is_over and not other.is_exhausted:
+                other.is_superseded = True
+            self._last[key] = passing
+            if self._phase != "warms up" or self._draws.feeds_most(key):  # else it is read seldom
+                self._current = weakref.ref(passing)
         return passing
 
     @property
@@ -299,9 +302,9 @@ class LiveTraining:
         if passing.is_superseded and self._phase != "over":
             self._leave_loader(passing)
         if self._phase == "warms up":
-            if self._draws.feeds_most(key):  # another pass may have begun since, and be read seldom
+            if self._draws.feeds_most(key):
                 self._current = weakref.ref(passing)
-            self._draws.add(key, self._pass)
+            self._draws.add(key, passing)
             if self._draws.count > MOST_DRAWS and not self._steps.count:
                 self.give_up("no optimizer of torch was seen to step")
 
@@ -313,14 +316,14 @@ class LiveTraining:
         if (race := self._race) is not None and race.candidate.of_loader != self._incumbent.of_loader:
             race.failure = why
 
-    def _on_batch(self, batch: Any, seconds: float) -> None:
+    def _on_batch(self, key: str, passing: Pass, batch: Any, seconds: float) -> None:
         self._steps.waited += seconds
         if self._phase == "warms up":
-            self._look_at(batch)
+            self._look_at(key, passing, batch)
 
     @harmless
-    def _look_at(self, batch: Any) -> None:
-        self._draws.look_at(batch, self._pass)
+    def _look_at(self, key: str, passing: Pass, batch: Any) -> None:
+        self._draws.look_at(key, passing, batch)
 
     @harmless
     def _on_ended(self, passing: Pass) -> None:
@@ -461,7 +464,7 @@ class LiveTraining:
             self._key = loader_key(self._pass.loader)
             self._own_workers = self._pass.loader.num_workers
             self._own_prefetch = self._pass.loader.prefetch_factor or 2
-            unfit = None if self._own_workers else why_no_workers(self._pass.loader, self._draws.reading)
+            unfit = None if self._own_workers else why_no_workers(self._pass.loader, self._draws.of(self._key).reading)
             if (length_of(self._pass.loader) or math.inf) < FEWEST_BATCHES:
                 unfit = "an epoch has too few batches: starting workers and filling their queue is most of it"
             if unfit is not None:
@@ -482,7 +485,7 @@ class LiveTraining:
             reasons = self._called.why_not(models)
         except Exception as error:  # noqa: BLE001 - a script's own strange models
             reasons = dict.fromkeys(("precision", "compile_mode"), f"{type(error).__name__}: {error}")
-        if len(self._draws.shapes) != 1:
+        if len(self._draws.of(self._key).shapes) != 1:
             reasons.setdefault("compile_mode", SHAPES)
         tried = {"memory_format", *self._allowed}
         self.left = {name: why for name, why in reasons.items() if name in tried} | self.left
@@ -491,18 +494,19 @@ class LiveTraining:
     def _facts(self) -> dict[str, Any]:
         optimizer, loader = self._optimizer, self._pass.loader if self._pass is not None and self._key else None
         assert optimizer is not None  # noqa: S101 - it has stepped
+        source = self._draws.of(self._key)
         return {
             "device": self._device.type,
             "cpus": self._cpus,
             "threads": torch.get_num_threads(),
             "loader": described(loader) if loader is not None else None,
-            "moves_augmentation": self._draws.reading.draws_random_numbers,
+            "moves_augmentation": source.reading.draws_random_numbers,
             "forms": self._forms_of(optimizer),
             "form": form_of(None, optimizer),
             "step_seconds": self._steps.usual,
             "wait_share": self._steps.wait_share,
-            "batch_bytes": self._draws.batch_bytes,
-            "fixed_shapes": len(self._draws.shapes) == 1,
+            "batch_bytes": source.batch_bytes,
+            "fixed_shapes": len(source.shapes) == 1,
             "packages": installed(),
             "convolves": self._convolves,
             "allowed": self._allowed,
@@ -587,7 +591,7 @@ class LiveTraining:
         if not workers or candidate.of_loader == self._incumbent.of_loader:
             return None
         prefetch = candidate.loader.get("prefetch_factor") or self._own_prefetch
-        waiting = workers * prefetch * self._draws.batch_bytes
+        waiting = workers * prefetch * self._draws.of(self._key).batch_bytes
         own = workers * WORKER_SHARE * resident_bytes([os.getpid()])
         available = available_bytes()
         if available is not None and waiting + own > MEMORY_SHARE * available:
@@ -707,8 +711,10 @@ class LiveTraining:
     @property
     def _epoch_steps(self) -> float | None:
         """Steps of an epoch, as far as that is known."""
-        batches = length_of(self._pass.loader) if self._pass is not None and self._key is not None else None
-        return batches / self._draws.per_step if batches else None
+        if self._pass is None or self._key is None:
+            return None
+        batches = length_of(self._pass.loader)
+        return batches / self._draws.per_step(self._key) if batches else None
 
     def _begin_block(self, race: _Race) -> None:
         """Begins the next block, of the side whose turn it is; none while the candidate's could cost too much."""
