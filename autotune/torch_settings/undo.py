@@ -54,7 +54,8 @@ def unless_changed(read: Callable[[], Any], undo: Undo) -> Undo:
 def put(owner: Any, name: str, value: Any) -> Undo:
     """Sets an attribute of an object or a class; the undo restores or removes it, unless others have set it since.
 
-    Where it is a function, pickles of a model have the script's own.
+    Only its own: a Fabric model sets an attribute on the model inside as well, and each would call the other. Where the
+    value is a function, pickles of a model have the script's own.
     """
     restore = remember(owner, name)
     if type(function := getattr(value, "__func__", value)) is types.FunctionType:
@@ -66,7 +67,7 @@ def put(owner: Any, name: str, value: Any) -> Undo:
 
         setattr(function, _PUT, (function, own))
         _keep_out_of_pickles(owner)
-    setattr(owner, name, value)
+    _set(owner, name, value)
     return lambda: restore() if vars(owner).get(name, value) is value else None
 
 
@@ -74,13 +75,20 @@ def remember(owner: Any, name: str) -> Undo:
     """Changes nothing; the undo restores an attribute that others change, like that of `put`."""
     before = vars(owner).get(name, _ABSENT)
 
-    def undo() -> None:
-        if before is not _ABSENT:
-            setattr(owner, name, before)
+    return lambda: _set(owner, name, before)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    """Sets an owner's own attribute or, where the value is absent, removes it."""
+    if isinstance(owner, type):
+        if value is not _ABSENT:
+            setattr(owner, name, value)
         elif name in vars(owner):
             delattr(owner, name)
-
-    return undo
+    elif value is not _ABSENT:
+        vars(owner)[name] = value
+    else:
+        vars(owner).pop(name, None)
 
 
 class _Kept(dict[Any, Any]):

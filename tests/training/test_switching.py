@@ -16,6 +16,7 @@ from autotune.errors import ConfigError
 from autotune.knobs import TrainConfig
 from autotune.torch_settings.layout import layout_of
 from autotune.torch_settings.process_settings import switch_optimizer
+from autotune.torch_settings.wrapping import autocast_forward
 from autotune.training.switching import InForce
 from autotune.training.tuned import Tuned
 from tests.settings import settings_of
@@ -376,6 +377,62 @@ def test_a_copy_of_a_model_keeps_nothing_of_the_original(graphs: list[bool]) -> 
     InForce(average, None, CPU).switch(config)
     assert average(next(images())).abs().sum() > 0
     assert graphs
+
+
+class Passing(nn.Module):
+    """A wrapper that sets its attributes on the model inside as well."""
+
+    def __init__(self, inside: nn.Module) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As Lightning Fabric's does."""
+        super().__setattr__(name, value)
+        if name != "inside":
+            setattr(self.inside, name, value)
+
+    def forward(self, *args: Any) -> Any:
+        """As the model inside."""
+        return self.inside(*args)
+
+
+def by_fabric(inside: nn.Module) -> nn.Module:
+    """A model as Lightning Fabric hands it to the script."""
+    fabric = pytest.importorskip("lightning.fabric").Fabric(accelerator="cpu", devices=1)
+    return fabric.setup_module(inside)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("wrap", [Passing, by_fabric])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"memory_format": "channels_last"}, {"precision": "bf16"}, {"checkpointing": "blocks"},
+        {"compile_mode": "default"}, {"compile_mode": "blocks"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_wrapper_that_passes_attributes_on_trains_as_the_model_itself(
+    changes: dict[str, Any], wrap: Any, graphs: list[bool]
+) -> None:
+    """And leaves nothing on the model inside, nor in its files."""
+    config, trained = PLAIN.replace(**changes), []
+    for around in (wrap, lambda inside: inside):
+        inside, optimizer = make()
+        model, batches = around(inside), images()
+        before, files = settings_of(model, optimizer), (len(pickle.dumps(inside)), [*model.state_dict()])
+        in_force = InForce(model, optimizer, CPU)
+        in_force.switch(config)
+        undo = autocast_forward(model, config)
+        assert (len(pickle.dumps(inside)), [*model.state_dict()]) == files
+        trained.append([play(model, optimizer, config, batches) for _ in range(2)])
+        undo()
+        in_force.switch(PLAIN)
+        for part in ("forwards", "calls"):
+            assert settings_of(model, optimizer)[part] == before[part]
+        trained[-1].append(play(model, optimizer, PLAIN, batches))
+    assert trained[0] == trained[1]
+    assert bool(graphs) == ("compile_mode" in changes)
 
 
 @pytest.mark.slow
