@@ -143,8 +143,10 @@ class _Live:
         super().__init__()
         self._out, self._allow = out, allow
 
-    def on_fit_start(self, *_: Any) -> None:
-        live.begin(self._out, self._allow)
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+        """Begins before `configure_optimizers`, which may ask the trainer for its steps: that makes the loader."""
+        if stage == "fit":
+            live.begin(self._out, self._allow)
 
 
 class _Step(nn.Module):

@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, defaul
 
 from autotune.knobs.config import TrainConfig
 from autotune.results.result import Evaluation
+from autotune.training import live
 from autotune.training.placement import placement_seconds
 from autotune.training.tuned import Tuned
 from tests.factories import make_result
@@ -22,7 +23,7 @@ pytest.importorskip("lightning")
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from autotune.integrations.lightning import trainer_kwargs, tuned_callback, tuned_datamodule
+from autotune.integrations.lightning import live_callback, trainer_kwargs, tuned_callback, tuned_datamodule
 from tests.integrations.models import compiling, images, loss_fn, operators, tuned
 from tests.integrations.trainings.by_lightning import Data, Module, Run
 from tests.knobs.models import stack
@@ -300,6 +301,29 @@ def test_a_module_that_loads_itself_can_be_tuned(tmp_path: Path) -> None:
     trainer.fit(module)
     assert trainer.train_dataloader.batch_size == 13
     assert trainer.global_step == 2
+
+
+def test_live_tuning_begins_with_a_fit_before_its_loader_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`configure_optimizers` may ask for the number of steps, as for a warm-up: then the loader is made there."""
+    order: list[str] = []
+    monkeypatch.setattr(live, "begin", lambda *_: order.append("tuning"))
+
+    class Asking(LoadingModule):
+        def configure_optimizers(self) -> Any:
+            assert self.trainer.estimated_stepping_batches == 26
+            return super().configure_optimizers()
+
+        def train_dataloader(self) -> Any:
+            order.append("loader")
+            return super().train_dataloader()
+
+        def validation_step(self, *_: Any) -> None:
+            order.append("evaluation")
+
+    trainer = Trainer(max_epochs=1, limit_val_batches=1, barebones=True, callbacks=[live_callback()])
+    trainer.validate(module := Asking(), DataLoader(images()))
+    trainer.fit(module)
+    assert order == ["evaluation", "tuning", "loader"]
 
 
 def test_the_callback_suits_the_other_package_too() -> None:
