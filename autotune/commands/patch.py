@@ -43,11 +43,14 @@ def patch(
             if not diff.exists():
                 remedy = f"there is no {diff} either: nothing was patched with this result"
             raise UsageError(f"expected files that 'autotune patch {name}' has changed, got others; {remedy}")
-        if dry_run:
-            _print_diff(former)
+        changed = [edited for edited in former if edited.after != edited.before]
+        if not changed:
+            console.print(f"{', '.join(edited.name for edited in former)}: already restored", markup=False)
+        elif dry_run:
+            _print_diff(changed)
         else:
-            write_files(former)
-            console.print(undone_lines(former))
+            write_files(changed)
+            console.print(undone_lines(changed))
         return
     if former:
         console.print(f"{', '.join(edited.name for edited in former)}: already changed", markup=False)

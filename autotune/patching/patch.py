@@ -112,20 +112,20 @@ def is_of(diff: bytes, result: Result) -> bool:
 
 
 def undone(result: Result, path: Path, diff: bytes, *, reverse: bool) -> tuple[EditedFile, ...]:
-    """The files of a diff, as they were before it was applied; empty if it was not.
+    """The files of a diff, as they are and as they were before it was applied; empty if it was not.
 
     Args:
         result: The result.
         path: Its file.
         diff: The diff beside it.
-        reverse: Whether the files are to be restored: one that is restored already is fine then.
+        reverse: Whether the files are to be restored: one that is restored already is fine then, and among them.
 
     Raises:
         UsageError: As for `patch_of`; or only some of the files are as the diff leaves them.
     """
     source = script_of(result, path).source
     files: list[EditedFile] = []
-    restored: list[str] = []
+    restored: list[EditedFile] = []
     edited: list[str] = []
     changed = names_in(diff)
     for name, hashed in source.files.items():
@@ -133,9 +133,13 @@ def undone(result: Result, path: Path, diff: bytes, *, reverse: bool) -> tuple[E
         former = reverted(diff, name, content)
         if former is not None and hash_of(former) == hashed:
             files.append(EditedFile(name, content, former))
+        elif name in changed and hash_of(content) == hashed:
+            restored.append(EditedFile(name, content, content))
         elif name in changed:
-            (restored if hash_of(content) == hashed else edited).append(name)
-    others = edited if reverse else [*restored, *edited]
+            edited.append(name)
+    if reverse and not edited:
+        files += restored
+    others = edited if reverse else [*(file.name for file in restored), *edited]
     if files and others:
         remedy = f"'autotune patch --reverse {path}' takes the others out"
         if edited:
