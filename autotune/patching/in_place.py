@@ -161,9 +161,9 @@ def _own(site: Site | None, names: Iterable[str]) -> Site:
     if site is None:
         raise CannotEditError("is given by no call in the script's own files")
     if site.shared:
-        raise CannotEditError(f"is given in line {site.line} of {site.file}, where other loaders are made as well")
+        raise CannotEditError(f"would change for the other loaders that line {site.line} of {site.file} makes, too")
     if site.accepts is not None and not set(names) <= set(site.accepts):
-        raise CannotEditError(f"is no argument of {site.kind}")
+        raise CannotEditError(f"cannot be passed to {site.kind}")
     return site
 
 

@@ -36,11 +36,15 @@ class CannotEditError(Exception):
 
 @contextlib.contextmanager
 def naming(settings: Iterable[str]) -> Iterator[None]:
-    """Adds the names of settings to an error that has none."""
+    """Adds the names of settings to an error that has none; its verb agrees with them."""
     try:
         yield
     except CannotEditError as error:
-        raise CannotEditError(error.why, error.setting or " and ".join(sorted(settings))) from None
+        if error.setting is not None:
+            raise
+        names = sorted(settings)
+        why = re.sub("^is ", "are ", error.why) if len(names) > 1 else error.why
+        raise CannotEditError(why, " and ".join(names)) from None
 
 
 class Source:

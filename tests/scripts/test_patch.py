@@ -599,4 +599,4 @@ def test_a_function_of_python_that_calls_the_loaders_class_takes_no_argument_of_
     """The call that was recorded is that of ``list``."""
     source = b"loaders = list(map(DataLoader, sets))\n"
     patch = patch_of(written(source, {"num_workers": 2}, loader="list"), RESULT)
-    assert "is given in line 1 by list(), which takes no such argument" in (patch.why_whole or "")
+    assert "are given in line 1 by list(), which takes no such argument" in (patch.why_whole or "")
