@@ -78,8 +78,8 @@ def run_job(job: Job, *, shares_files: bool = False) -> Reply:
     with tempfile.TemporaryDirectory(prefix="autotune-fleet-", ignore_cleanup_errors=True) as folder:
         for name, text in job.files.items():
             Path(folder, name).write_text(text, encoding="utf-8")
-        known = _known_results(job.known_results, Path(folder), shares_files=shares_files)
-        starts = [f"--warm-start={path}" for path in known]
+        results = _known_results(job.known_results, Path(folder), shares_files=shares_files)
+        starts = [f"--warm-start={path}" for path in results]
         arguments = [argument.replace(FOLDER, folder) for argument in job.arguments]
         arguments = [word for argument in arguments for word in (starts if argument == WARM_START else [argument])]
         with Path(folder, "log").open("w+", encoding="utf-8", errors="replace") as log:

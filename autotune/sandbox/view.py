@@ -303,7 +303,7 @@ def _is_closed(folder: str) -> bool:
 
 
 def _first_own(folder: str) -> str | None:
-    """The first folder on a path that this user owns. Within a user namespace, other owners look like ``nobody``."""
+    """The first folder on a path that this user owns. Within a user namespace, all others look alike."""
     path = "/"
     for name in os.path.realpath(folder).split("/")[1:]:
         path = os.path.join(path, name)

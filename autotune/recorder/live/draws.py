@@ -22,23 +22,14 @@ LATE_STEPS = 32
 
 @dataclass
 class Source:
-    """What is known of one loader.
+    """What is known of one loader."""
 
-    Attributes:
-        steps: Steps that drew from it.
-        batches: Batches since the first step.
-        since_step: Batches since the last step.
-        batch_bytes: Bytes of the last batch.
-        shapes: Shapes of the tensors, one tuple for each kind of batch.
-        reading: What the script's own reading does to its process.
-    """
-
-    steps: int = 0
-    batches: int = 0
-    since_step: int = 0
-    batch_bytes: int = 0
-    shapes: set[tuple[Any, ...]] = field(default_factory=set)
-    reading: OwnReading = field(default_factory=OwnReading)
+    steps: int = 0  # that drew from it
+    batches: int = 0  # since the first step
+    since_step: int = 0  # batches since the last step
+    batch_bytes: int = 0  # of the last batch
+    shapes: set[tuple[Any, ...]] = field(default_factory=set)  # of the tensors, a tuple for each kind of batch
+    reading: OwnReading = field(default_factory=OwnReading)  # what the script's own reading does to its process
 
 
 class Draws:

@@ -24,11 +24,11 @@ FEWEST_PAIRS, MOST_PAIRS = 3, 30
 """A candidate needs the first number of pairs to win, since one or two may be a neighbour's doing. It is out when the
 second number has not decided it."""
 WITHIN, MUCH, MANY_PAIRS = 2.0, 5.0, 10
-"""A candidate whose ratio is known less well than to within the first number, or is larger than the second, needs the
-third number of pairs to win: a neighbour may have stalled some of few pairs, so their spread says little. A spread of
-0.1 delays no winner of up to four times. Of candidates that are no faster, less than 1 % win where up to 70 % of all
-blocks are stalled to seven times their length or more. Up to 2 % win where half of all are stalled to one length, of
-1.5 to 5 times (all simulated)."""
+"""A candidate needs the third number of pairs to win if its ratio is known less well than to within the first number,
+or is larger than the second. A neighbour may have stalled some of a few pairs; then their spread says little. A spread
+of 0.1 delays no winner of up to four times. Simulated, candidates that are no faster win in less than 1 % of cases if
+up to 70 % of all blocks are stalled to seven times their length or more. If half of them are stalled to one length, of
+1.5 to 5 times, up to 2 % win."""
 
 
 class Spread:
