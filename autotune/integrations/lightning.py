@@ -188,7 +188,7 @@ class _Hooks:
         if config.optimizer_impl == "fused" and trainer.precision == "16-mixed" and trainer.gradient_clip_val:
             leave.append("optimizer_impl")
             refused["optimizer_impl"] = common.UNCLIPPED
-        self._undo.callback(common.calls_undone(pl_module).close)
+        self._undo.enter_context(common.calls_undone(pl_module))
         steps = _accumulation(pl_module)
         missing = common.apply(
             self.tuned, pl_module, trainer.optimizers, device=device, compiles=whole, leave=leave, micro_steps=steps

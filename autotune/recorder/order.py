@@ -82,20 +82,21 @@ class Seeded(Sampler[Any]):
                     if isinstance(generator, torch.Generator):  # other players draw from it, too
                         generator.manual_seed(epoch_seed(seed, part))
                 items = items or itertools.islice(self._sampler, length_of(self._sampler))  # may draw all at once
-                drawn = self._some(items)
+                drawn, samples = self._some(items)
             yield drawn
-            if (sum(len(item) or 1 for item in drawn) if self._batches else len(drawn)) < DRAWN_TOGETHER:
+            if samples < DRAWN_TOGETHER:
                 return
 
-    def _some(self, items: Iterator[Any]) -> list[Any]:
-        """The next items, of `DRAWN_TOGETHER` samples where there are that many."""
+    def _some(self, items: Iterator[Any]) -> tuple[list[Any], int]:
+        """The next items, of `DRAWN_TOGETHER` samples where there are that many; and their samples."""
         if not self._batches:
-            return list(itertools.islice(items, DRAWN_TOGETHER))
-        batches, samples = [], 0
+            indices = list(itertools.islice(items, DRAWN_TOGETHER))
+            return indices, len(indices)
+        batches, samples = list[Any](), 0
         while samples < DRAWN_TOGETHER and (batch := next(items, self)) is not self:
             batches.append(batch)
             samples += len(batch) or 1
-        return batches
+        return batches, samples
 
     def _samples_of(self, item: Any) -> int:
         return len(item) if self._batches else 1

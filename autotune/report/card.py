@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import io
 import textwrap
-import warnings
 from typing import Any, Literal
 
 from autotune.report.charts import both_sides
-from autotune.report.drawing import DRAWING, drawable, load_matplotlib, shortened
+from autotune.report.drawing import drawable, load_matplotlib, shortened, styled
 from autotune.results import summary
 from autotune.results.result import Result
 from autotune.units import format_rate
@@ -34,7 +33,7 @@ STYLE: Any = {
 
 def card(result: Result, kind: Literal["svg", "png"]) -> bytes:
     """The picture of a result, also of one without a confirmed gain."""
-    mpl = load_matplotlib()
+    load_matplotlib()
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyBboxPatch
 
@@ -49,10 +48,7 @@ def card(result: Result, kind: Literal["svg", "png"]) -> bytes:
     bars = [bar for bar in both_sides(result) if drawable(bar.rate)][: 2 if result.changed_knobs else 1]
     figures, changes = _figures(result), _changes(result)
     height = 200 + LINE * (len(reasons) + len(bars) + len(figures) + len(changes))
-    with DRAWING, mpl.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the viewer's font may have glyphs that matplotlib's lacks
-        mpl.rcdefaults()  # not the user's own style
-        mpl.rcParams.update(STYLE)
+    with styled(STYLE):
         figure = Figure(figsize=(WIDTH / 72, height / 72))
         figure.patch.set_visible(False)
         axes = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,8 +63,19 @@ _STYLE: Any = {  # not dict[str, Any]: some versions of matplotlib type every ke
     "errorbar.capsize": 4,
 }
 
-DRAWING = threading.RLock()
+_DRAWING = threading.RLock()
 """A thread that imports matplotlib or changes its settings holds this lock: all threads share the settings."""
+
+
+@contextlib.contextmanager
+def styled(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Draws with these settings of matplotlib instead of the user's own, in one thread at a time."""
+    mpl = load_matplotlib()
+    with _DRAWING, mpl.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the viewer's font may have glyphs that matplotlib's lacks
+        mpl.rcdefaults()
+        mpl.rcParams.update(settings)
+        yield
 
 
 def load_matplotlib() -> Any:
@@ -72,7 +83,7 @@ def load_matplotlib() -> Any:
 
     Afterwards it uses your folders, as if you had imported it.
     """
-    with DRAWING:
+    with _DRAWING:
         if "matplotlib.font_manager" not in sys.modules:
             with contextlib.suppress(OSError):  # without a temporary folder, it uses your folders from the start
                 _load_aside()
@@ -150,15 +161,11 @@ def draw_panels(
         below: Room under the last axes.
         between: Room between two axes.
     """
-    mpl = load_matplotlib()
+    load_matplotlib()
     from matplotlib.figure import Figure
 
     height = MARGIN + sum(heights) + (len(heights) - 1) * between + below
-    with DRAWING, mpl.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the page's font may have glyphs that matplotlib's lacks
-        mpl.rcdefaults()  # not the user's own style
-        mpl.rcParams.update(_STYLE)
-        mpl.rcParams["svg.hashsalt"] = name
+    with styled({**_STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=(WIDTH / 72, height / 72))
         figure.patch.set_visible(False)
         panels, top = [], height - MARGIN

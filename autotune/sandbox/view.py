@@ -28,6 +28,7 @@ CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
 _CAP_DAC_OVERRIDE, _CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 1, 19, 21
+_CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # in six words, of this process
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _RAISE = 24, 47, 2
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 AS_THEY_ARE = ("/dev", "/proc", "/sys")
@@ -148,11 +149,20 @@ def override_modes(*, allowed: bool) -> None:
     its jobs their layers. So a normal user's view binds no path of `--writable` where there is Landlock.
     """
     if os.geteuid() != 0:
-        header, held = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
-        check_status(libc.capget(header, held), "capget")
-        effective, permitted, *others = struct.unpack("6I", held.raw)
+        effective, permitted, *others = _held_capabilities()
         effective = effective & ~(1 << _CAP_DAC_OVERRIDE) | (permitted & (allowed << _CAP_DAC_OVERRIDE))
-        check_status(libc.capset(header, struct.pack("6I", effective, permitted, *others)), "capset")
+        _hold_capabilities(effective, permitted, *others)
+
+
+def _held_capabilities() -> tuple[int, ...]:
+    """Bits of the effective, permitted and inheritable capabilities, then of those above the first 32."""
+    held = ctypes.create_string_buffer(24)
+    check_status(libc.capget(_CAPABILITIES, held), "capget")
+    return struct.unpack("6I", held.raw)
+
+
+def _hold_capabilities(*words: int) -> None:
+    check_status(libc.capset(_CAPABILITIES, struct.pack("6I", *words)), "capset")
 
 
 def remove_folder(folder: str) -> None:
@@ -387,12 +397,9 @@ def _unshare() -> bool:
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
-    header, held = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
-    check_status(libc.capget(header, held), "capget")
-    effective, permitted, _, *high = struct.unpack("6I", held.raw)
+    effective, permitted, _, *high = _held_capabilities()
     kept = (_CAP_SYS_ADMIN, _CAP_DAC_OVERRIDE)
-    capabilities = struct.pack("6I", effective, permitted, sum(1 << number for number in kept), *high)
-    check_status(libc.capset(header, capabilities), "capset")
+    _hold_capabilities(effective, permitted, sum(1 << number for number in kept), *high)
     for number in kept:
         check_status(libc.prctl(_PR_CAP_AMBIENT, _RAISE, number, 0, 0), "prctl")
     return True
