@@ -144,6 +144,51 @@ def test_the_users_own_arguments_decide_which_samples_come(name: str) -> None:
     assert len(theirs) == len(ours)
 
 
+class Drawing(SequentialSampler):
+    """A sampler of the user's, which draws a random number for each index."""
+
+    def __iter__(self) -> Any:
+        return iter(int(torch.randint(SAMPLES, ())) for _ in range(SAMPLES))
+
+
+@pytest.mark.parametrize("kind", ["shuffle", "in order", "generator", "with replacement", "own sampler"])
+def test_a_loop_that_draws_random_numbers_draws_the_same_ones(kind: str) -> None:
+    """Small batches are selected several at once, but only where their indices are drawn before the first one."""
+
+    def drawn(make: Callable[..., Any]) -> list[Any]:
+        torch.manual_seed(5)
+        generator = torch.Generator().manual_seed(6)
+        dataset = Fixed()
+        arguments: dict[str, dict[str, Any]] = {
+            "shuffle": {"shuffle": True},
+            "in order": {},
+            "generator": {"shuffle": True, "generator": generator},
+            "with replacement": {"sampler": RandomSampler(dataset, replacement=True, num_samples=90)},
+            "own sampler": {"sampler": Drawing(dataset)},
+        }
+        loader = make(dataset, **arguments[kind])
+        numbers = (lambda: torch.rand(1), lambda: torch.rand(1, generator=generator))
+        return [(*batch, *(draw() for draw in numbers)) for _ in range(2) for batch in loader]
+
+    theirs, ours = drawn(functools.partial(DataLoader, batch_size=16)), drawn(tuned().dataloader)
+    assert all(map(alike, theirs, ours))
+    assert len(theirs) == len(ours)
+
+
+def test_a_change_between_two_batches_changes_the_next_one() -> None:
+    """Also where several are selected at once."""
+    dataset = Fixed(lambda _: torch.zeros(3))
+    loader = tuned().dataloader(dataset)
+    list(loader)
+    batches = iter(loader)
+    before = [next(batches) for _ in range(3)]
+    dataset.make = lambda _: torch.ones(3)
+    with pytest.warns(UserWarning, match="changed after it had been collated"):
+        after = list(batches)
+    assert [float(batch.mean()) for batch in before + after] == [0] * 3 + [1] * 4
+    assert [len(batch) for batch in after] == [16] * 3 + [4]
+
+
 def test_a_collation_of_the_users_is_kept_where_it_works_sample_by_sample() -> None:
     """Its own structure, dataclasses and mappings of a class of their own too."""
 
@@ -324,7 +369,7 @@ CHANGES: dict[str, Callable[[Held], Any]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes_inside_of_values_are_noticed_at_the_next_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pseudo-labels, a schedule of an augmentation, samples that are added; random numbers stay as they were."""
-    monkeypatch.setattr(placement, "HASHED_BYTES", 2000)
+    monkeypatch.setattr(placement, "COMPARED_BYTES", 2000)
     dataset = Held(images=5)
     loader = tuned().dataloader(dataset, drop_last=True)
     list(loader)
