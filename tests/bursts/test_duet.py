@@ -220,6 +220,17 @@ def test_blocks_are_whole_epochs_though_one_drops_the_last_batch(dropped: int, i
     assert (duet._block_samples() % 60 == 0) == is_whole
 
 
+@pytest.mark.parametrize(("epoch", "samples"), [(30, 210), (90, 180), (150, 60), (900, 200)])
+def test_blocks_of_a_round_are_long_also_where_epochs_are_short(epoch: int, samples: int) -> None:
+    """Whole epochs of a turn's 200 samples; shorter blocks only where they lie within an epoch of 120 to 400."""
+    duet = Duet(PLAN.model_copy(update={"measure_seconds": 5.0}), math.inf, seed=0, ends=1, turn_seconds=0.2)
+    for _ in range(2):
+        player = Player(ReadyHost(), request(TINY, TrainConfig(batch_size=10)))  # type: ignore[arg-type]
+        player.trained_seconds, player._pace, player.epoch_samples = 1.0, 1e-3, epoch
+        duet.players.append(player)
+    assert duet._block_samples() == samples
+
+
 @pytest.mark.parametrize(("workers", "batches"), [((0, 0), 10), ((0, 4), 8), ((3, 2), 12), ((5, 7), 10)])
 def test_blocks_hold_whole_rounds_of_workers(workers: tuple[int, ...], batches: int) -> None:
     """Four workers deliver four batches at once; rounds in common that are longer than a turn do not count."""

@@ -66,6 +66,20 @@ def test_an_incomplete_last_batch_costs_its_step() -> None:
     assert rate(epoch * 4, [AT_AN_END], TrainConfig(), 10) == pytest.approx(10 / 3.0)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "batches", "cost"), [(2.2, 50, 0.02), (2.0, 50, 0.0), (2.2, 10, 0.2)],
+    ids=["many batches", "a start that the device does not notice", "few batches"],
+)  # fmt: skip
+def test_without_workers_the_end_of_a_long_epoch_costs_what_the_start_takes(
+    seconds: float, batches: int, cost: float
+) -> None:
+    """Blocks scatter by more than that, and what is above zero by chance would be charged."""
+    slow = lap(50, seconds, batches=batches)
+    epoch = [crossing(50, 2.0, 0.02, batches=batches), slow, lap(50, 2.0, batches=batches)]
+    _, charged = charge([lap(50, 2.0)] * 3 + epoch * 3, [Start(0.02, 0.0, after_epoch=True)], TrainConfig())
+    assert charged == pytest.approx(cost, abs=1e-3)
+
+
 def test_one_disturbed_epoch_of_three_is_not_charged() -> None:
     """Something that happened once is no part of every epoch: it counts where it was, in its block's seconds."""
     disturbed = [*EPOCH[:2], lap(10, 9.0), *EPOCH[3:]]
