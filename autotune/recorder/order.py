@@ -36,14 +36,14 @@ class Seeded(Sampler[Any]):
     """
 
     def __init__(self, sampler: Any, seed: int, start: int = 0, *, batches: bool = False) -> None:
-        self.sampler = sampler
+        self._sampler = sampler
         self._seed = seed
         self._batches = batches
         length = None if batches else length_of(sampler)
         self._epoch, self._start = divmod(start, length) if length else (0, start)
 
     def __len__(self) -> int:
-        return len(self.sampler)
+        return len(self._sampler)
 
     def __iter__(self) -> Iterator[Any]:
         # The chain runs in C: where data is collated once, a generator costs as much as the rest of reading.
@@ -66,8 +66,8 @@ class Seeded(Sampler[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch to a sampler that accepts it."""
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(epoch)
+        if hasattr(self._sampler, "set_epoch"):
+            self._sampler.set_epoch(epoch)
 
     def _next_epoch(self) -> Iterator[list[Any]]:
         self._epoch += 1
@@ -75,13 +75,13 @@ class Seeded(Sampler[Any]):
 
     def _drawn(self, seed: int) -> Iterator[list[Any]]:
         items: Iterator[Any] | None = None
-        own = [getattr(one, "generator", None) for one in (self.sampler, getattr(self.sampler, "sampler", None))]
+        own = [getattr(one, "generator", None) for one in (self._sampler, getattr(self._sampler, "sampler", None))]
         for part in itertools.count():
             with random_numbers(epoch_seed(seed, part)):
                 for generator in own:
                     if isinstance(generator, torch.Generator):  # other players draw from it, too
                         generator.manual_seed(epoch_seed(seed, part))
-                items = items or itertools.islice(self.sampler, length_of(self.sampler))  # may draw all at once
+                items = items or itertools.islice(self._sampler, length_of(self._sampler))  # may draw all at once
                 drawn, samples = self._some(items)
             yield drawn
             if samples < DRAWN_TOGETHER:

@@ -66,8 +66,7 @@ def has_own_iterator(loader: Any) -> bool:
     """Whether a loader's class makes its own iterator, as in PyG: no plain loader could make its batches."""
     from torch.utils.data import DataLoader
 
-    making = type(loader)._get_iterator
-    return making is not DataLoader._get_iterator and not making.__module__.startswith("autotune.")
+    return type(loader)._get_iterator is not DataLoader._get_iterator
 
 
 def loader_kind(key: str) -> tuple[str, str]:

@@ -15,9 +15,7 @@ import math
 import random
 import warnings
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import Any
 
@@ -48,9 +46,8 @@ COMPARED_SEEDS = (11, 23)
 COMPARED_SAMPLES = 16
 FEW = 16
 """Longest list to check for changes at each batch: more parts would take as long as the batch."""
-COMPARED_BYTES = 2**24
-"""Largest array to compare with a copy once per pass, which takes 1 ms. Labels fit; images are read again, a few each
-pass. Comparing hashes takes 5 times as long."""
+HASHED_BYTES = 2**24
+"""Largest array to look into once per pass, which takes 10 ms. Labels fit; images are read again, a few each pass."""
 MOST_OF_FREE = 0.5
 """Largest share of the free memory for the whole set. Not tuned; activations need the rest."""
 
@@ -90,25 +87,19 @@ class PlacedDataset(Dataset[Any]):
     Args:
         collate: Collates a list of its samples into a batch.
         device: Holds the rows.
-
-    Attributes:
-        sample_bytes: Size of a sample; 0 unless it is placed.
     """
 
-    _OWN = frozenset({
-        "_dataset", "_collate", "_device", "_whole", "_rows", "sample_bytes", "_state", "_contents", "_left", "_passes",
-        "_refused", "_seconds",
-    })  # fmt: skip
+    _OWN = frozenset(
+        {"_dataset", "_collate", "_device", "_whole", "_state", "_hashes", "_left", "_passes", "_refused", "_seconds"}
+    )
 
     def __init__(self, dataset: Any, collate: Collate, device: torch.device) -> None:
         self._dataset = dataset
         self._collate = collate
         self._device = device
         self._whole: Any = None
-        self._rows: list[torch.Tensor] = []  # its tensors
-        self.sample_bytes = 0.0
         self._state: list[Any] = []
-        self._contents: list[bytes | None] = []
+        self._hashes: list[int | None] = []
         self._left = 0  # samples that this rank draws before its next pass
         self._passes = 0
         self._refused = False
@@ -141,30 +132,14 @@ class PlacedDataset(Dataset[Any]):
         return self._dataset[index]
 
     def __getitems__(self, indices: Sequence[Any]) -> Rows:
-        return self.next_of(deque([indices]), deque())
-
-    def next_of(self, due: deque[Sequence[Any]], ready: deque[Rows]) -> Rows:
-        """Takes the first of the batches that are due; when none is ready, it selects all of them.
-
-        Args:
-            due: Indices of batches.
-            ready: Those that are selected already, for the first ones that are due.
-        """
-        indices = due[0]
         if not self._refused:
             try:
                 place(self)
                 self._require_unchanged(len(indices))
-                if not ready:
-                    ready.extend(self._selected(due))
-                due.popleft()
-                return ready.popleft()
+                return Rows(self._selected(indices), len(indices))
             except (ConfigError, MemoryError, torch.OutOfMemoryError) as error:
-                self._refused = True
-                self._put(None)
+                self._refused, self._whole = True, None
                 warnings.warn(f"the data set is loaded sample by sample from here on: {error}", stacklevel=2)
-        ready.clear()
-        due.popleft()
         return Rows(self._collate(_fetch(self._dataset, indices)), len(indices))
 
     def _read(self) -> Any:
@@ -183,17 +158,14 @@ class PlacedDataset(Dataset[Any]):
                 self._require_room(round(sample_bytes * samples))
                 size = max(1, min(CHUNK_SAMPLES, int(CHUNK_BYTES / max(sample_bytes, 1))))
                 rows = [part.new_empty((samples, *part.shape[1:]), device=self._device) for part in parts]
-                whole = _in_place_of(batch, rows)
+                unused = iter(rows)
+                whole = with_tensors(batch, lambda _: next(unused))  # noqa: B023 - called here and now
             if [part.shape[1:] for part in parts] != [row.shape[1:] for row in rows]:
                 raise ConfigError("its samples are not of one shape")
             for row, part in zip(rows, parts, strict=True):
                 row[first : first + len(indices)] = part
             first += len(indices)
         return whole
-
-    def _put(self, whole: Any) -> None:
-        self._whole, self._rows = whole, [*tensors_in(whole)]
-        self.sample_bytes = sum(rows.nbytes for rows in self._rows) / len(self._dataset) if self._rows else 0.0
 
     def _require_unchanged(self, count: int) -> None:
         """Compares the data set with the placed one; once per pass also its arrays, and a few samples.
@@ -209,7 +181,7 @@ class PlacedDataset(Dataset[Any]):
             samples = len(self._dataset)
             chosen = random.Random(self._passes).sample(range(samples), min(COMPARED_SAMPLES, 1 + samples // 100))
             with _errors_as_reasons():
-                changed = self._contents != contents_of(self._state) or not self._is_as_read(chosen, self._passes)
+                changed = self._hashes != hashes_of(self._state) or not self._is_as_read(chosen, self._passes)
             self._remember()  # reading samples may fill caches
             self._left -= count
         if changed:
@@ -217,14 +189,14 @@ class PlacedDataset(Dataset[Any]):
 
     def _remember(self) -> None:
         self._state = state_of(self._dataset)
-        self._contents = contents_of(self._state)
+        self._hashes = hashes_of(self._state)
         self._left = math.ceil(len(self._dataset) / this_rank().count)
 
     def _is_as_read(self, indices: Sequence[int], seed: int) -> bool:
         """Whether samples read again, under other random numbers, equal the rows selected for them."""
         with random_numbers(seed):
             expected = self._collate(_fetch(self._dataset, indices))
-        return alike(expected, self._selected([indices])[0].batch)
+        return alike(expected, self._selected(indices))
 
     def _require_room(self, needed: int) -> None:
         if self._device.type == "cuda":
@@ -248,26 +220,20 @@ class PlacedDataset(Dataset[Any]):
                 if not self._is_as_read(indices, seed):
                     raise ConfigError("its samples, or the batches made of them, differ from time to time")
 
-    def _selected(self, batches: Sequence[Sequence[Any]]) -> list[Rows]:
+    def _selected(self, indices: Sequence[Any]) -> Any:
         try:
-            # A third of the time that torch takes to read a list.
-            index = torch.frombuffer(array("q", chain.from_iterable(batches)), dtype=torch.int64)
-        except (TypeError, ValueError, OverflowError):
+            if type(indices) is list and indices:
+                index = torch.frombuffer(
+                    array("q", indices), dtype=torch.int64
+                )  # torch reads a list in thrice the time
+            else:
+                index = torch.as_tensor(indices, dtype=torch.int64)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
             raise ConfigError("its sampler draws no whole numbers") from None
-        if index.min().item() < 0:
+        if min(indices, default=0) < 0:
             index = torch.where(index < 0, index + len(self._dataset), index)
         index = index.to(self._device, non_blocking=True)
-        sizes = [*map(len, batches)]
-        selected = (rows.index_select(0, index) for rows in self._rows)
-        # Not `split`: autograd would see views of one tensor, which a user may not change in place one by one.
-        parts = zip(*(torch.unsafe_split_with_sizes(rows, sizes) for rows in selected), strict=True)
-        return [Rows(_in_place_of(self._whole, rows), size) for rows, size in zip(parts, sizes, strict=True)]
-
-
-def _in_place_of(batch: Any, tensors: Iterable[torch.Tensor]) -> Any:
-    """A batch of the same structure, with other tensors."""
-    left = iter(tensors)
-    return with_tensors(batch, lambda _: next(left))
+        return with_tensors(self._whole, lambda rows: rows.index_select(0, index))
 
 
 def place(dataset: PlacedDataset) -> None:
@@ -285,11 +251,11 @@ def place(dataset: PlacedDataset) -> None:
         if (why := unfit(dataset._dataset)) is not None:
             raise ConfigError(why)
         with random_numbers(0):
-            dataset._put(dataset._read())
+            dataset._whole = dataset._read()
         try:
             dataset._compare()
         except BaseException:
-            dataset._put(None)
+            dataset._whole = None
             raise
     dataset._remember()
     dataset._seconds = perf_counter() - began
@@ -317,15 +283,15 @@ def state_of(dataset: Any, depth: int = 3) -> list[Any]:
     return state
 
 
-def contents_of(state: Sequence[Any]) -> list[bytes | None]:
-    """Copies of the arrays in a state; None for a large array, and for other values."""
-    return [_content_of(value) for value in state]
+def hashes_of(state: Sequence[Any]) -> list[int | None]:
+    """The hashes of the arrays in a state; None for a large array, and for other values."""
+    return [_hash_of(value) for value in state]
 
 
-def _content_of(value: Any) -> bytes | None:
+def _hash_of(value: Any) -> int | None:
     try:
         view = memoryview(value)
-        return view.tobytes() if view.nbytes <= COMPARED_BYTES else None
+        return hash(view.tobytes()) if view.nbytes <= HASHED_BYTES else None
     except (TypeError, ValueError, BufferError):
         return None
 
@@ -356,7 +322,7 @@ def look_at(dataset: Any, collate: Collate, drawn: Sequence[Any], sample_seconds
         indices = [round(place * (samples - 1) / max(1, count - 1)) for place in range(count)]
         probe = PlacedDataset(Subset(dataset, indices), collate, torch.device("cpu"))
     place(probe)
-    return round(probe.sample_bytes * samples)
+    return round(sum(rows.nbytes for rows in tensors_in(probe._whole)) / count * samples)
 
 
 def unfit(dataset: Any) -> str | None:

@@ -162,15 +162,15 @@ class SharedSampler(Sampler[Any]):
     """
 
     def __init__(self, sampler: Any, rank: Rank) -> None:
-        self.sampler = sampler
+        self._sampler = sampler
         self._rank = rank
 
     def __len__(self) -> int:
-        return math.ceil(len(self.sampler) / self._rank.count)
+        return math.ceil(len(self._sampler) / self._rank.count)
 
     def __iter__(self) -> Iterator[Any]:
         first: list[Any] = []
-        drawn = iter(self.sampler)
+        drawn = iter(self._sampler)
         while group := list(itertools.islice(drawn, self._rank.count)):
             first = first or group
             whole = itertools.chain(group, itertools.cycle(first))
@@ -178,8 +178,8 @@ class SharedSampler(Sampler[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch to a sampler that accepts it."""
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(epoch)
+        if hasattr(self._sampler, "set_epoch"):
+            self._sampler.set_epoch(epoch)
 
 
 def place_in_data(place: int, length: int | None, rank: Rank) -> int:

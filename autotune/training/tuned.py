@@ -30,7 +30,6 @@ from autotune.training.copying import SideStream
 from autotune.training.given import require_dataset, require_parts
 from autotune.training.placement import PlacedDataset, unfit, unpacked
 from autotune.training.ranks import Exchange, device_of_rank, join, on_all_ranks, shared_out, this_rank
-from autotune.training.selecting import Selecting
 from autotune.training.switching import InForce
 from autotune.workload.batches import MicroBatches, move
 from autotune.workload.fingerprint import model_differences
@@ -353,11 +352,6 @@ class TunedLoader(Drawing):
         goes_on, self._is_read = self._is_read, True
         # Looked up now: the recorder, or the notes of a training, may have wrapped it.
         return self.read(self.own, None, DataLoader.__iter__, _warn, goes_on=goes_on)
-
-    def _get_iterator(self) -> Any:
-        if type(self.dataset) is PlacedDataset and self.num_workers == 0:
-            return Selecting(self)
-        return super()._get_iterator()
 
 
 def _warn(sentence: str) -> None:

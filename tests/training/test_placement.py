@@ -369,7 +369,7 @@ CHANGES: dict[str, Callable[[Held], Any]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes_inside_of_values_are_noticed_at_the_next_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pseudo-labels, a schedule of an augmentation, samples that are added; random numbers stay as they were."""
-    monkeypatch.setattr(placement, "COMPARED_BYTES", 2000)
+    monkeypatch.setattr(placement, "HASHED_BYTES", 2000)
     dataset = Held(images=5)
     loader = tuned().dataloader(dataset, drop_last=True)
     list(loader)
