@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from autotune.recorder.drawing import Indices, Own
 from autotune.recorder.live import pools
+from autotune.recorder.live.draws import Draws
 from autotune.recorder.live.pools import OwnReading, Pass, Pool, Pools
 
 
@@ -31,6 +32,13 @@ class Numbers(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(self.seconds)
         return torch.tensor(index)
+
+
+class Noisy(Numbers):
+    """Adds noise to each sample."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index) + torch.rand(())
 
 
 def opened(seconds: float, patience_seconds: float) -> Pool:
@@ -61,6 +69,22 @@ def test_the_own_pool_takes_over_again_before_another_has_begun() -> None:
     passing.go_on_with(own)
     assert [int(batch) for batch in passing] == [*range(1, 8)]
     assert (own.delivered, other.delivered) == (7, 0)
+
+
+@pytest.mark.parametrize("is_drawing", [False, True])
+def test_only_reading_that_draws_random_numbers_is_said_to(is_drawing: bool) -> None:
+    """Torch draws too, where a pass begins after one that has ended."""
+    dataset = Noisy(0.0) if is_drawing else Numbers(0.0)
+    loader, seen = DataLoader(dataset, shuffle=True), Draws()
+    nothing = lambda *_: None  # noqa: E731
+    for _ in range(3):
+        own = Pool(loader, (), {"dataset": dataset, "num_workers": 0}, 60.0)
+        passing = Pass(
+            loader, order(loader), Pools(), own, lazily=True, failed=nothing, ended=nothing,
+            draws=lambda one: seen.add("", one), drawn=lambda one, batch, _: seen.look_at("", one, batch),
+        )  # fmt: skip
+        assert len([*passing]) == 8
+    assert seen.of("").reading.draws_random_numbers == is_drawing
 
 
 def test_workers_leave_it_to_the_script_how_its_processes_start() -> None:

@@ -68,7 +68,8 @@ class Draws:
         if passing.count > LOOKED_AT:
             return
         source = self._sources[key]
-        source.reading.after()
+        if passing.count > 1:  # the former pass may have ended in a look that no batch has ended
+            source.reading.after()
         tensors = list(tensors_in(batch))
         source.batch_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if not passing.loader.num_workers:
