@@ -11,7 +11,8 @@ import os
 import sys
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 MAX_EARLY_STEPS = 10
 """Steps before training reads any data that decide nothing: more are a training whose data come from no loader."""
+FIRST = 100
+"""At the end of a process: before multiprocessing closes its queues, at 10, which workers need to end."""
 _LOADER, _MODELS, _OPTIMIZER = "the loader", "the models", "the optimizer"
 """Parts of a training, each of which stays as it is if a change to it fails."""
 
@@ -99,6 +102,7 @@ class Launched:
         self._failures: dict[tuple[Any, ...], str] = {}  # by the places where they came up
         self._unchanged: set[str] = set()  # parts whose changes have failed
         self._starts_anew = False
+        self._stood_in = 0  # the id of the process that has read through a stand-in
         self._why_restarted: str | None = None
         self._held_back_why: str | None = None
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
@@ -129,9 +133,7 @@ class Launched:
         atexit.unregister(self._report)
         if self._notes is not None:
             self._notes.leave()
-        self._stand_ins.clear()  # with the loaders', these are all: their workers end
-        for loader in self._read:
-            kept_on(loader).pop(StandIn, None)
+        _end_workers(self._stand_ins, self._read)
 
     def _enter_process(self) -> None:
         self._changes.on_process(self._device)
@@ -246,6 +248,11 @@ class Launched:
             persists = bool(arguments.get("persistent_workers"))
             self._starts_anew |= stand_in is not None and not stand_in.is_read and persists
             stand_in = StandIn(arguments, _say_once)
+            if self._stood_in != os.getpid():
+                # The script has dropped its loader by the end, and multiprocessing would kill these workers: what they
+                # keep in the temporary folder would stay.
+                self._stood_in = os.getpid()
+                Finalize(self, _end_workers, (self._stand_ins, self._read), exitpriority=FIRST)
         kept_on(loader)[StandIn] = stand_in
         self._read.add(loader)
         self._stand_ins.pop(key, None)
@@ -348,7 +355,7 @@ class Launched:
 
     def _missing(self) -> list[str]:
         missing = [f"a part of the result could not be applied ({reason})" for reason in self._failures.values()]
-        if self._changes.loader and not (self._stand_ins or missing):
+        if self._changes.loader and not (self._stood_in or missing):
             missing.append("no loader like the one that was tuned was seen")
         if self._starts_anew:
             missing.append("the loader was made again from other parts, so that its workers could not persist")
@@ -379,6 +386,13 @@ def _say_once(sentence: str) -> None:
 
 def _say(sentence: str) -> None:
     print(f"autotune: {sentence}", file=sys.stderr)
+
+
+def _end_workers(stand_ins: dict[str, StandIn], read: Iterable[DataLoader[Any]]) -> None:
+    """Ends the workers of stand-ins: of those that are kept, and of those of loaders that were read."""
+    stand_ins.clear()
+    for loader in read:
+        kept_on(loader).pop(StandIn, None)
 
 
 _FOLLOWED = ("sampler", "batch_sampler")

@@ -208,6 +208,42 @@ def test_workers_that_persist_change_no_shuffle_and_no_dropout(launched: Launch)
     assert launched(PERSISTING, loop, text=DRAWS) == launched({}, loop, text=DRAWS)
 
 
+DROPS = """
+import json, multiprocessing
+from multiprocessing.util import Finalize
+from pathlib import Path
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def begin(worker):
+    Finalize(None, Path("ended").touch, exitpriority=0)
+
+def train():
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader = DataLoader(TensorDataset(torch.zeros(16, 1)), batch_size=4, shuffle=True, worker_init_fn=begin)
+    for epoch in range(2):
+        for batch, in loader:
+            model(batch).mean().backward()
+            optimizer.step()
+
+if __name__ == "__main__":
+    process = multiprocessing.Process(target=train)
+    process.start()
+    process.join()
+    print(json.dumps(process.exitcode))
+"""
+
+
+def test_workers_of_a_loader_that_the_script_has_dropped_end_in_order(launched: Launch, tmp_path: Path) -> None:
+    """Killed at the end of the process, they would leave their files in the temporary folder."""
+    key = "torch.utils.data.dataset.TensorDataset 16 4 RandomSampler False"
+    found, told = launched(PERSISTING, {"loaders": [key], "models": [], "device": "cpu"}, text=DROPS, forks=False)
+    assert (found, told) == (0, "")
+    assert (tmp_path / "ended").exists()
+
+
 AUGMENTS = """
 import json
 import torch
