@@ -125,8 +125,9 @@ class Player:
     def begin_lap(self, lead: int = 0) -> None:
         """Begins a lap, after waiting for the device; `lead` untimed samples were trained just before."""
         self.updates.clear()
+        for each in self.streams.values():
+            each.waits.clear()
         if (stream := self.stream) is not None:
-            stream.waits.clear()
             stream.found_empty = False
             self._before = stream.drawn, stream.samples, len(stream.starts)
         self._lead, self._lap_place = lead, self.place
@@ -137,13 +138,15 @@ class Player:
         """Waits for the device, and ends the lap, which held `left_out` seconds of evaluation."""
         seconds, stream = self.clock.seconds(self._began, self.clock.finish()) - left_out, self.stream
         samples, batches, waits, starts = self.place - self._lap_place, 1, 0.0, list[Start]()
-        start_seconds = 0.0
+        start_seconds = beside = 0.0
         if stream is not None:
             drawn, samples_before, first = self._before
             batches, samples, starts = stream.drawn - drawn, stream.samples - samples_before, stream.starts[first:]
-            seconds, waits, start_seconds = self.slowest(
+            others = [each for each in self.streams.values() if each is not stream]
+            seconds, waits, beside, start_seconds = self.slowest(
                 seconds + self._missing_updates(batches),
-                sum(self.clock.waited(asked, came) for asked, came in stream.waits),
+                self._waited_for(stream),
+                sum(map(self._waited_for, others)),
                 sum(start.seconds for start in starts),
             )
             # Waiting for the first batch of each worker does not count: they start at the same time.
@@ -165,7 +168,12 @@ class Player:
             compiled=compiled_graphs() > self._graphs,
             lead=self._lead,
             left_out=left_out,
+            wait_beside_seconds=beside,
         )
+
+    def _waited_for(self, stream: Endless) -> float:
+        """Seconds of the lap in which a loader's batches were awaited, without its starts."""
+        return sum(self.clock.waited(asked, came) for asked, came in stream.waits)
 
     def slowest(self, *seconds: float) -> tuple[float, ...]:
         """The largest of each value over all ranks, which are as fast as the slowest."""

@@ -58,6 +58,7 @@ class Lap:
     joules: float | None = None  # energy of the device; None if it is not reported
     lead: int = 0  # untimed samples that were trained just before
     left_out: float = 0.0  # seconds of evaluation meanwhile, not included
+    wait_beside_seconds: float = 0.0  # waiting for batches of other loaders, which train in the same steps
 
     def with_lead(self) -> Lap:
         """The lap, as if the lead had been timed too, at the lap's own pace.
@@ -74,6 +75,7 @@ class Lap:
             consumed=self.consumed + self.lead,
             seconds=self.seconds + more * max(0.0, self.seconds - self.start_seconds),
             wait_seconds=self.wait_seconds * (1 + more),
+            wait_beside_seconds=self.wait_beside_seconds * (1 + more),
             batches=round(self.batches * (1 + more)),
             lead=0,
         )

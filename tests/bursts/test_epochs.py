@@ -133,6 +133,14 @@ def test_ordinary_waiting_is_no_cost_of_a_start() -> None:
     assert blocks[1].data_wait_seconds == pytest.approx(1.4)
 
 
+def test_waiting_for_another_loader_is_waiting_but_costs_no_start() -> None:
+    """Half of two seconds went to the labelled batches, half to the others."""
+    laps = [lap(10, 2.0, wait_seconds=1.0, wait_beside_seconds=0.8)] * 3
+    blocks, cost = charge([*laps, crossing(10, 2.0, 0.1, wait_seconds=0.9, wait_beside_seconds=0.8)], [], WORKERS)
+    assert [block.data_wait_seconds for block in blocks] == pytest.approx([1.8, 1.8, 1.8, 1.8])
+    assert cost == 0.0
+
+
 def test_steps_that_taught_nothing_took_their_time() -> None:
     """Samples of skipped steps count for the seconds, and not for the rate."""
     laps = [lap(10, 1.0, samples=0), lap(10, 1.0), lap(10, 1.0), lap(10, 1.0)]

@@ -121,7 +121,7 @@ class Boundary:
     def block(self, lap: Lap) -> Block:
         """A lap as a block, without the cost of the loader's starts in it, which is charged by the epoch."""
         seconds = max(self._seconds_less_starts(lap), LEAST_SHARE * self.pace * lap.consumed, 1e-9)
-        waited = lap.wait_seconds + min(lap.start_seconds, lap.starts * self.ordinary_seconds)
+        waited = lap.wait_seconds + lap.wait_beside_seconds + min(lap.start_seconds, lap.starts * self.ordinary_seconds)
         return Block(samples=lap.samples, seconds=seconds, data_wait_seconds=min(waited, seconds), joules=lap.joules)
 
     def _seconds_less_starts(self, lap: Lap) -> float:
