@@ -72,7 +72,7 @@ class Attributes:
     def are_as(self, former: Attributes) -> bool:
         """Whether nothing has changed since another snapshot."""
         now, then = self._records, former._records
-        return len(now) == len(then) and all(map(_is_as_before, now, then))
+        return len(now) == len(then) and all(map(is_same, now, then))
 
 
 class Watch:
@@ -616,17 +616,6 @@ def _of_tensor(tensor: torch.Tensor) -> tuple[int, ...]:
         return (tensor._version,)
     values: Any = tensor.detach().contiguous().flatten().view(torch.uint8).numpy()
     return tensor._version, zlib.crc32(values)
-
-
-def _is_as_before(now: Any, then: Any) -> bool:
-    """Whether a record is that of an unchanged part.
-
-    A tensor may have moved to shared memory since, as it does when a worker is spawned with it.
-    """
-    if is_same(now, then):
-        return True
-    moved = isinstance(now, tuple) and isinstance(then, tuple) and len(now) == 1 and isinstance(now[0], torch.Tensor)
-    return moved and now[0] is then[0]
 
 
 def _mark(part: Any) -> Any:

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 MAX_EARLY_STEPS = 10
 """Steps before training reads any data that decide nothing: more are a training whose data come from no loader."""
-FIRST = 100
-"""At the end of a process: before multiprocessing closes its queues, at 10, which workers need to end."""
+ENDS_FIRST = 100
+"""A priority at the end of a process: at 10, multiprocessing closes the queues by which workers hear that they end."""
 _LOADER, _MODELS, _OPTIMIZER = "the loader", "the models", "the optimizer"
 """Parts of a training, each of which stays as it is if a change to it fails."""
 
@@ -131,6 +131,7 @@ class Launched:
             self._report()
         in_reverse(self._undos)()
         atexit.unregister(self._report)
+        atexit.unregister(_end_workers)
         if self._notes is not None:
             self._notes.leave()
         _end_workers(self._stand_ins, self._read)
@@ -249,10 +250,11 @@ class Launched:
             self._starts_anew |= stand_in is not None and not stand_in.is_read and persists
             stand_in = StandIn(arguments, _say_once)
             if self._stood_in != os.getpid():
-                # The script has dropped its loader by the end, and multiprocessing would kill these workers: what they
-                # keep in the temporary folder would stay.
+                # The script has dropped its loader by the end, and multiprocessing would kill these workers: their
+                # temporary files would stay. Its own processes run no `atexit`. In others, torch's comes before it.
                 self._stood_in = os.getpid()
-                Finalize(self, _end_workers, (self._stand_ins, self._read), exitpriority=FIRST)
+                Finalize(self, _end_workers, (self._stand_ins, self._read), exitpriority=ENDS_FIRST)
+                atexit.register(_end_workers, self._stand_ins, self._read)
         kept_on(loader)[StandIn] = stand_in
         self._read.add(loader)
         self._stand_ins.pop(key, None)

@@ -111,7 +111,7 @@ def how_to_train(result: Result, path: Path) -> str:
     lines = [
         "import autotune",
         f"tuned = autotune.load({json.dumps(path.as_posix(), ensure_ascii=False)})",
-        "loader = tuned.dataloader(dataset, shuffle=True)  # or your own sampler; and your collate_fn",
+        "loader = tuned.dataloader(dataset, shuffle=True)  # with your own sampler and collate_fn, if you have them",
         "model, optimizer = tuned.prepare(model, optimizer)",
     ]
     if result.best.config.compiles_loss:

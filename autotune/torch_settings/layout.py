@@ -205,8 +205,10 @@ def lay_out_gradients(optimizer: Optimizer, *_: Any) -> None:
 
     for group in optimizer.param_groups:
         for weight in group["params"]:
-            gradient = weight.grad  # the usual cases first: a step of a small model takes half a millisecond
-            if gradient is None or (gradient.layout is torch.strided and gradient.stride() == weight.stride()):
+            gradient = weight.grad  # the usual cases first, since this runs in each step
+            if gradient is None:
+                continue
+            if gradient.layout is weight.layout is torch.strided and gradient.stride() == weight.stride():
                 continue
             if _lies_otherwise(gradient, weight):
                 weight.grad = _laid_out_as(weight, gradient)

@@ -94,6 +94,3 @@ class _Adviser:
         """Logs an event; a failing log never stops the training."""
         with contextlib.suppress(Exception):
             self._log.add({"event": event, **content})
-
-    def follow(self) -> None:
-        """From here on this process reports, which another one has forked: it has a copy of the log."""

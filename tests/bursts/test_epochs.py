@@ -80,6 +80,14 @@ def test_without_workers_the_end_of_a_long_epoch_costs_what_the_start_takes(
     assert charged == pytest.approx(cost, abs=1e-3)
 
 
+def test_many_batches_of_short_epochs_are_not_those_of_a_long_one() -> None:
+    """Five epochs of 20 batches in each lap; an end of theirs costs 0.2 s, a tenth of which is the loader's start."""
+    whole = lap(100, 6.0, batches=100, starts=5, start_seconds=0.1)
+    laps = [lap(100, 5.0, batches=100)] * 5 + [whole] * 3
+    _, charged = charge(laps, [Start(0.02, 0.0, after_epoch=True)], TrainConfig())
+    assert charged == pytest.approx(0.2, abs=1e-3)
+
+
 def test_one_disturbed_epoch_of_three_is_not_charged() -> None:
     """Something that happened once is no part of every epoch: it counts where it was, in its block's seconds."""
     disturbed = [*EPOCH[:2], lap(10, 9.0), *EPOCH[3:]]

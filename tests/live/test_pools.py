@@ -72,7 +72,7 @@ def test_the_own_pool_takes_over_again_before_another_has_begun() -> None:
 
 
 @pytest.mark.parametrize("is_drawing", [False, True])
-def test_only_reading_that_draws_random_numbers_is_said_to(is_drawing: bool) -> None:
+def test_only_reading_that_draws_random_numbers_counts_as_drawing(is_drawing: bool) -> None:
     """Torch draws too, where a pass begins after one that has ended."""
     dataset = Noisy(0.0) if is_drawing else Numbers(0.0)
     loader, seen = DataLoader(dataset, shuffle=True), Draws()

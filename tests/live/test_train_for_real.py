@@ -119,23 +119,6 @@ def test_the_same_is_learned_in_one_run(trained: tuple[Path, Finished]) -> None:
         }
 
 
-def test_a_training_in_a_forked_process_is_tuned(trained: tuple[Path, Finished], tmp_path: Path) -> None:
-    """The same is learned, and a result is written."""
-    lines = (
-        "import multiprocessing, runpy",
-        "process = multiprocessing.get_context('fork').Process(target=runpy.run_path, args=('train.py',))",
-        "process.start()",
-        "process.join()",
-        "raise SystemExit(process.exitcode)",
-    )
-    (script(tmp_path) / "forks.py").write_text("\n".join(lines))
-    done = run(["train", "--out", "result.json", "--", sys.executable, "forks.py", "12"], tmp_path)
-    assert (done.status, done.left) == (0, ()), done.err
-    losses, untuned = (json.loads((one / "losses.json").read_text()) for one in (tmp_path, trained[0] / "untuned"))
-    assert losses == pytest.approx(untuned, abs=1e-3)
-    assert read_result(tmp_path / "result.json").baseline.config.num_workers == 0
-
-
 def test_the_result_starts_the_next_training(trained: tuple[Path, Finished]) -> None:
     """As one of `autotune run` does."""
     folder, _ = trained

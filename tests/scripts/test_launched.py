@@ -209,7 +209,7 @@ def test_workers_that_persist_change_no_shuffle_and_no_dropout(launched: Launch)
 
 
 DROPS = """
-import json, multiprocessing
+import json, multiprocessing, sys
 from multiprocessing.util import Finalize
 from pathlib import Path
 import torch
@@ -229,18 +229,25 @@ def train():
             optimizer.step()
 
 if __name__ == "__main__":
-    process = multiprocessing.Process(target=train)
-    process.start()
-    process.join()
-    print(json.dumps(process.exitcode))
+    if sys.argv[1] == "here":
+        train()
+    else:
+        process = multiprocessing.Process(target=train)
+        process.start()
+        process.join()
+    print(json.dumps(None))
 """
 
 
-def test_workers_of_a_loader_that_the_script_has_dropped_end_in_order(launched: Launch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["here", "in a process of multiprocessing"])
+def test_workers_of_a_loader_that_the_script_has_dropped_end_in_order(
+    place: str, launched: Launch, tmp_path: Path
+) -> None:
     """Killed at the end of the process, they would leave their files in the temporary folder."""
     key = "torch.utils.data.dataset.TensorDataset 16 4 RandomSampler False"
-    found, told = launched(PERSISTING, {"loaders": [key], "models": [], "device": "cpu"}, text=DROPS, forks=False)
-    assert (found, told) == (0, "")
+    loop = {"loaders": [key], "models": [], "device": "cpu"}
+    _, told = launched(PERSISTING, loop, place, DROPS, forks=False)
+    assert told == ""
     assert (tmp_path / "ended").exists()
 
 

@@ -153,7 +153,7 @@ class Drawing(SequentialSampler):
 
 @pytest.mark.parametrize("kind", ["shuffle", "in order", "generator", "with replacement", "own sampler"])
 def test_a_loop_that_draws_random_numbers_draws_the_same_ones(kind: str) -> None:
-    """Small batches are selected several at once, but only where their indices are drawn before the first one."""
+    """From torch's generator, and from one that its loader uses too."""
 
     def drawn(make: Callable[..., Any]) -> list[Any]:
         torch.manual_seed(5)
@@ -175,8 +175,29 @@ def test_a_loop_that_draws_random_numbers_draws_the_same_ones(kind: str) -> None
     assert len(theirs) == len(ours)
 
 
+@pytest.mark.parametrize(
+    "indices",
+    [[3, -1], [np.int64(3), np.int32(1)], torch.tensor([5, 2]), (4, 7)],
+    ids=["negative", "numpy", "tensor", "tuple"],
+)
+def test_indices_may_be_all_that_index_a_list(indices: Any) -> None:
+    """As in the user's own loader."""
+    theirs, ours = both(TensorDataset(torch.arange(100.0)), batch_sampler=[indices], batch_size=1)
+    assert all(map(alike, theirs, ours))
+
+
+@pytest.mark.parametrize("indices", [[1.0, 2.0], [2**70], ["a"]], ids=["floats", "too large", "texts"])
+def test_other_indices_are_the_data_sets_own_matter(indices: list[Any]) -> None:
+    """Nothing is selected for them."""
+    dataset: Any = Fixed(lambda index: torch.tensor(hash(index) % 7))
+    loader = tuned().dataloader(dataset, batch_sampler=[indices])
+    with pytest.warns(UserWarning, match="its sampler draws no whole numbers"):
+        (batch,) = loader
+    assert batch.tolist() == [hash(index) % 7 for index in indices]
+
+
 def test_a_change_between_two_batches_changes_the_next_one() -> None:
-    """Also where several are selected at once."""
+    """The rest of the pass is read as it is then."""
     dataset = Fixed(lambda _: torch.zeros(3))
     loader = tuned().dataloader(dataset)
     list(loader)

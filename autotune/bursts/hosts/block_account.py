@@ -93,8 +93,8 @@ class Account:
 
 MANY_BATCHES = 100
 """Without workers, the end of an epoch of this many batches costs at most what the loader's start takes, which is timed
-itself: an incomplete last batch changes less than 0.5 %. The time of an epoch beyond that of its samples is known to
-2 % of the epoch in a round of a second, and only differences above zero are charged: 8 ms for the rows of a table,
+itself: an incomplete last batch costs 0.5 % of the epoch on average. The time of an epoch beyond that of its samples is
+known to 2 % of the epoch in a round of a second, and only differences above zero are charged: that was 8 ms for a table
 whose loader starts in 2 ms."""
 LEAST_SHARE = 0.5
 """Share of its usual seconds that a lap keeps at least: the cost of its starts is only an estimate."""
@@ -162,7 +162,8 @@ def boundary_of(
     cost = _start_seconds(starts, config, batch_seconds, forks_workers) - ordinary
     if stretches:
         beyond = statistics.median(_cost_of_start(stretch, pace) for stretch in stretches)
-        is_start = not config.num_workers and min(map(_batches, stretches)) >= MANY_BATCHES
+        fewest = min(_batches(stretch) / sum(lap.starts for lap in stretch) for stretch in stretches)
+        is_start = not config.num_workers and fewest >= MANY_BATCHES
         cost = min(beyond, cost) if is_start else beyond
     return Boundary(max(0.0, cost), ordinary, pace, start_again, config.num_workers > 0 and not start_again)
 

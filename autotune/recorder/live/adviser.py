@@ -66,10 +66,6 @@ class Parent:
         except OSError:
             self._leave()
 
-    def follow(self) -> None:
-        """From here on this process reports, which another one has forked."""
-        self._process, self._channel = os.getpid(), None
-
     def _leave(self) -> None:
         channel, self._channel, self._is_gone = self._channel, None, True
         if channel is not None:

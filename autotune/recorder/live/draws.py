@@ -68,7 +68,7 @@ class Draws:
         if passing.count > LOOKED_AT:
             return
         source = self._sources[key]
-        if passing.count > 1:  # the former pass may have ended in a look that no batch has ended
+        if passing.count > 1:  # a look that began at the end of the last pass may still be open
             source.reading.after()
         tensors = list(tensors_in(batch))
         source.batch_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -120,9 +120,6 @@ class Adviser(Protocol):
     def tell(self, event: str, **content: Any) -> None:
         """Reports an event."""
 
-    def follow(self) -> None:
-        """From here on this process reports, which another one has forked."""
-
 
 _active: list[LiveTraining] = []  # at most one
 
@@ -227,9 +224,6 @@ class LiveTraining:
         self._steps.interrupt("pass")
         # Torch would reset an iterator of ours that persists, whose order is that of its last pass.
         is_ours = torch.is_grad_enabled() or loader in self._lasting
-        if is_ours and os.getpid() != self._process and not self._steps.count:
-            self._process = os.getpid()  # the script trains in a process that it has forked
-            self._adviser.follow()
         if not is_ours or os.getpid() != self._process:
             return None
         passing = self._passes(loader)
