@@ -96,8 +96,9 @@ def test_waiting_is_told_apart_from_starting() -> None:
     drawn_from(feed, 12)
     assert len(feed.starts) == 3
     assert [start.after_epoch for start in feed.starts] == [False, True, True]
-    assert sum(start.seconds for start in feed.starts) == pytest.approx(3 * 0.04, rel=0.3)
-    assert sum(came - asked for asked, came in feed.waits) == pytest.approx(9 * 0.04, rel=0.3)
+    started, waited = sum(start.seconds for start in feed.starts), sum(came - asked for asked, came in feed.waits)
+    assert started >= 3 * 0.04
+    assert waited == pytest.approx(3 * started, rel=0.5)  # a busy machine makes both longer
 
 
 def test_a_restart_empties_the_queue_and_ends_no_epoch() -> None:
