@@ -201,17 +201,10 @@ def lay_out_state(optimizer: Optimizer) -> None:
 
 def lay_out_gradients(optimizer: Optimizer, *_: Any) -> None:
     """Gives each gradient the strides of its weight: DDP keeps those that a weight had when it was wrapped."""
-    import torch
-
     for group in optimizer.param_groups:
         for weight in group["params"]:
-            gradient = weight.grad  # the usual cases first, since this runs in each step
-            if gradient is None:
-                continue
-            if gradient.layout is weight.layout is torch.strided and gradient.stride() == weight.stride():
-                continue
-            if _lies_otherwise(gradient, weight):
-                weight.grad = _laid_out_as(weight, gradient)
+            if _lies_otherwise(weight.grad, weight):
+                weight.grad = _laid_out_as(weight, weight.grad)
 
 
 def _lies_otherwise(value: Any, weight: Any) -> bool:
@@ -219,7 +212,7 @@ def _lies_otherwise(value: Any, weight: Any) -> bool:
 
     if not isinstance(value, torch.Tensor) or not value.layout is weight.layout is torch.strided:
         return False
-    if value.shape != weight.shape:
+    if value.stride() == weight.stride() or value.shape != weight.shape:  # the usual case first, in each step
         return False
     strides = zip(value.shape, value.stride(), weight.stride(), strict=True)
     return any(mine != theirs for size, mine, theirs in strides if size > 1)

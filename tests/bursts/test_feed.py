@@ -98,7 +98,7 @@ def test_waiting_is_told_apart_from_starting() -> None:
     assert [start.after_epoch for start in feed.starts] == [False, True, True]
     started, waited = sum(start.seconds for start in feed.starts), sum(came - asked for asked, came in feed.waits)
     assert started >= 3 * 0.04
-    assert waited == pytest.approx(3 * started, rel=0.5)  # a busy machine makes both longer
+    assert waited == pytest.approx(3 * started, rel=0.3)  # a busy machine makes both longer
 
 
 def test_a_restart_empties_the_queue_and_ends_no_epoch() -> None:

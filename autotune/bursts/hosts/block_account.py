@@ -93,9 +93,9 @@ class Account:
 
 MANY_BATCHES = 100
 """Without workers, the end of an epoch of this many batches costs at most what the loader's start takes, which is timed
-itself: an incomplete last batch costs 0.5 % of the epoch on average. The time of an epoch beyond that of its samples is
-known to 2 % of the epoch in a round of a second, and only differences above zero are charged: that was 8 ms for a table
-whose loader starts in 2 ms."""
+itself: an incomplete last batch costs 0.5 % of the epoch on average. A round of a second knows the time of an epoch
+beyond that of its samples to 2 % of the epoch. Only differences above zero are charged: that was 8 ms for a table whose
+loader starts in 2 ms."""
 LEAST_SHARE = 0.5
 """Share of its usual seconds that a lap keeps at least: the cost of its starts is only an estimate."""
 

@@ -245,10 +245,9 @@ class Duet:
         """Samples of a block: whole optimizer steps of all players if short, whole epochs if those are short."""
         players, epoch = self.active, self._epoch_samples
         least = max((1 + self._lead(player)) * player.unit_samples for player in players)
-        samples = self._turn_samples(self._turn_seconds)
-        if epoch is not None and epoch <= 2 * samples:  # prefer blocks within an epoch to longer turns
-            shorter = self._turn_samples(TURN_SECONDS)
-            samples = shorter if epoch > 2 * shorter else samples
+        samples, shorter = map(self._turn_samples, (self._turn_seconds, TURN_SECONDS))
+        if epoch is not None and 2 * shorter < epoch <= 2 * samples:  # prefer blocks within an epoch to longer turns
+            samples = shorter
         steps = [player.config.effective_batch for player in players]
         micro_steps = [player.unit_samples for player in players]
         # Parts of a step where it takes longer than a turn. The same samples are worth a longer block: some may be much
