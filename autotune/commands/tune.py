@@ -66,7 +66,8 @@ def tune_and_tell(options: Options, *, as_json: bool, quiet: bool, patching: boo
         failure: AutotuneError | None = saved.failure
         if failure is not None or not quiet:
             console.print(result_table(saved.result))
-        page, why_none = saved.write_page()
+        with interrupts.held():
+            page, why_none = saved.write_page()
         if why_none is not None:
             console.print(why_none, markup=False, soft_wrap=True)
         if saved.path is not None and not quiet:

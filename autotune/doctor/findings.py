@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AwareDatetime, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, ConfigDict, Field, ValidationError, computed_field
 
 from autotune.files import write_whole
 from autotune.hardware import DeviceKind, Gpu, Hardware
@@ -78,6 +78,7 @@ class Examination(Stored):
     seconds: Seconds
     findings: tuple[Finding, ...]
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def trusted(self) -> bool:
         """Whether nothing decisive failed."""

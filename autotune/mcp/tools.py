@@ -16,7 +16,7 @@ import anyio.to_thread
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field, WithJsonSchema
+from pydantic import Field, ValidationError, WithJsonSchema
 from rich.console import Console, RenderableType
 
 from autotune.commands.probe import PROBE_SECONDS, probe_answer
@@ -54,6 +54,11 @@ COMMAND = (
 MODEL = (Annotated[str, Field(description="What to tune: module:build or file.py:build.")], "")
 FILE = (Annotated[str, Field(description="A result file.")], ...)
 PATHS = (Annotated[list[str], Field(description="Result files, or folders that hold them.")], ...)
+_EXPECTED = {
+    "command": 'a list of words, such as ["python", "train.py"]', "model": "a text, such as train:build",
+    "file": "the path of a result file", "paths": 'a list of paths, such as ["results"]', "why": "true or false",
+}  # fmt: skip
+"""What each argument of a fixed type takes; options report it themselves."""
 WHY = (
     Annotated[bool, Field(description="Show every burst with its reason, and why each other knob was not searched.")],
     False,
@@ -230,7 +235,7 @@ def _options(given: dict[str, Any], *, out_anywhere: bool) -> Options:
 
     command, model = given.pop("command"), given.pop("model")
     if (not command) == (not model):
-        raise UsageError("expected either model, such as train:build, or command, such as python train.py; pass one")
+        raise UsageError(f"expected either model ({_EXPECTED['model']}), or command ({_EXPECTED['command']}); pass one")
     script = Script.of(command) if command else None
     what = {"target": model} if script is None else {"target": script.text, "script": script.command}
     options = Options.parse(given, **what)
@@ -297,11 +302,33 @@ def _tool(
     first = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)
     tool.__signature__ = inspect.Signature([first, *named], return_annotation=CallToolResult)  # type: ignore[attr-defined]
     tool.__annotations__ = {"context": Context}
-    made = Tool.from_function(tool, name=name, description=meaning, annotations=hints)
+    made = _Tool.from_function(tool, name=name, description=meaning, annotations=hints)
     made.fn_metadata.arg_model.model_config["extra"] = "forbid"
     made.fn_metadata.arg_model.model_rebuild(force=True)
     made.parameters = made.fn_metadata.arg_model.model_json_schema(by_alias=True)
     return made
+
+
+class _Tool(Tool):
+    """A tool that refuses wrong arguments as commands do: with what was expected, what came, and what to do."""
+
+    async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:
+        """Runs the tool."""
+        try:
+            self.fn_metadata.validate_arguments(arguments)
+        except ValidationError as error:
+            return CallToolResult(content=[_content(self._refusal(error))], is_error=True)
+        return await super().run(arguments, context, convert_result)
+
+    def _refusal(self, error: ValidationError) -> str:
+        first = error.errors()[0]
+        name, known = str(first["loc"][0]), ", ".join(self.parameters["properties"])
+        if first["type"] == "extra_forbidden":
+            return f"{self.name} has no argument {name}; pass only {known}"
+        expected = _EXPECTED[name]
+        if first["type"] == "missing":
+            return f"{name}: expected {expected}, got none; pass one"
+        return f"{name}: expected {expected}, got {first['input']!r:.60}; pass one"
 
 
 def _content(text: str) -> TextContent:

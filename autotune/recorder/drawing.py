@@ -25,9 +25,11 @@ from .persisting import NewEpoch, Persisting
 from .samplers import own_samplers
 
 READS_DRAW = (
-    "workers draw the random numbers of reading data from their own generators: augmentation, shuffles and dropout "
-    "differ, as with another seed"
+    "workers draw the random numbers of reading data from their own generators: augmentation differs, and so does all "
+    "that the process draws later from {}, as with another seed"
 )
+GENERATORS = ("torch's generator (shuffles, dropout)", "Python's random", "numpy.random")
+"""Those of `random_states`."""
 WORKERS_DRAW = (
     "workers draw random numbers as they read data, and the numbers depend on how many workers there are: augmentation "
     "has the same distribution, and other values"
@@ -312,8 +314,8 @@ class _FirstReads:
         batch = self._collate(samples)
         before, self._before = self._before, None
         if before is not None and (now := random_states()) != before:
-            of_torch = now[0] != before[0]
-            self._say(READS_DRAW if self._adds_workers and of_torch else WORKERS_DRAW)
+            drawn = [name for name, state, former in zip(GENERATORS, now, before, strict=False) if state != former]
+            self._say(READS_DRAW.format(", ".join(drawn)) if self._adds_workers else WORKERS_DRAW)
         return batch
 
 

@@ -317,6 +317,12 @@ class LiveLog:
             self._say_left({knob: why for knob, why in self.story.left.items() if knob not in before})
             self._say(self._last_line(self.story.over))
 
+    def say_ended(self, without_winner: str) -> None:
+        """Reports what is known where the training ends before its search; otherwise the search's last line has."""
+        if self.story.over is None:
+            state = f"{words_of(self.story.won)} is faster" if self.story.won else without_winner
+            self._say(f"the training ended before the search did; so far, {state}")
+
     def _last_line(self, over: Over) -> str:
         """The line at the end of the search: winners, gain, cost, and when the cost is paid back."""
         cost, gained = f"the search has cost {format_seconds(over.cost_seconds)}", self.story.gained

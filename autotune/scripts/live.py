@@ -21,7 +21,6 @@ from autotune.bursts.hosts.child import events_in
 from autotune.files import stem_of
 from autotune.hardware import Hardware, probe_host
 from autotune.knobs import LiveFacts, WorkloadFacts
-from autotune.knobs.changes import words_of
 from autotune.knobs.registry import READS
 from autotune.knobs.while_training import played_on
 from autotune.measuring import Measurement, Outcome, Speedup
@@ -93,7 +92,7 @@ class Live:
         listening = threading.Thread(target=self._listen, daemon=True)
         listening.start()
         try:
-            status = Training(self._script, environment, self._folder, warn, outlives=True).run()
+            status = Training(self._script, environment, self._folder, warn).run()
         finally:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
@@ -189,9 +188,7 @@ class Live:
                     return
             if place != self._out:
                 self._say(f"{self._out} stays as it is")
-            if self.log.story.over is None:  # else the last line of the search has said it
-                state = f"{words_of(self.log.story.won)} is faster" if self.log.story.won else result.speedup_reason
-                self._say(f"the training ended before the search did; so far, {state}")
+            self.log.say_ended(str(result.speedup_reason))
             path, failure = keep_document(result, place)
             if failure is not None:
                 self._say(str(failure))

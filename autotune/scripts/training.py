@@ -40,7 +40,7 @@ WITNESS_SECONDS = 0.5
 
 
 class Training:
-    """A script that trains, and the processes below it.
+    """A script that trains, and the processes below it; it goes on if this process is killed.
 
     Args:
         script: The command.
@@ -48,7 +48,6 @@ class Training:
         folder: Where the recorder notes the processes that it enters.
         warn: Shows a warning.
         strict: Whether a process that the recorder cannot enter ends the training.
-        outlives: Whether the script goes on when this process is killed.
     """
 
     def __init__(
@@ -59,14 +58,12 @@ class Training:
         warn: Callable[[str], None],
         *,
         strict: bool = False,
-        outlives: bool = False,
     ) -> None:
         self._script = script
         self._environment = environment
         self._folder = folder
         self._warn = warn
         self._is_strict = strict
-        self._before_start = None if outlives else lambda: end_with_parent(True)
         self._known: set[psutil.Process] = set()
 
     def run(self) -> int:
@@ -79,7 +76,7 @@ class Training:
             self._tell_closed(f"'{word}' keeps autotune out of the script")
         started = time.monotonic()
         try:
-            process = psutil.Popen(self._script.watched, env=dict(self._environment), preexec_fn=self._before_start)
+            process = psutil.Popen(self._script.watched, env=dict(self._environment))
         except OSError as error:
             remedy = "a script needs a first line such as #!/bin/sh, or its interpreter before it: -- sh train.sh"
             if error.errno in {errno.EAGAIN, errno.ENOMEM}:

@@ -15,6 +15,7 @@ from autotune.errors import INTERRUPTED_STATUS
 from autotune.sandbox.system import ENDING_SIGNALS
 
 _SHOW_CURSOR = b"\x1b[?25h"
+_AT_ONCE = b"\ninterrupted twice: ended at once\n"
 
 
 class Stop:
@@ -83,9 +84,10 @@ class Interrupts(Stop):
 
     def _end_at_once(self, _number: int) -> None:
         """Handles the second signal."""
-        with contextlib.suppress(OSError, ValueError):  # a display that is redrawn in place hides the cursor
-            if sys.stderr.isatty():
+        with contextlib.suppress(OSError, ValueError):
+            if sys.stderr.isatty():  # a display that is redrawn in place hides the cursor
                 os.write(sys.stderr.fileno(), _SHOW_CURSOR)
+            os.write(sys.stderr.fileno(), _AT_ONCE)
         os._exit(INTERRUPTED_STATUS)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,11 +74,15 @@ def require_writable(out: Path) -> None:
             "--out: expected a folder, but the working directory has been deleted; name a file elsewhere: "
             f"--out ~/{out.name}"
         ) from None
-    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+    try:
+        # By a real file, which has no name on most file systems: root may write to /proc, which still takes no file.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
         raise UsageError(
-            f"--out: expected a folder that can be written to, but {folder} cannot; name a file elsewhere: "
-            f"--out ~/{out.name}"
-        )
+            f"--out: expected a folder that can be written to, but {folder} cannot ({error.strerror}); name a file "
+            f"elsewhere: --out ~/{out.name}"
+        ) from error
 
 
 def require_result_place(path: Path) -> None:

@@ -58,7 +58,8 @@ def trained_by(
     if not (trust or _is_own_command(script.command)):
         raise UsageError(
             f"{file} names the command {script.text}, and a file from elsewhere could run anything that way: expected "
-            f"{sys.executable} with a script of the working directory; look at it, and pass --trust if it is yours"
+            f"{sys.executable} with a script of the working directory; look at it, and pass --trust on the command "
+            "line if it is yours"
         )
     return script
 
@@ -121,7 +122,7 @@ def target_of(named: str, file: Path, model: str, *, trust: bool) -> str:
         return named
     raise UsageError(
         f"{file} names {named}, {why}: a file from elsewhere could run any code that way; "
-        "name the workload with --model TARGET, or pass --trust"
+        "name the workload with --model TARGET, or pass --trust on the command line"
     )
 
 

@@ -94,3 +94,5 @@ class _Adviser:
         """Logs an event; a failing log never stops the training."""
         with contextlib.suppress(Exception):
             self._log.add({"event": event, **content})
+            if event == "ended":
+                self._log.say_ended("no setting is faster than yours")

@@ -72,7 +72,9 @@ def test_a_machine_that_cannot_be_trusted_ends_with_a_status_of_its_own(doctor: 
 
     done = doctor("--json", checks=(broken, *examination.QUICK))
     assert done.exit_code == 4
-    first, *others = json.loads(done.stdout)["findings"]
+    told = json.loads(done.stdout)
+    assert told["trusted"] is False
+    first, *others = told["findings"]
     assert (first["name"], first["found"]) == ("Something that fails", "no space left on device")
     assert first["remedy"].startswith("run doctor again")
     assert others

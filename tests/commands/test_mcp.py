@@ -111,12 +111,17 @@ MISTAKES: tuple[tuple[str, dict[str, Any], list[str]], ...] = (
     ("check", {"file": "nowhere.json"}, ["check", "nowhere.json"]),
     ("probe", {"device": "tpu"}, ["probe", "--device", "tpu"]),
 )
-SENSELESS: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"budgte": "10m", "model": TINY}, "budgte"),
-    ({}, "expected either model, such as train:build, or command"),
-    ({"model": TINY, "command": ["python", "train.py"]}, "expected either model"),
-    ({"command": [sys.executable, "train.py"], "explore": {"width": [1]}}, "--explore is for models"),
-    ({"command": [sys.executable, "train.py"], "evaluation": True}, "--evaluation is for models"),
+SENSELESS: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("run", {"budgte": "10m", "model": TINY}, "run has no argument budgte; pass only command, model, "),
+    ("run", {}, "expected either model (a text, such as train:build), or command"),
+    ("run", {"model": TINY, "command": ["python", "train.py"]}, "expected either model"),
+    ("run", {"command": "python train.py"}, 'a list of words, such as ["python", "train.py"], got \'python train.py\''),
+    ("run", {"command": [sys.executable, "train.py"], "explore": {"width": [1]}}, "--explore is for models"),
+    ("run", {"command": [sys.executable, "train.py"], "evaluation": True}, "--evaluation is for models"),
+    ("compare", {"paths": "."}, "paths: expected a list of paths, such as [\"results\"], got '.'; pass one"),
+    ("show", {}, "file: expected the path of a result file, got none; pass one"),
+    ("show", {"file": 5}, "file: expected the path of a result file, got 5; pass one"),
+    ("show", {"file": "a.json", "why": "perhaps"}, "why: expected true or false, got 'perhaps'; pass one"),
 )
 
 
@@ -131,7 +136,7 @@ def answers(folder: Path) -> dict[str, Any]:
             "why": await client.call_tool("show", {"file": "a.json", "why": True}),
             "compare": await client.call_tool("compare", {"paths": ["."]}),
             "mistakes": [await client.call_tool(tool, arguments) for tool, arguments, _ in MISTAKES],
-            "senseless": [await client.call_tool("run", arguments) for arguments, _ in SENSELESS],
+            "senseless": [await client.call_tool(tool, arguments) for tool, arguments, _ in SENSELESS],
         }
 
     found: dict[str, Any] = served(folder, use)
@@ -267,7 +272,7 @@ def test_errors_are_the_commands_sentences(answers: dict[str, Any], tmp_path: Pa
 
 def test_arguments_that_make_no_sense_are_refused(answers: dict[str, Any]) -> None:
     """Nothing is left out in silence."""
-    for (_, words), answer in zip(SENSELESS, answers["senseless"], strict=True):
+    for (_, _, words), answer in zip(SENSELESS, answers["senseless"], strict=True):
         assert answer.is_error
         assert words in text_of(answer)
 

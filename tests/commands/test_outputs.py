@@ -166,12 +166,17 @@ def test_a_result_and_all_beside_it_may_be_replaced(folder: Path) -> None:
 CROSS = ["cross", "result.json", "--model", "train:build"]
 
 
-def test_a_cross_measures_nothing_where_it_cannot_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The option that names another folder is told at once."""
+@pytest.mark.parametrize(("place", "why"), [("train.py/cross.json", "Not a directory"), ("/proc/cross.json", "")])
+def test_a_cross_measures_nothing_where_it_cannot_write(
+    place: str, why: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The option that names another folder is told at once; root may write to /proc, which takes no file."""
     monkeypatch.setattr("autotune.sessions.crossing.cross_result", pytest.fail)
-    done = run_inside([*CROSS, "--out", "train.py/cross.json"], folder)
+    done = run_inside([*CROSS, "--out", place], folder)
     assert done.status == 2
-    assert "--out: expected a folder that can be written to" in " ".join(done.err.split())
+    told = " ".join(done.err.split())
+    assert "--out: expected a folder that can be written to" in told
+    assert why in told
 
 
 @pytest.mark.parametrize("is_full", [False, True])

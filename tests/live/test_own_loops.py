@@ -102,7 +102,7 @@ Trainer(Model(), arguments, train_dataset=Rows(), callbacks=[live_callback("resu
     ],
 )
 def test_a_loop_is_tuned_while_it_trains(script: str, tmp_path: Path) -> None:
-    """It says what it tries, and keeps a log."""
+    """It says what it tries and how it ended, and keeps a log."""
     (tmp_path / "train.py").write_text(ARE_TRIED + script)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "train.py", "--password", "correct horse"]
@@ -114,3 +114,4 @@ def test_a_loop_is_tuned_while_it_trains(script: str, tmp_path: Path) -> None:
     events = [line["event"] for line in lines]
     assert events[:3] == ["started", "began", "planned"]
     assert events[-1] == "ended"
+    assert ("the training ended before the search did; so far, " in done.stderr) is ("over" not in events)

@@ -263,6 +263,27 @@ def test_signals_reach_the_script_and_its_exit_status_is_told() -> None:
     assert launched.wait(20.0) == 3
 
 
+LIVES_ON = """
+import os, time, torch
+parent = os.getppid()
+print("ready", flush=True)
+while os.getppid() == parent:
+    time.sleep(0.05)
+open("went on", "w").close()
+"""
+
+
+def test_a_training_goes_on_when_launch_is_killed() -> None:
+    """The kernel's memory killer may choose the command."""
+    launched = launched_with(LIVES_ON)
+    launched.kill()
+    launched.wait()
+    deadline = time.monotonic() + 60.0
+    while not Path("went on").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_a_script_in_a_group_of_its_own_gets_the_signals_of_the_command() -> None:
     """As after `os.setpgrp()`: a terminal, or `timeout`, sends them to the group of the command alone."""
     launched = launched_with(ASKED.replace("import torch", "import os, torch\nos.setpgrp()"))

@@ -23,6 +23,7 @@ class Parent:
         self._path = path
         self._process = os.getpid()
         self._channel: socket.socket | None = None
+        self._status: os.stat_result | None = None  # of the channel
         self._received = b""
         self._is_gone = False
 
@@ -32,6 +33,7 @@ class Parent:
 
     def answer(self) -> list[dict[str, Any]] | None:
         """The candidates, once they are known; none after the command has ended."""
+        self._look_at_channel()
         if self._is_gone or self._channel is None:
             return []
         try:
@@ -55,16 +57,28 @@ class Parent:
 
     def tell(self, event: str, **content: Any) -> None:
         """Reports an event."""
+        self._look_at_channel()
         if self._is_gone or os.getpid() != self._process:
             return
         try:
             if self._channel is None:
                 self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self._status = os.fstat(self._channel.fileno())
                 self._channel.settimeout(SEND_SECONDS)
                 self._channel.connect(self._path)
             self._channel.sendall(json.dumps({"event": event, **content}, default=str).encode() + b"\n", NO_SIGNAL)
         except OSError:
             self._leave()
+
+    def _look_at_channel(self) -> None:
+        """Leaves the channel alone if the script has closed it: the descriptor may be that of a file of its own now."""
+        if self._channel is None or self._status is None:
+            return
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(self._channel.fileno()), self._status):
+                return
+        self._channel.detach()
+        self._channel, self._is_gone = None, True
 
     def _leave(self) -> None:
         channel, self._channel, self._is_gone = self._channel, None, True
