@@ -106,7 +106,9 @@ def allowed_knobs(names: str) -> tuple[str, ...]:
     ]
     requested = tuple(name.strip() for name in names.split(",") if name.strip())
     if unknown := [name for name in requested if name not in choices]:
-        raise UsageError(f"--allow takes only {', '.join(choices)}; got {', '.join(unknown)}")
+        raise UsageError(
+            f"--allow: expected names among {', '.join(choices)}, got {', '.join(unknown)}; pass these, or leave it out"
+        )
     return requested
 
 

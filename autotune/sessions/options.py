@@ -6,6 +6,7 @@ defaults, ranges and errors are the same everywhere.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import os
@@ -226,11 +227,16 @@ def _existing(paths: tuple[Path, ...]) -> tuple[Path, ...]:
 
 
 def _url(text: str) -> str:
-    """Refuses a path in place of the URL of a database; what may hold a password is not shown."""
-    if "://" not in text:
-        got = "another text" if "@" in text else quoted(text)
-        raise ValueError(f"expected the URL of a database, such as sqlite:///trials.db, got {got}; pass one")
-    return text
+    """Refuses what is no URL of a database; what may hold a password is not shown."""
+    from sqlalchemy.engine import make_url  # takes long to import
+    from sqlalchemy.exc import SQLAlchemyError
+
+    kind, separator, _ = text.partition("://")
+    with contextlib.suppress(SQLAlchemyError, ValueError):
+        make_url(text).get_dialect()
+        return text
+    got = "another text" if "@" in kind else quoted(kind + separator)
+    raise ValueError(f"expected the URL of a database, such as sqlite:///trials.db, got {got}; pass one")
 
 
 Duration = Annotated[float, _text(parse_duration), Takes("TIME")]

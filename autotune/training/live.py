@@ -8,17 +8,21 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader
 
+from autotune.errors import UsageError
 from autotune.hardware import probe_host
 from autotune.knobs import allowed_knobs
 from autotune.recorder.arrival import ORDERS
 from autotune.recorder.live.training import LiveTraining
 from autotune.results.live import LiveLog
 from autotune.secrets import masked_command, remember_secrets
+from autotune.training.given import require_parts
+from autotune.workload.user_errors import described
 
 Loader = TypeVar("Loader", bound=DataLoader[Any])
 Model = TypeVar("Model")
@@ -42,8 +46,12 @@ def live(
         allow: Settings to try although they change what is learned: ``precision``, ``compile_mode``.
 
     Raises:
-        UsageError: `allow` names something else.
+        UsageError: The arguments are something else, or the optimizer is not the model's, or `allow` names another
+            setting.
     """
+    if not isinstance(loader, Iterable):
+        raise UsageError(f"expected a DataLoader as loader, got {described(loader)}; pass loader, model and optimizer")
+    require_parts(model, optimizer)
     begin(out, allow)
     return loader, model, optimizer
 

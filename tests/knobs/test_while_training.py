@@ -156,5 +156,5 @@ def test_compiling_is_tried_last(allowed: str, changes: dict[str, Any], reason: 
 @pytest.mark.parametrize("name", ["dataloader_in_order", "memory_format", "num_workers", "colour"])
 def test_leave_for_anything_else_is_refused(name: str) -> None:
     """A layout may make the training fail; neutral settings need no leave."""
-    with pytest.raises(UsageError, match=rf"--allow takes only .*precision.*; got {name}"):
+    with pytest.raises(UsageError, match=rf"--allow: expected names among .*precision.*, got {name}; pass these"):
         allowed_knobs(f"precision,{name}")

@@ -15,6 +15,7 @@ from autotune.errors import UsageError
 from autotune.integrations import accelerate, fabric, lightning, transformers
 from autotune.knobs.config import TrainConfig
 from autotune.training.given import require_parts
+from autotune.training.live import live
 from autotune.training.tuned import Tuned
 
 MODEL, TUNED = nn.Linear(2, 2), Tuned(TrainConfig())
@@ -40,6 +41,8 @@ def made(name: str, *given: Any) -> Callable[[], Any]:
         (made("eval_dataloader", LOADER), "got a DataLoader; pass loader.dataset"),
         (lambda: accelerate.prepare(TUNED, None, LOADER, OPTIMIZER, MODEL), "as model, got a DataLoader"),
         (lambda: fabric.setup(TUNED, None, MODEL, OPTIMIZER, [1]), "expected a DataLoader as loader, got a list"),
+        (lambda: live(1, MODEL, OPTIMIZER), "expected a DataLoader as loader, got an int"),  # type: ignore[type-var]
+        (lambda: live(LOADER, OPTIMIZER, MODEL), "expected an nn.Module as model, got a SGD"),
     ],
 )
 def test_what_is_passed_by_mistake_is_told(call: Callable[[], Any], words: str) -> None:
