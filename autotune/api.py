@@ -87,7 +87,8 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
             if (trace := getattr(error, "trace", None)) is not None and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"In the burst:\n{trace}")
             raise
-        page, why_none = saved.write_page()
+        with interrupts.held():
+            page, why_none = saved.write_page()
     for problem in (saved.failure, why_none):
         if problem is not None:  # the result is returned all the same
             warnings.warn(str(problem), stacklevel=2)

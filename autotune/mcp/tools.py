@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import reprlib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,7 +56,7 @@ MODEL = (Annotated[str, Field(description="What to tune: module:build or file.py
 FILE = (Annotated[str, Field(description="A result file.")], ...)
 PATHS = (Annotated[list[str], Field(description="Result files, or folders that hold them.")], ...)
 _EXPECTED = {
-    "command": 'a list of words, such as ["python", "train.py"]', "model": "a text, such as train:build",
+    "command": 'a list of texts, such as ["python", "train.py"]', "model": "a text, such as train:build",
     "file": "the path of a result file", "paths": 'a list of paths, such as ["results"]', "why": "true or false",
 }  # fmt: skip
 """What each argument of a fixed type takes; options report it themselves."""
@@ -317,18 +318,16 @@ class _Tool(Tool):
         try:
             self.fn_metadata.validate_arguments(arguments)
         except ValidationError as error:
-            return CallToolResult(content=[_content(self._refusal(error))], is_error=True)
+            return CallToolResult(content=[_content(self._refusal(error, arguments))], is_error=True)
         return await super().run(arguments, context, convert_result)
 
-    def _refusal(self, error: ValidationError) -> str:
-        first = error.errors()[0]
-        name, known = str(first["loc"][0]), ", ".join(self.parameters["properties"])
-        if first["type"] == "extra_forbidden":
-            return f"{self.name} has no argument {name}; pass only {known}"
-        expected = _EXPECTED[name]
-        if first["type"] == "missing":
-            return f"{name}: expected {expected}, got none; pass one"
-        return f"{name}: expected {expected}, got {first['input']!r:.60}; pass one"
+    def _refusal(self, error: ValidationError, arguments: Mapping[str, Any]) -> str:
+        known = self.parameters["properties"]
+        if unknown := [name for name in arguments if name not in known]:
+            return f"{self.name} has no argument {unknown[0]}; pass only {', '.join(known)}"
+        name = str(error.errors()[0]["loc"][0])
+        got = reprlib.repr(arguments[name]) if name in arguments else "none"
+        return f"{name}: expected {_EXPECTED[name]}, got {got}; pass one"
 
 
 def _content(text: str) -> TextContent:

@@ -28,12 +28,11 @@ READS_DRAW = (
     "workers draw the random numbers of reading data from their own generators: augmentation differs, and so does all "
     "that the process draws later from {}, as with another seed"
 )
-GENERATORS = ("torch's generator (shuffles, dropout)", "Python's random", "numpy.random")
-"""Those of `random_states`."""
 WORKERS_DRAW = (
     "workers draw random numbers as they read data, and the numbers depend on how many workers there are: augmentation "
     "has the same distribution, and other values"
 )
+TORCHS, PYTHONS, NUMPYS = "torch's generator (shuffles, dropout)", "Python's random", "numpy.random"
 INDICES_DRAW = (
     "the sampler draws random numbers for each batch, and for workers ahead of training: if training draws some too, "
     "their order changes"
@@ -263,7 +262,7 @@ class Indices(Iterator[Any]):
             return
         before = random_states()
         self._draw(self._count + 1)
-        if random_states() != before:
+        if drawn_since(before):
             self._say(INDICES_DRAW)
             self._say = None
 
@@ -313,8 +312,7 @@ class _FirstReads:
     def __call__(self, samples: Any) -> Any:
         batch = self._collate(samples)
         before, self._before = self._before, None
-        if before is not None and (now := random_states()) != before:
-            drawn = [name for name, state, former in zip(GENERATORS, now, before, strict=False) if state != former]
+        if before is not None and (drawn := drawn_since(before)):
             self._say(READS_DRAW.format(", ".join(drawn)) if self._adds_workers else WORKERS_DRAW)
         return batch
 
@@ -336,13 +334,19 @@ def _within(sampler: Any) -> Any:
     return sampler.sampler if type(sampler) is BatchSampler else sampler
 
 
-def random_states() -> list[Any]:
-    """The states of a process's global generators: torch's on the CPU, Python's, and NumPy's if it is imported."""
-    states: list[Any] = [torch.get_rng_state().tolist(), random.getstate()]
+def random_states() -> dict[str, Any]:
+    """The states of a process's global generators, by name: torch's on the CPU, Python's, and NumPy's if imported."""
+    states: dict[str, Any] = {TORCHS: torch.get_rng_state().tolist(), PYTHONS: random.getstate()}
     if (numpy := sys.modules.get("numpy")) is not None:
         with contextlib.suppress(Exception):  # of a bit generator of the script's own
-            states.append(str(numpy.random.get_state(legacy=False)))
+            states[NUMPYS] = str(numpy.random.get_state(legacy=False))
     return states
+
+
+def drawn_since(before: Mapping[str, Any]) -> list[str]:
+    """The generators that have drawn since `random_states` returned `before`."""
+    now = random_states()
+    return [name for name in before if name in now and now[name] != before[name]]
 
 
 def _is_first(sentence: str, thing: object) -> bool:

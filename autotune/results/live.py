@@ -23,7 +23,7 @@ from autotune.knobs.knob import ByLeave
 from autotune.measuring import Interval
 from autotune.measuring.records import MOST_BLOCKS
 from autotune.results.summary import ratios
-from autotune.sandbox.system import lock
+from autotune.sandbox.system import Held, lock
 from autotune.secrets import masked_data
 from autotune.stored import Figure, Seconds, Share, Stored, Whole
 from autotune.units import format_seconds
@@ -243,8 +243,14 @@ class LiveLog:
     def __init__(self, say: Callable[[str], None]) -> None:
         self.story = Story()
         self._say = say
-        self._file: Any = None
+        self._file: Held | None = None
+        self._path = Path()
         self._failures: set[str] = set()  # that were reported
+
+    def __del__(self) -> None:
+        """Frees the log for another training of this process."""
+        if self._file is not None:
+            self._file.close()
 
     def open(self, result: Path, command: str) -> bool:
         """Opens the file, beside a result; where that fails, there is no log.
@@ -255,12 +261,12 @@ class LiveLog:
         path = log_path(result)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("ab", buffering=0)
-            if not lock(file):
+            file = Held(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666))
+            if not lock(file.number):
                 file.close()
                 return False
-            file.truncate(0)
-            self._file = file
+            os.ftruncate(file.number, 0)
+            self._file, self._path = file, path
         except OSError as error:
             self._say(f"there is no log, because {path} cannot be written: {error.strerror}")
         self.add({"event": "started", "command": command, "host": platform.node(), "pid": os.getpid()})
@@ -280,7 +286,7 @@ class LiveLog:
             }
         )
         knobs = dict.fromkeys(knob for candidate in words for knob in candidate["knobs"])
-        follow = "" if self._file is None else f"; follow it with 'autotune watch {shlex.quote(self._file.name)}'"
+        follow = "" if self._file is None else f"; follow it with 'autotune watch {shlex.quote(str(self._path))}'"
         settings = "1 setting of {} is" if len(words) == 1 else f"{len(words)} settings of {{}} are"
         tried = f"{settings.format(', '.join(knobs))} tried while it trains{follow}"
         self._say(tried if words else "there is nothing to try")
@@ -305,6 +311,7 @@ class LiveLog:
                 self._file.write(json.dumps(masked_data(event), default=str).encode() + b"\n")
             except OSError as error:
                 self._say(f"the log cannot be written any more, training goes on: {error.strerror}")
+                self._file.close()
                 self._file = None
         if event["event"] == "decided" and event["verdict"] == "won":
             winner = self.story.candidates[event["name"]]

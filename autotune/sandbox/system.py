@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import sys
 from typing import Any
 
 __all__ = [
-    "CHILDREN_ARE_LISTED", "ENDING_SIGNALS", "KILL", "LINUX", "WINDOWS", "adopt_orphans", "check_status", "children_of",
-    "end_with_parent", "fcntl", "libc", "lock", "open_files_limit", "resource", "session_of", "signals", "stat_of",
-    "termios", "why_no_fork",
+    "CHILDREN_ARE_LISTED", "ENDING_SIGNALS", "KILL", "LINUX", "WINDOWS", "Held", "adopt_orphans", "check_status",
+    "children_of", "end_with_parent", "fcntl", "libc", "lock", "open_files_limit", "resource", "session_of", "signals",
+    "stat_of", "termios", "why_no_fork",
 ]  # fmt: skip
 
 LINUX, WINDOWS = sys.platform == "linux", sys.platform == "win32"
@@ -111,6 +112,40 @@ def open_files_limit() -> tuple[int, int] | None:
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else (soft, hard)
+
+
+class Held:
+    """A descriptor in a script's process, whose script may close it and open a file of its own under its number.
+
+    Args:
+        number: The descriptor; `close` closes it, unless the script has.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number, self._status = number, os.fstat(number)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it still names what it named at first."""
+        try:
+            return os.path.samestat(os.fstat(self.number), self._status)
+        except OSError:
+            return False
+
+    def write(self, data: bytes) -> None:
+        """Writes to it.
+
+        Raises:
+            OSError: It cannot be written, or the script has closed it.
+        """
+        if not self.is_ours:
+            raise OSError(errno.EBADF, "the script has closed it")
+        os.write(self.number, data)
+
+    def close(self) -> None:
+        """Closes it, unless the script has."""
+        if self.is_ours:
+            os.close(self.number)
 
 
 def lock(file: Any) -> bool:

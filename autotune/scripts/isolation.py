@@ -20,7 +20,7 @@ from autotune.bursts.hosts.endings import LONGER, OutOfTimeError, result_of
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import Request
 from autotune.bursts.hosts.running_job import Ended, Live
-from autotune.errors import AutotuneError, Interrupted, IsolationError, UsageError, WorkloadError
+from autotune.errors import AutotuneError, Interrupted, IsolationError, WorkloadError
 from autotune.hardware import CpuEnergy, GpuEnergy, open_energy
 from autotune.knobs import affecting
 from autotune.knobs.changes import changes_of
@@ -103,8 +103,7 @@ class ScriptIsolation(Isolation):
         Raises:
             WorkloadError: It does not train, or in a way that cannot be changed from outside.
             IsolationError: It could not be started.
-            UsageError: It did not train within the time, or this machine cannot protect files, and the user lets the
-                script write to none.
+            UsageError: This machine cannot protect files, and the user lets the script write to none.
             Interrupted: See `interrupt`.
         """
         if self._seen is not None:
@@ -116,9 +115,8 @@ class ScriptIsolation(Isolation):
         try:
             with self._attending(child):
                 seen = watch(child, deadline_seconds, self._script, self._protection, LOOK)
-        except (WorkloadError, UsageError) as error:
-            hint = self._protection.hint(f"{error} {child.stderr_tail()}")
-            raise type(error)(f"{error}{hint}") from None
+        except WorkloadError as error:
+            raise WorkloadError(f"{error}{self._protection.hint(f'{error} {child.stderr_tail()}')}") from None
         finally:
             child.stop_waiting()
             cleanup.end_processes(lambda: [*child.below(), *cleanup.members_of_run(str(self._folder), child.pid)])

@@ -12,7 +12,7 @@ import psutil
 
 from autotune.bursts.hosts.child import Child
 from autotune.bursts.hosts.cleanup import descendants
-from autotune.errors import Interrupted, UsageError, WorkloadError
+from autotune.errors import Interrupted, WorkloadError
 from autotune.recorder.arrival import CAME
 from autotune.sandbox.inside import KEPT
 from autotune.sandbox.protection import Protection
@@ -61,8 +61,7 @@ def watch(child: Child, seconds: float, script: Script, protection: Protection, 
         name: The name of its layer there.
 
     Raises:
-        WorkloadError: The script ended, and nothing was seen.
-        UsageError: It did not train within the time.
+        WorkloadError: Nothing was seen, with the reason.
         Interrupted: The child was woken.
     """
     deadline, reports = time.monotonic() + seconds, Reports()
@@ -97,7 +96,7 @@ def watch(child: Child, seconds: float, script: Script, protection: Protection, 
         gpus = [reports.gpus[rank] for rank in sorted(reports.gpus)] or result["gpus"]
         return SeenScript.of({**result, "gpus": gpus}, processes=max(1, len(reports.steps)))
     if event is None:
-        raise UsageError(_why_waited_in_vain(reports, script, seconds))
+        raise WorkloadError(_why_waited_in_vain(reports, script, seconds))
     raise why_not(reports.ended, child.stderr_tail(), script, child.exit_status())
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -75,14 +75,15 @@ class Training:
         if (word := self._script.closed_by) is not None:
             self._tell_closed(f"'{word}' keeps autotune out of the script")
         started = time.monotonic()
-        try:
-            process = psutil.Popen(self._script.watched, env=dict(self._environment))
-        except OSError as error:
-            remedy = "a script needs a first line such as #!/bin/sh, or its interpreter before it: -- sh train.sh"
-            if error.errno in {errno.EAGAIN, errno.ENOMEM}:
-                remedy = "free memory or processes"
-            raise UsageError(f"the script cannot be started ({error}); {remedy}") from error
-        with _forwarding(process.pid):
+        with Forwarding() as forwarding:
+            try:
+                process = psutil.Popen(self._script.watched, env=dict(self._environment))
+            except OSError as error:
+                remedy = "a script needs a first line such as #!/bin/sh, or its interpreter before it: -- sh train.sh"
+                if error.errno in {errno.EAGAIN, errno.ENOMEM}:
+                    remedy = "free memory or processes"
+                raise UsageError(f"the script cannot be started ({error}); {remedy}") from error
+            forwarding.to(process.pid)
             while True:
                 age = time.monotonic() - started
                 with contextlib.suppress(psutil.TimeoutExpired, subprocess.TimeoutExpired):
@@ -90,7 +91,7 @@ class Training:
                     break
                 self._glance(process)
         if others := self._others():
-            self._warn(others)
+            self._tell(others)
         return int(status) if status >= 0 else 128 - int(status)
 
     def _glance(self, root: psutil.Process) -> None:
@@ -112,7 +113,12 @@ class Training:
     def _tell_closed(self, what: str) -> None:
         if self._is_strict:
             raise UsageError(f"{what} {CLOSED}; or leave out --strict")
-        self._warn(f"{what}, so that it trains as it is {CLOSED}")
+        self._tell(f"{what}, so that it trains as it is {CLOSED}")
+
+    def _tell(self, sentence: str) -> None:
+        """Shows a warning; where it cannot be shown, as in a closed pipe, the training goes on."""
+        with contextlib.suppress(OSError, SystemExit):  # rich ends a program whose output nobody reads
+            self._warn(sentence)
 
     def _others(self) -> str | None:
         """The processes that the recorder did not change, in a sentence."""
@@ -130,28 +136,43 @@ class Training:
         return f"{count} other processes trained as they are, since they were not measured: {listed}"
 
 
-@contextlib.contextmanager
-def _forwarding(process: int) -> Iterator[None]:
-    """Forwards signals to the script; a signal that is ignored stays ignored.
+class Forwarding:
+    """While open, forwards signals to the script; a signal that is ignored stays ignored.
 
     A terminal, `timeout` or a scheduler sends a signal to all processes of a command. The script has that one already,
-    and may end without saving at a second one.
+    and may end without saving at a second one. It is open before the script starts: a signal that comes sooner would
+    end this process alone.
     """
-    numbers = [number for number in signals(*FORWARDED) if signal.getsignal(number) is not signal.SIG_IGN]
-    witness = _Witness(numbers)
 
-    def forward(number: int, _: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            if os.getpgid(process) != os.getpgrp() or not witness.hears(number):
+    def __init__(self) -> None:
+        self._process: int | None = None
+        self._early: list[int] = []  # signals that came before the script's process was known
+
+    def __enter__(self) -> Forwarding:
+        numbers = [number for number in signals(*FORWARDED) if signal.getsignal(number) is not signal.SIG_IGN]
+        self._witness = _Witness(numbers)
+        self._former = {number: signal.signal(number, self._forward) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        self._witness.end()
+
+    def to(self, process: int) -> None:
+        """Forwards to a process that has just started, also what came before: it has nothing to lose yet."""
+        self._process = process
+        for number in self._early:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
 
-    former = {number: signal.signal(number, forward) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-        witness.end()
+    def _forward(self, number: int, _: object) -> None:
+        if self._process is None:
+            self._early.append(number)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(self._process) != os.getpgrp() or not self._witness.hears(number):
+                os.kill(self._process, number)
 
 
 class _Witness:

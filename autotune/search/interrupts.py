@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import threading
@@ -84,11 +85,14 @@ class Interrupts(Stop):
 
     def _end_at_once(self, _number: int) -> None:
         """Handles the second signal."""
-        with contextlib.suppress(OSError, ValueError):
-            if sys.stderr.isatty():  # a display that is redrawn in place hides the cursor
-                os.write(sys.stderr.fileno(), _SHOW_CURSOR)
-            os.write(sys.stderr.fileno(), _AT_ONCE)
-        os._exit(INTERRUPTED_STATUS)
+        try:
+            stderr = sys.stderr.fileno()
+            if os.isatty(stderr):  # a display that is redrawn in place hides the cursor
+                os.write(stderr, _SHOW_CURSOR + _AT_ONCE)
+            elif select.select([], [stderr], [], 0)[1]:  # writing to a full pipe would wait
+                os.write(stderr, _AT_ONCE)
+        finally:
+            os._exit(INTERRUPTED_STATUS)
 
 
 class CallInterrupts(Interrupts):

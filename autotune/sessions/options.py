@@ -232,10 +232,10 @@ def _url(text: str) -> str:
     from sqlalchemy.exc import SQLAlchemyError
 
     kind, separator, _ = text.partition("://")
-    with contextlib.suppress(SQLAlchemyError, ValueError):
+    with contextlib.suppress(SQLAlchemyError, ValueError, ImportError):
         make_url(text).get_dialect()
         return text
-    got = "another text" if "@" in kind else quoted(kind + separator)
+    got = "another text" if "@" in kind else f"{quoted(kind + separator)}{'…' if separator else ''}"
     raise ValueError(f"expected the URL of a database, such as sqlite:///trials.db, got {got}; pass one")
 
 

@@ -68,13 +68,15 @@ def require_writable(out: Path) -> None:
         UsageError: It cannot.
     """
     try:
-        folder = next(parent for parent in out.absolute().parents if parent.exists())
+        out = out.absolute()
     except FileNotFoundError:
         raise UsageError(
             "--out: expected a folder, but the working directory has been deleted; name a file elsewhere: "
             f"--out ~/{out.name}"
         ) from None
+    folder = out.parent
     try:
+        folder = next(parent for parent in out.parents if parent.exists())
         # By a real file, which has no name on most file systems: root may write to /proc, which still takes no file.
         with tempfile.TemporaryFile(dir=folder):
             pass

@@ -8,10 +8,11 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch.optim
+from torch import nn
 from torch.utils.data import DataLoader
 
 from autotune.errors import UsageError
@@ -21,7 +22,6 @@ from autotune.recorder.arrival import ORDERS
 from autotune.recorder.live.training import LiveTraining
 from autotune.results.live import LiveLog
 from autotune.secrets import masked_command, remember_secrets
-from autotune.training.given import require_parts
 from autotune.workload.user_errors import described
 
 Loader = TypeVar("Loader", bound=DataLoader[Any])
@@ -46,12 +46,10 @@ def live(
         allow: Settings to try although they change what is learned: ``precision``, ``compile_mode``.
 
     Raises:
-        UsageError: The arguments are something else, or the optimizer is not the model's, or `allow` names another
-            setting.
+        UsageError: The arguments are in another order, or `allow` names something else.
     """
-    if not isinstance(loader, Iterable):
-        raise UsageError(f"expected a DataLoader as loader, got {described(loader)}; pass loader, model and optimizer")
-    require_parts(model, optimizer)
+    if ORDERS not in os.environ:
+        _require_order(loader, model, optimizer)
     begin(out, allow)
     return loader, model, optimizer
 
@@ -64,6 +62,17 @@ def begin(out: str | Path | None = None, allow: str = "") -> None:
         return
     remember_secrets(sys.argv, os.environ)
     LiveTraining(_Adviser(out), probe_host().cpu.budget, allowed)
+
+
+def _require_order(*given: object) -> None:
+    """Refuses what another argument is for. Wrappers, and lists of models, may be of any class."""
+    kinds: dict[str, type[Any]] = {"loader": DataLoader, "model": nn.Module, "optimizer": torch.optim.Optimizer}
+    for (name, own), one in zip(kinds.items(), given, strict=True):
+        if not isinstance(one, own) and isinstance(one, (*kinds.values(), int, float, str)):
+            raise UsageError(
+                f"expected {own.__name__} as {name}, got {described(one)}; "
+                "pass loader, model and optimizer in this order"
+            )
 
 
 _INSTEAD = {

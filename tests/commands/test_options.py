@@ -39,7 +39,7 @@ DIGITS = "9" * 5000
         (["--pin", "num_workers=8", "--pin", "num_workers<=4"], "expected num_workers once, got it twice"),
         (["--explore", "x=1", "--explore", "x=2"], "expected x once, got it twice"),
         (["--storage", "/tmp/t.db"], "URL of a database, such as sqlite:///trials.db, got '/tmp/t.db'; pass one"),
-        (["--storage", "foo://me:s3cret@host"], "sqlite:///trials.db, got 'foo://'; pass one"),
+        (["--storage", "foo://me:s3cret@host"], "sqlite:///trials.db, got 'foo://'…; pass one"),
         (["--storage", "me:s3cret@host"], "sqlite:///trials.db, got another text; pass one"),
         (["--only", ","], "--only: expected names of knobs separated by commas, got ','"),
         (

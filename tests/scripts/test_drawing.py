@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, W
 from autotune import TrainConfig, Tuned
 from autotune.recorder import drawing
 from autotune.recorder.changes import Changes
-from autotune.recorder.drawing import GENERATORS, INDICES_DRAW, INDICES_FED_BACK, READS_DRAW, WORKERS_DRAW
+from autotune.recorder.drawing import INDICES_DRAW, INDICES_FED_BACK, NUMPYS, PYTHONS, READS_DRAW, TORCHS, WORKERS_DRAW
 from autotune.recorder.launched import StandIn
 
 SAMPLES, EPOCHS = 24, 3
@@ -291,8 +291,8 @@ def test_a_sampler_that_training_changes_is_named_once_where_it_is_drawn_ahead(*
     ("data", "own", "setting", "said"),
     [
         pytest.param(Rows, 0, "one", None, id="draws nothing"),
-        pytest.param(Noisy, 0, "one", READS_DRAW.format(", ".join(GENERATORS)), id="from three generators"),
-        pytest.param(Augmented, 0, "one", READS_DRAW.format(GENERATORS[1]), id="from one"),
+        pytest.param(Noisy, 0, "one", READS_DRAW.format(f"{TORCHS}, {PYTHONS}, {NUMPYS}"), id="from three generators"),
+        pytest.param(Augmented, 0, "one", READS_DRAW.format(PYTHONS), id="from one"),
         pytest.param(Augmented, 1, "persistent", WORKERS_DRAW, id="other workers"),
         pytest.param(Augmented, 1, "one", None, id="the same workers"),
     ],

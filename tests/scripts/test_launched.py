@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from autotune.recorder.changes import Changes
-from autotune.recorder.drawing import GENERATORS, READS_DRAW
+from autotune.recorder.drawing import READS_DRAW, TORCHS
 from autotune.recorder.matching import MOST_SEARCHES
 from autotune.results.files import write_document
 from autotune.scripts import Script
@@ -278,7 +278,7 @@ def test_augmentation_that_moves_into_workers_is_named_once(launched: Launch) ->
     """Its random numbers came from the generator of training."""
     loop = {"loaders": ["__main__.Rows 8 4 SequentialSampler False"], "models": [], "device": "cpu"}
     _, told = launched({"loader": {"num_workers": 2, "prefetch_factor": 2}}, loop, text=AUGMENTS)
-    assert told == f"autotune: {READS_DRAW.format(GENERATORS[0])}\n"
+    assert told == f"autotune: {READS_DRAW.format(TORCHS)}\n"
 
 
 COUNTS = """

@@ -148,7 +148,7 @@ def test_a_script_that_takes_too_long_to_begin_is_told_so(tmp_path: Path) -> Non
     """The time that was waited stands in the message."""
     sleeper = tmp_path / "sleeper.py"
     sleeper.write_text("import time\ntime.sleep(600)\n")
-    with pytest.raises(UsageError, match=r"did not import torch within 2 s; give a longer --budget"):
+    with pytest.raises(WorkloadError, match=r"did not import torch within 2 s; give a longer --budget"):
         look(Script((sys.executable, str(sleeper))), 2.0)
 
 
@@ -174,7 +174,7 @@ def test_two_slow_steps_are_enough_when_time_runs_out(tmp_path: Path, forked: Fo
 def test_one_slow_step_is_too_few(tmp_path: Path) -> None:
     """The number of steps is told, and what to do."""
     (tmp_path / "train.py").write_text(SLOW)
-    with pytest.raises(UsageError, match=r"took 1 optimizer step within 15 s, too few to measure; give a longer"):
+    with pytest.raises(WorkloadError, match=r"took 1 optimizer step within 15 s, too few to measure; give a longer"):
         look(Script((sys.executable, "train.py", "600")), 15.0)
 
 

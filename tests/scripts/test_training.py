@@ -22,6 +22,7 @@ from autotune.results.files import write_document
 from autotune.results.result import ScriptRecord, SourceRecord
 from autotune.scripts import Script
 from autotune.scripts.looking import trains_unseen
+from autotune.scripts.training import Forwarding
 from autotune.torch_settings.naming import shapes_hash
 from tests.processes import Finished, heed_signals, run
 from tests.scripts.patching import result_of
@@ -271,6 +272,15 @@ while os.getppid() == parent:
     time.sleep(0.05)
 open("went on", "w").close()
 """
+
+
+def test_a_signal_before_the_script_has_started_reaches_it() -> None:
+    """It does not end the command alone."""
+    with Forwarding() as forwarding:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with subprocess.Popen(["sleep", "600"]) as script:
+            forwarding.to(script.pid)
+            assert script.wait() == -signal.SIGTERM
 
 
 def test_a_training_goes_on_when_launch_is_killed() -> None:

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.processes import heed_signals
+
 INTERRUPTED = """
 import contextlib
 from autotune.search.interrupts import Interrupts
@@ -28,7 +30,7 @@ def test_a_second_signal_ends_the_process_unless_signals_are_held(held: bool, st
     """It says so; while a result is written, both are only recorded."""
     command = [sys.executable, "-c", INTERRUPTED.format(held=held)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, preexec_fn=heed_signals) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)

@@ -8,6 +8,8 @@ import os
 import socket
 from typing import Any
 
+from ...sandbox.system import Held
+
 NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)  # a script may have given SIGPIPE back its deadly meaning
 SEND_SECONDS = 0.2
 """A parent that does not take a line within this is left alone from then on: training does not wait for it."""
@@ -23,7 +25,7 @@ class Parent:
         self._path = path
         self._process = os.getpid()
         self._channel: socket.socket | None = None
-        self._status: os.stat_result | None = None  # of the channel
+        self._held: Held | None = None  # the channel's descriptor
         self._received = b""
         self._is_gone = False
 
@@ -63,7 +65,7 @@ class Parent:
         try:
             if self._channel is None:
                 self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                self._status = os.fstat(self._channel.fileno())
+                self._held = Held(self._channel.fileno())
                 self._channel.settimeout(SEND_SECONDS)
                 self._channel.connect(self._path)
             self._channel.sendall(json.dumps({"event": event, **content}, default=str).encode() + b"\n", NO_SIGNAL)
@@ -72,13 +74,10 @@ class Parent:
 
     def _look_at_channel(self) -> None:
         """Leaves the channel alone if the script has closed it: the descriptor may be that of a file of its own now."""
-        if self._channel is None or self._status is None:
-            return
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(self._channel.fileno()), self._status):
-                return
-        self._channel.detach()
-        self._channel, self._is_gone = None, True
+        channel = self._channel
+        if channel is not None and self._held is not None and not self._held.is_ours:
+            channel.detach()
+            self._channel, self._is_gone = None, True
 
     def _leave(self) -> None:
         channel, self._channel, self._is_gone = self._channel, None, True

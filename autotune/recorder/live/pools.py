@@ -26,7 +26,7 @@ from ...torch_settings.naming import length_of, queue_of
 from ..added_workers import as_added, signals_wait
 from ..attributes import Attributes, OwnDraws, Watch, held_by
 from ..batches import Batches
-from ..drawing import Indices, copied, random_states
+from ..drawing import Indices, copied, drawn_since, random_states
 from ..open_files import SHARED, OpenFiles, with_own_places
 from ..stream import ITERATE
 
@@ -366,7 +366,7 @@ class OwnReading:
     def __init__(self) -> None:
         self.draws_random_numbers = False
         self.why_no_workers: str | None = None
-        self._generators: list[Any] = []
+        self._generators: dict[str, Any] = {}
         self._files: OpenFiles | None = None  # before the first batch
         self._looks = False
         self._held: weakref.WeakKeyDictionary[DataLoader[Any], tuple[Attributes, OwnDraws]] = (
@@ -401,6 +401,6 @@ class OwnReading:
         if not self._looks:
             return
         self._looks = False
-        self.draws_random_numbers |= any(a != b for a, b in zip(self._generators, random_states(), strict=False))
+        self.draws_random_numbers |= bool(drawn_since(self._generators))
         if self._files is not None and self._files.are_read:
             self.why_no_workers = SHARED
