@@ -22,6 +22,7 @@ from .added_workers import as_added, signals_wait
 from .attributes import Attributes, Watch
 from .batches import Batches, Watched
 from .persisting import NewEpoch, Persisting
+from .rewinding import Rewinding
 from .samplers import own_samplers
 
 READS_DRAW = (
@@ -144,7 +145,7 @@ class Drawing(DataLoader[Any]):
             with signals_wait() if adds_workers else contextlib.nullcontext():
                 return self._with(changed, iterate)
 
-        return Watched(start() if own.workers else _Late(start), draws=indices.ask)
+        return Watched(start() if own.workers else _Late(start), draws=indices.ask, left=indices.give_back)
 
     def _see_changes(self) -> None:
         """Restarts workers if their copies differ from those that new ones would have."""
@@ -216,6 +217,7 @@ class Indices(Iterator[Any]):
         self._count = 0.0
         self._ready: deque[Any] = deque()
         self._watched: tuple[Watch, Callable[[str], None]] | None = None
+        self._rewinding = Rewinding(sampler)
         self._draw(self._due)
 
     def watch(self, watch: Watch, say: Callable[[str], None]) -> None:
@@ -225,7 +227,12 @@ class Indices(Iterator[Any]):
     def ask(self) -> None:
         """The script asks for a batch."""
         self._due += 1
+        self._rewinding.asked()
         self._draw(self._due)
+
+    def give_back(self) -> None:
+        """The script leaves the pass: generators that the sampler holds are as if no batch had been drawn ahead."""
+        self._rewinding.give_back()
 
     def __next__(self) -> Any:
         if not self._ready and self._count < self._most:
@@ -257,12 +264,11 @@ class Indices(Iterator[Any]):
                 self._watched[0].renew()
 
     def _draw_ahead(self) -> None:
-        if self._say is None:
-            self._draw(self._count + 1)
-            return
-        before = random_states()
+        before = random_states() if self._say is not None else {}
+        self._rewinding.begins_batch()
         self._draw(self._count + 1)
-        if drawn_since(before):
+        self._rewinding.has_drawn()
+        if self._say is not None and drawn_since(before):
             self._say(INDICES_DRAW)
             self._say = None
 

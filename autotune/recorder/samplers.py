@@ -20,8 +20,8 @@ MOST_SECONDS = 2.0
 """Time for looking at the samplers of a script; no look begins after that. Not tuned."""
 
 
-def own_samplers(*samplers: Any) -> list[Any]:
-    """Those samplers, and samplers that they hold, whose classes are of no known package."""
+def samplers_within(*samplers: Any) -> list[Any]:
+    """Those samplers, and samplers that they hold."""
     seen: dict[int, Any] = {}
     waiting = list(samplers)
     for one in waiting:  # grows as it goes
@@ -31,7 +31,13 @@ def own_samplers(*samplers: Any) -> list[Any]:
             waiting += [
                 value for name, value in held.items() if name.endswith("sampler") and hasattr(value, "__iter__")
             ]
-    return [one for one in seen.values() if type(one).__module__.partition(".")[0] not in KNOWN_SAMPLERS]
+    return list(seen.values())
+
+
+def own_samplers(*samplers: Any) -> list[Any]:
+    """Those of them whose classes are of no known package."""
+    within = samplers_within(*samplers)
+    return [one for one in within if type(one).__module__.partition(".")[0] not in KNOWN_SAMPLERS]
 
 
 def own_samplers_of(loader: DataLoader[Any]) -> list[Any]:

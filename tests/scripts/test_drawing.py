@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, WeightedRandomSampler
 
 from autotune import TrainConfig, Tuned
 from autotune.recorder import drawing
@@ -111,6 +111,21 @@ class Hardest(Shuffled):
             yield self.losses.topk(2).indices.tolist()
 
 
+class Picked(Sampler[int]):
+    """Indices that are drawn one by one, from generators of its own."""
+
+    def __init__(self) -> None:
+        self.generator, self.plain, self.numpys = own_generator(), random.Random(5), np.random.default_rng(5)
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(SAMPLES):
+            drawn = int(torch.randint(SAMPLES, (1,), generator=self.generator)), self.plain.randrange(SAMPLES)
+            yield (sum(drawn) + int(self.numpys.integers(SAMPLES))) % SAMPLES
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+
 def own_generator() -> torch.Generator:
     """A new one, always the same."""
     return torch.Generator().manual_seed(5)
@@ -120,6 +135,7 @@ SAMPLERS: dict[str, Callable[[], dict[str, Any]]] = {
     "shuffle": lambda: {"batch_size": 4, "shuffle": True},
     "own generator": lambda: {"batch_size": 4, "shuffle": True, "generator": own_generator()},
     "incomplete": lambda: {"batch_size": 5, "sampler": RandomSampler(range(SAMPLES), generator=own_generator())},
+    "one by one": lambda: {"batch_size": 4, "sampler": Picked()},
     "weighted": lambda: {"batch_size": 4, "sampler": WeightedRandomSampler([1.0] * SAMPLES, SAMPLES)},
     "no batches": lambda: {"batch_size": None, "shuffle": True},
     "own batches": lambda: {"batch_sampler": Shuffled()},
@@ -192,7 +208,14 @@ def said_of(loader: DataLoader[Any], changes: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize(("own", "changed"), CHANGES)
 @pytest.mark.parametrize(
-    ("sampler", "most"), [*((sampler, None) for sampler in SAMPLERS), ("own generator", 2), ("own generator", 6)]
+    ("sampler", "most"),
+    [
+        *((sampler, None) for sampler in SAMPLERS),
+        *(("own generator", most) for most in (2, 6)),
+        ("incomplete", 2),
+        ("incomplete", 4),
+        ("one by one", 2),
+    ],
 )
 def test_samples_and_random_numbers_are_those_of_the_scripts_own_loader(
     own: str, changed: str, sampler: str, most: int | None

@@ -292,6 +292,9 @@ class Pass(Batches):
         if not lazily:
             pool.open(order)
 
+    def __del__(self) -> None:
+        self.order.give_back()
+
     def _inner(self) -> Any:
         return self.pool._batches
 
