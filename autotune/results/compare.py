@@ -28,7 +28,7 @@ from autotune.measuring import (
 from autotune.results.cross_file import Cross
 from autotune.results.gather import Gathered, Machine, machine_of
 from autotune.results.result import Result
-from autotune.results.summary import knob_text, rate_interval, settings_text
+from autotune.results.summary import beside_others, knob_text, rate_interval, settings_text
 from autotune.stored import Stored
 from autotune.units import format_rate, format_seconds, rounded
 from autotune.wording import ratio_text
@@ -153,6 +153,7 @@ def compare(
         groups.append(_group(named, crosses, kin_of, samples, at_least))
         results = [result for _, result in named]
         warnings += [*_row_warnings(groups[-1]), *_baseline_warnings(results), *_best_warnings(results)]
+        warnings += _load_warnings(named)
         warnings += _cross_warnings(groups[-1], crosses)
     homeless = [
         f"{path} measures a config of {cross.workload.name} ({cross.workload.target}), "
@@ -375,6 +376,12 @@ def _best_warnings(results: Sequence[Result]) -> Iterator[str]:
         yield f"the tuned configs of {name} differ in their effective batch ({sizes}): they do not train alike"
     if any(result.best.parameters != results[0].best.parameters for result in results):
         yield f"the tuned configs of {name} give build() different arguments: they do not train the same thing"
+
+
+def _load_warnings(named: Sequence[Named]) -> Iterator[str]:
+    for path, result in named:
+        if result.speedup is not None and (beside := beside_others(result)):
+            yield f"{path} was {beside.removeprefix('; ')}"
 
 
 def _cross_warnings(group: WorkloadGroup, crosses: Sequence[tuple[str, Cross]]) -> Iterator[str]:

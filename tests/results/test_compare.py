@@ -18,6 +18,7 @@ from autotune.results.gather import Gathered
 from autotune.results.result import Result, Side
 from tests.crosses import compared, make_cross, on_gpu
 from tests.factories import GIB, make_measurement, make_result
+from tests.report.samples import beside_other_load
 
 LATER = timedelta(days=1)
 
@@ -255,6 +256,13 @@ def test_configs_that_learn_in_different_ways_are_told() -> None:
     told = compared(make_result(), on_gpu(best=other)).warnings
     assert "the tuned configs of digits differ in their effective batch (64, 192): they do not train alike" in told
     assert any("give build() different arguments" in warning for warning in told)
+
+
+@pytest.mark.parametrize(("foreign", "told"), [(0.04, False), (0.46, True)])
+def test_a_gain_beside_other_programs_is_named(foreign: float, told: bool) -> None:
+    """With its file, as `show` says it."""
+    warnings = compared(beside_other_load(foreign)).warnings
+    assert any(".json was measured while other load took 46 % of the CPUs" in warning for warning in warnings) is told
 
 
 def test_nothing_to_compare_is_an_error_of_the_person_who_named_the_files() -> None:
