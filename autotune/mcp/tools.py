@@ -311,7 +311,7 @@ def _tool(
 
 
 class _Tool(Tool):
-    """A tool that refuses wrong arguments as commands do: with what was expected, what came, and what to do."""
+    """A tool that refuses wrong arguments in the style of the commands."""
 
     async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:
         """Runs the tool."""
@@ -322,9 +322,9 @@ class _Tool(Tool):
         return await super().run(arguments, context, convert_result)
 
     def _refusal(self, error: ValidationError, arguments: Mapping[str, Any]) -> str:
-        known = self.parameters["properties"]
-        if unknown := [name for name in arguments if name not in known]:
-            return f"{self.name} has no argument {unknown[0]}; pass only {', '.join(known)}"
+        names = self.parameters["properties"]
+        if unknown := [name for name in arguments if name not in names]:
+            return f"{self.name} has no argument {unknown[0]}; pass only {', '.join(names)}"
         name = str(error.errors()[0]["loc"][0])
         got = reprlib.repr(arguments[name]) if name in arguments else "none"
         return f"{name}: expected {_EXPECTED[name]}, got {got}; pass one"

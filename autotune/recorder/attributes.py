@@ -372,12 +372,12 @@ class OwnDraws:
     """
 
     def __init__(self, parts: Iterable[Any]) -> None:
-        self._states = [(part, _state_of(part)) for part in parts if _is_own_generator(part)]
+        self._states = [(part, state_of(part)) for part in parts if is_own_generator(part)]
 
     @property
     def are_seen(self) -> bool:
         """Whether any of them has been drawn from."""
-        return any(_state_of(part) != state for part, state in self._states)
+        return any(state_of(part) != state for part, state in self._states)
 
 
 class CopiedReading:
@@ -411,12 +411,13 @@ def figures_of(dataset: Any) -> list[Any]:
         seen.append(dataset)
         held = getattr(dataset, "__dict__", None) or {}
         figures += [value for value in held.items() if type(value[1]) in {int, float}]
-        figures += [(name, _state_of(value)) for name, value in held.items() if _is_own_generator(value)]
+        figures += [(name, state_of(value)) for name, value in held.items() if is_own_generator(value)]
         dataset = held.get("dataset")
     return figures
 
 
-def _is_own_generator(part: Any) -> bool:
+def is_own_generator(part: Any) -> bool:
+    """Whether something is a generator of random numbers, and none of the global ones."""
     of_numpy = str(type(part).__module__).startswith("numpy.random.")
     seeded = torch.default_generator, _global_of("random", "_inst"), _global_of("numpy.random.mtrand", "_rand")
     is_generator = of_numpy or issubclass(type(part), (random.Random, torch.Generator))
@@ -427,7 +428,7 @@ def _global_of(module: str, name: str) -> Any:
     return getattr(sys.modules.get(module), name, None)
 
 
-def _state_of(generator: Any) -> bytes | None:
+def state_of(generator: Any) -> bytes | None:
     """The state of a generator; None if it has none to show."""
     with contextlib.suppress(Exception):
         is_torch = isinstance(generator, torch.Generator)

@@ -28,7 +28,7 @@ class Watched(Batches):
         drawn: Called with each batch.
         draws: Called before each batch is drawn.
         ended: Called when there are no more.
-        left: Called when nothing refers to it any more.
+        dropped: Called when nothing refers to it any more.
 
     Attributes:
         is_over: Whether there are no more, or reading has failed.
@@ -41,7 +41,7 @@ class Watched(Batches):
         drawn: Callable[[Any], None] = nothing,
         draws: Callable[[], None] = nothing,
         ended: Callable[[], None] = nothing,
-        left: Callable[[], None] = nothing,
+        dropped: Callable[[], None] = nothing,
     ) -> None:
         self.is_over = False
         self.count = 0
@@ -49,10 +49,10 @@ class Watched(Batches):
         self._drawn = drawn
         self._draws = draws
         self._ended = ended
-        self._left = left
+        self._dropped = dropped
 
     def __del__(self) -> None:
-        self._left()
+        self._dropped()
 
     def look_away(self) -> None:
         """Stops calling the functions."""

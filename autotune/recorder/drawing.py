@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import pickle
 import random
 import sys
 from collections import deque
@@ -18,11 +19,12 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterDataPipe, RandomSampler
 
 from ..torch_settings.naming import class_of, queue_of
+from ..torch_settings.undo import nothing
 from .added_workers import as_added, signals_wait
 from .attributes import Attributes, Watch
 from .batches import Batches, Watched
 from .persisting import NewEpoch, Persisting
-from .rewinding import Rewinding
+from .rewinding import LEFT_EARLY, Rewinding
 from .samplers import own_samplers
 
 READS_DRAW = (
@@ -145,7 +147,7 @@ class Drawing(DataLoader[Any]):
             with signals_wait() if adds_workers else contextlib.nullcontext():
                 return self._with(changed, iterate)
 
-        return Watched(start() if own.workers else _Late(start), draws=indices.ask, left=indices.give_back)
+        return Watched(start() if own.workers else _Late(start), draws=indices.ask, dropped=lambda: indices.leave(say))
 
     def _see_changes(self) -> None:
         """Restarts workers if their copies differ from those that new ones would have."""
@@ -205,6 +207,7 @@ class Indices(Iterator[Any]):
     ) -> None:
         self.error: Exception | None = None
         self._sampler = sampler
+        self._rewinding = Rewinding(sampler)  # first: a pass that was left takes back its draws
         self._source = iter(sampler)
         for _ in range(begins + isinstance(loader.dataset, IterDataPipe)):  # torch's own draws of seeds
             _seed_of(loader.generator)
@@ -217,7 +220,6 @@ class Indices(Iterator[Any]):
         self._count = 0.0
         self._ready: deque[Any] = deque()
         self._watched: tuple[Watch, Callable[[str], None]] | None = None
-        self._rewinding = Rewinding(sampler)
         self._draw(self._due)
 
     def watch(self, watch: Watch, say: Callable[[str], None]) -> None:
@@ -230,9 +232,11 @@ class Indices(Iterator[Any]):
         self._rewinding.asked()
         self._draw(self._due)
 
-    def give_back(self) -> None:
+    def leave(self, say: Callable[[str], None] = nothing) -> None:
         """The script leaves the pass: generators that the sampler holds are as if no batch had been drawn ahead."""
-        self._rewinding.give_back()
+        with contextlib.suppress(Exception):  # nothing may come out of a `__del__`
+            if self._rewinding.give_back() and _is_first(LEFT_EARLY, _within(self._sampler)):
+                say(LEFT_EARLY)
 
     def __next__(self) -> Any:
         if not self._ready and self._count < self._most:
@@ -265,9 +269,7 @@ class Indices(Iterator[Any]):
 
     def _draw_ahead(self) -> None:
         before = random_states() if self._say is not None else {}
-        self._rewinding.begins_batch()
-        self._draw(self._count + 1)
-        self._rewinding.has_drawn()
+        self._rewinding.draw_ahead(lambda: self._draw(self._count + 1))
         if self._say is not None and drawn_since(before):
             self._say(INDICES_DRAW)
             self._say = None
@@ -342,10 +344,10 @@ def _within(sampler: Any) -> Any:
 
 def random_states() -> dict[str, Any]:
     """The states of a process's global generators, by name: torch's on the CPU, Python's, and NumPy's if imported."""
-    states: dict[str, Any] = {TORCHS: torch.get_rng_state().tolist(), PYTHONS: random.getstate()}
+    states: dict[str, Any] = {TORCHS: torch.get_rng_state().numpy().tobytes(), PYTHONS: random.getstate()}
     if (numpy := sys.modules.get("numpy")) is not None:
         with contextlib.suppress(Exception):  # of a bit generator of the script's own
-            states[NUMPYS] = str(numpy.random.get_state(legacy=False))
+            states[NUMPYS] = pickle.dumps(numpy.random.get_state(legacy=False))
     return states
 
 

@@ -1,77 +1,74 @@
-"""Generators of random numbers that samplers hold: what was drawn from them for nothing is given back."""
+"""Generators of random numbers that samplers hold: draws for batches that nothing reads are taken back."""
 
 from __future__ import annotations
 
-import contextlib
-import pickle
-import random
+import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .samplers import samplers_within
+from .attributes import is_own_generator, state_of
+from .samplers import own_samplers, samplers_within
+
+LEFT_EARLY = (
+    "the script leaves epochs early, after its sampler has drawn random numbers ahead, for workers: later epochs have "
+    "other samples than those of its own loader; pin num_workers and prefetch_factor to avoid that"
+)
+_last: weakref.WeakValueDictionary[int, Rewinding] = weakref.WeakValueDictionary()
+"""The last pass that draws from a generator, by the generator's id: where another begins, it takes back its draws."""
 
 
 class Rewinding:
     """The generators that a pass's samplers hold, while indices are drawn ahead of training.
 
-    A pass that the script leaves early has drawn more than the script's own loader would have by then.
+    A pass that the script leaves early has drawn more than the script's own loader would have by then. Samplers of
+    torch and of frameworks are rewound. One of the script's own may hold a position as well, so it is left alone.
 
     Args:
         sampler: Draws the indices of batches.
     """
 
     def __init__(self, sampler: Any) -> None:
-        held = (value for one in samplers_within(sampler) for value in (getattr(one, "__dict__", None) or {}).values())
-        self._generators = [one for one in held if _state(one) is not None]
-        self._before: deque[list[Any]] = deque()  # states before each batch that is drawn and not due yet
-        self._after: list[Any] = []  # and after the last of them
+        held = [value for one in samplers_within(sampler) for value in (getattr(one, "__dict__", None) or {}).values()]
+        self._generators = list({id(value): value for value in held if is_own_generator(value)}.values())
+        self._is_own = bool(own_samplers(sampler))
+        self._pending: deque[tuple[list[Any], list[Any]]] = deque()
+        """States before and after each batch that is drawn and not due yet."""
+        for generator in self._generators:
+            if (former := _last.get(id(generator))) is not None:
+                former.give_back()
+            _last[id(generator)] = self
 
-    def begins_batch(self) -> None:
-        """A batch is drawn ahead."""
+    def draw_ahead(self, draw: Callable[[], None]) -> None:
+        """Draws a batch before it is due."""
+        before = self._states()
+        draw()
         if self._generators:
-            self._before.append([_state(one) for one in self._generators])
-
-    def has_drawn(self) -> None:
-        """It was drawn."""
-        if self._generators:
-            self._after = [_state(one) for one in self._generators]
+            self._pending.append((before, self._states()))
 
     def asked(self) -> None:
         """The next batch is due."""
-        if self._before:
-            self._before.popleft()
+        if self._pending:
+            self._pending.popleft()
 
-    def give_back(self) -> None:
-        """Restores the generators to before the first batch that is not due, unless others have drawn since."""
-        if self._before and [_state(one) for one in self._generators] == self._after:
-            for generator, state in zip(self._generators, self._before[0], strict=True):
-                _restore(generator, state)
-        self._before.clear()
+    def give_back(self) -> bool:
+        """Takes back what was drawn for batches that are not due, unless something else has drawn since.
 
+        Returns:
+            Whether a sampler of the script's own has drawn, which stays.
+        """
+        pending, self._pending = [*self._pending], deque[tuple[list[Any], list[Any]]]()
+        has_drawn = bool(pending) and pending[0][0] != pending[-1][1]
+        if not has_drawn or self._is_own:
+            return has_drawn
+        for number, (generator, now) in enumerate(zip(self._generators, self._states(), strict=True)):
+            course = [state for batch in pending for state in (batch[0][number], batch[1][number])]
+            is_alone = course[-1] == now and all(course[i] == course[i + 1] for i in range(1, len(course) - 1, 2))
+            if is_alone and course[0] != now and isinstance(generator, torch.Generator):
+                generator.set_state(torch.frombuffer(bytearray(course[0]), dtype=torch.uint8))
+        return False
 
-def _state(generator: Any) -> Any:
-    """The state of a generator, which can be compared; None for anything else."""
-    with contextlib.suppress(Exception):
-        if isinstance(generator, torch.Generator):
-            return generator.get_state().numpy().tobytes()
-        if isinstance(generator, random.Random):
-            return generator.getstate()
-        if str(type(generator).__module__).startswith("numpy.random"):
-            return pickle.dumps(_of_numpy(generator).state)  # arrays in it cannot be compared
-    return None
-
-
-def _restore(generator: Any, state: Any) -> None:
-    if isinstance(generator, torch.Generator):
-        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-    elif isinstance(generator, random.Random):
-        generator.setstate(state)
-    else:
-        _of_numpy(generator).state = pickle.loads(state)  # noqa: S301 - of this process
-
-
-def _of_numpy(generator: Any) -> Any:
-    """The bit generator of one of NumPy's generators."""
-    return getattr(generator, "bit_generator", None) or generator._bit_generator
+    def _states(self) -> list[Any]:
+        return [state_of(generator) for generator in self._generators]

@@ -311,8 +311,8 @@ class LiveLog:
                 self._file.write(json.dumps(masked_data(event), default=str).encode() + b"\n")
             except OSError as error:
                 self._say(f"the log cannot be written any more, training goes on: {error.strerror}")
-                self._file.close()
-                self._file = None
+                file, self._file = self._file, None
+                file.close()
         if event["event"] == "decided" and event["verdict"] == "won":
             winner = self.story.candidates[event["name"]]
             spread = f"{or_dash(winner.interval, ratios)}, {winner.pairs} pairs of blocks"

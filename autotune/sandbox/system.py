@@ -145,7 +145,8 @@ class Held:
     def close(self) -> None:
         """Closes it, unless the script has."""
         if self.is_ours:
-            os.close(self.number)
+            with contextlib.suppress(OSError):  # of a last write, which `write` may not have shown
+                os.close(self.number)
 
 
 def lock(file: Any) -> bool:

@@ -117,7 +117,7 @@ class Training:
 
     def _tell(self, sentence: str) -> None:
         """Shows a warning; where it cannot be shown, as in a closed pipe, the training goes on."""
-        with contextlib.suppress(OSError, SystemExit):  # rich ends a program whose output nobody reads
+        with contextlib.suppress(OSError, SystemExit):  # rich ends a program with a closed output
             self._warn(sentence)
 
     def _others(self) -> str | None:

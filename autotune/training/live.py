@@ -9,10 +9,9 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypeVar
 
-import torch.optim
-from torch import nn
 from torch.utils.data import DataLoader
 
 from autotune.errors import UsageError
@@ -65,16 +64,17 @@ def begin(out: str | Path | None = None, allow: str = "") -> None:
 
 
 def _require_order(*given: object) -> None:
-    """Refuses what another argument is for. Wrappers, and lists of models, may be of any class."""
-    kinds: dict[str, type[Any]] = {"loader": DataLoader, "model": nn.Module, "optimizer": torch.optim.Optimizer}
-    for (name, own), one in zip(kinds.items(), given, strict=True):
-        if not isinstance(one, own) and isinstance(one, (*kinds.values(), int, float, str)):
+    """Refuses what cannot be meant. Wrappers may be of any class, and several models may come in a list."""
+    for (name, needed), one in zip(_NEEDED.items(), given, strict=True):
+        if not hasattr(one, needed) and not isinstance(one, (list, tuple, dict, NoneType)):
             raise UsageError(
-                f"expected {own.__name__} as {name}, got {described(one)}; "
+                f"expected {'an' if name == 'optimizer' else 'a'} {name}, got {described(one)}; "
                 "pass loader, model and optimizer in this order"
             )
 
 
+_NEEDED = {"loader": "__iter__", "model": "__call__", "optimizer": "step"}
+"""What each argument of `live` has, whatever its class."""
 _INSTEAD = {
     "train": "'autotune train' tunes this process, with its own --out and --allow",
     "launch": "'autotune launch' trains with a result here; to tune again, start the script with 'autotune train'",

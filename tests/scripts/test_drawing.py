@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, WeightedRandomSampler
 
 from autotune import TrainConfig, Tuned
 from autotune.recorder import drawing
 from autotune.recorder.changes import Changes
 from autotune.recorder.drawing import INDICES_DRAW, INDICES_FED_BACK, NUMPYS, PYTHONS, READS_DRAW, TORCHS, WORKERS_DRAW
 from autotune.recorder.launched import StandIn
+from autotune.recorder.rewinding import LEFT_EARLY
 
 SAMPLES, EPOCHS = 24, 3
 
@@ -111,19 +112,15 @@ class Hardest(Shuffled):
             yield self.losses.topk(2).indices.tolist()
 
 
-class Picked(Sampler[int]):
-    """Indices that are drawn one by one, from generators of its own."""
+class Picked(Shuffled):
+    """Batches that are drawn one by one, from a generator of its own."""
 
     def __init__(self) -> None:
-        self.generator, self.plain, self.numpys = own_generator(), random.Random(5), np.random.default_rng(5)
+        self.generator = own_generator()
 
-    def __iter__(self) -> Iterator[int]:
-        for _ in range(SAMPLES):
-            drawn = int(torch.randint(SAMPLES, (1,), generator=self.generator)), self.plain.randrange(SAMPLES)
-            yield (sum(drawn) + int(self.numpys.integers(SAMPLES))) % SAMPLES
-
-    def __len__(self) -> int:
-        return SAMPLES
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(len(self)):
+            yield torch.randint(SAMPLES, (2,), generator=self.generator).tolist()
 
 
 def own_generator() -> torch.Generator:
@@ -131,11 +128,16 @@ def own_generator() -> torch.Generator:
     return torch.Generator().manual_seed(5)
 
 
+def replacing(generator: torch.Generator | None = None) -> RandomSampler:
+    """Draws 32 indices at once: the ninth batch of four needs the next ones."""
+    return RandomSampler(range(SAMPLES), replacement=True, num_samples=100, generator=generator or own_generator())
+
+
 SAMPLERS: dict[str, Callable[[], dict[str, Any]]] = {
     "shuffle": lambda: {"batch_size": 4, "shuffle": True},
     "own generator": lambda: {"batch_size": 4, "shuffle": True, "generator": own_generator()},
     "incomplete": lambda: {"batch_size": 5, "sampler": RandomSampler(range(SAMPLES), generator=own_generator())},
-    "one by one": lambda: {"batch_size": 4, "sampler": Picked()},
+    "replacement": lambda: {"batch_size": 4, "sampler": replacing(), "generator": own_generator()},
     "weighted": lambda: {"batch_size": 4, "sampler": WeightedRandomSampler([1.0] * SAMPLES, SAMPLES)},
     "no batches": lambda: {"batch_size": None, "shuffle": True},
     "own batches": lambda: {"batch_sampler": Shuffled()},
@@ -214,7 +216,7 @@ def said_of(loader: DataLoader[Any], changes: dict[str, Any]) -> list[str]:
         *(("own generator", most) for most in (2, 6)),
         ("incomplete", 2),
         ("incomplete", 4),
-        ("one by one", 2),
+        ("replacement", 7),
     ],
 )
 def test_samples_and_random_numbers_are_those_of_the_scripts_own_loader(
@@ -226,6 +228,47 @@ def test_samples_and_random_numbers_are_those_of_the_scripts_own_loader(
         DataLoader(Rows(), **SAMPLERS[sampler](), **SETTINGS[own]), standing_in(SETTINGS[changed], print), most
     )
     assert found == expected
+
+
+def shares_with_training(read: Callable[[DataLoader[Any]], Iterator[Any]]) -> list[Any]:
+    """Training draws from the shuffle's generator, and leaves each epoch right after a batch."""
+    generator, drawn = own_generator(), []
+    loader: DataLoader[Any] = DataLoader(Rows(), 4, shuffle=True, generator=generator)
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(read(loader)):
+            if number == 2:
+                break
+            drawn.append((batch.tolist(), torch.rand(1, generator=generator).item()))
+    return drawn
+
+
+def keeps_its_iterator(read: Callable[[DataLoader[Any]], Iterator[Any]]) -> list[Any]:
+    """The last one is still there when the next begins; the loader draws seeds from the sampler's generator."""
+    generator, drawn = own_generator(), []
+    loader: DataLoader[Any] = DataLoader(Rows(), 4, sampler=replacing(generator), generator=generator)
+    for _ in range(EPOCHS):
+        batches = read(loader)
+        drawn += [next(batches).tolist() for _ in range(5)]
+    return drawn
+
+
+@pytest.mark.parametrize("train", [shares_with_training, keeps_its_iterator])
+def test_only_draws_that_came_to_nothing_are_taken_back(train: Callable[..., list[Any]]) -> None:
+    """Others that share a generator with a sampler draw what they would draw without workers."""
+    assert train(standing_in(SETTINGS["persistent"], print)) == train(iter)
+
+
+@pytest.mark.parametrize(("most", "told"), [(3, [LEFT_EARLY]), (SAMPLES // 2, [])])
+def test_a_sampler_of_ones_own_is_not_rewound(most: int, told: list[str]) -> None:
+    """It may hold a position as well; a line says so where epochs are left early."""
+    said: list[str] = []
+    read = standing_in(SETTINGS["one"], said.append)
+    for _ in range(2):
+        batches = read(DataLoader(Rows(), batch_sampler=Picked()))
+        for _ in range(most):
+            next(batches)
+        del batches
+    assert said == told
 
 
 @pytest.mark.parametrize(

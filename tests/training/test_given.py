@@ -41,8 +41,8 @@ def made(name: str, *given: Any) -> Callable[[], Any]:
         (made("eval_dataloader", LOADER), "got a DataLoader; pass loader.dataset"),
         (lambda: accelerate.prepare(TUNED, None, LOADER, OPTIMIZER, MODEL), "as model, got a DataLoader"),
         (lambda: fabric.setup(TUNED, None, MODEL, OPTIMIZER, [1]), "expected a DataLoader as loader, got a list"),
-        (lambda: live(1, MODEL, OPTIMIZER), "expected DataLoader as loader, got an int"),  # type: ignore[type-var]
-        (lambda: live(LOADER, OPTIMIZER, MODEL), "expected Module as model, got a SGD; pass loader, model and"),
+        (lambda: live(1, MODEL, OPTIMIZER), "expected a loader, got an int"),  # type: ignore[type-var]
+        (lambda: live(LOADER, OPTIMIZER, MODEL), "expected a model, got a SGD; pass loader, model and"),
     ],
 )
 def test_what_is_passed_by_mistake_is_told(call: Callable[[], Any], words: str) -> None:

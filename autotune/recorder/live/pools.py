@@ -293,7 +293,7 @@ class Pass(Batches):
             pool.open(order)
 
     def __del__(self) -> None:
-        self.order.give_back()
+        self.order.leave()
 
     def _inner(self) -> Any:
         return self.pool._batches
