@@ -153,7 +153,7 @@ def compare(
         groups.append(_group(named, crosses, kin_of, samples, at_least))
         results = [result for _, result in named]
         warnings += [*_row_warnings(groups[-1]), *_baseline_warnings(results), *_best_warnings(results)]
-        warnings += _load_warnings(named)
+        warnings += _load_warnings(results)
         warnings += _cross_warnings(groups[-1], crosses)
     homeless = [
         f"{path} measures a config of {cross.workload.name} ({cross.workload.target}), "
@@ -378,10 +378,10 @@ def _best_warnings(results: Sequence[Result]) -> Iterator[str]:
         yield f"the tuned configs of {name} give build() different arguments: they do not train the same thing"
 
 
-def _load_warnings(named: Sequence[Named]) -> Iterator[str]:
-    for path, result in named:
+def _load_warnings(results: Sequence[Result]) -> Iterator[str]:
+    for result in results:
         if result.speedup is not None and (beside := beside_others(result)):
-            yield f"{path} was {beside.removeprefix('; ')}"
+            yield f"{result.workload.name} on {result.machine}: {beside.removeprefix('; ')}"
 
 
 def _cross_warnings(group: WorkloadGroup, crosses: Sequence[tuple[str, Cross]]) -> Iterator[str]:
