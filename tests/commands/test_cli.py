@@ -133,7 +133,7 @@ def test_a_mistake_is_told_with_its_remedy(arguments: list[str], words: str, tmp
         (["--model", TINY, "--out", "."], "is a folder"),
         (["--model", TINY, "--resume"], "expected an earlier run"),
         (["--model", TINY, "--device", "cuda"], "cuda"),
-        (["--model", TINY, "--storage", "nonsense://x"], "cannot be opened"),
+        (["--model", TINY, "--storage", "sqlite:////no/such/folder/x.db"], "cannot be opened"),
     ],
 )
 def test_a_mistake_that_the_workload_shows_costs_seconds(arguments: list[str], words: str, tmp_path: Path) -> None:
