@@ -56,6 +56,14 @@ def has_measured(journal: Path) -> bool:
     return journal.exists() and '"state":1' in journal.read_text()
 
 
+def wait_for_file(file: Path, seconds: float = 60.0) -> None:
+    """Until it is there."""
+    deadline = time.monotonic() + seconds
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def heed_signals() -> None:
     """For a process that is about to start: a test run in the background, or under nohup, ignores some signals."""
     for number in ENDING_SIGNALS:

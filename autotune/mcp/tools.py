@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import io
-import reprlib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -326,7 +325,7 @@ class _Tool(Tool):
         if unknown := [name for name in arguments if name not in names]:
             return f"{self.name} has no argument {unknown[0]}; pass only {', '.join(names)}"
         name = str(error.errors()[0]["loc"][0])
-        got = reprlib.repr(arguments[name]) if name in arguments else "none"
+        got = f"{arguments[name]!r:.60}" if name in arguments else "none"
         return f"{name}: expected {_EXPECTED[name]}, got {got}; pass one"
 
 

@@ -59,15 +59,16 @@ class Rewinding:
         Returns:
             Whether a sampler of the script's own has drawn, which stays.
         """
-        pending, self._pending = [*self._pending], deque[tuple[list[Any], list[Any]]]()
+        pending = [*self._pending]
         has_drawn = bool(pending) and pending[0][0] != pending[-1][1]
-        if not has_drawn or self._is_own:
+        if self._is_own or not has_drawn:
             return has_drawn
+        self._pending.clear()
         for number, (generator, now) in enumerate(zip(self._generators, self._states(), strict=True)):
-            course = [state for batch in pending for state in (batch[0][number], batch[1][number])]
-            is_alone = course[-1] == now and all(course[i] == course[i + 1] for i in range(1, len(course) - 1, 2))
-            if is_alone and course[0] != now and isinstance(generator, torch.Generator):
-                generator.set_state(torch.frombuffer(bytearray(course[0]), dtype=torch.uint8))
+            befores, afters = ([states[number] for states in side] for side in zip(*pending, strict=True))
+            is_alone = afters == [*befores[1:], now]
+            if is_alone and befores[0] != now and isinstance(generator, torch.Generator):
+                generator.set_state(torch.frombuffer(bytearray(befores[0]), dtype=torch.uint8))
         return False
 
     def _states(self) -> list[Any]:

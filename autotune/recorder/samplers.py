@@ -35,7 +35,7 @@ def samplers_within(*samplers: Any) -> list[Any]:
 
 
 def own_samplers(*samplers: Any) -> list[Any]:
-    """Those of them whose classes are of no known package."""
+    """Those samplers, and samplers that they hold, whose classes are of no known package."""
     within = samplers_within(*samplers)
     return [one for one in within if type(one).__module__.partition(".")[0] not in KNOWN_SAMPLERS]
 

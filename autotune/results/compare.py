@@ -153,8 +153,7 @@ def compare(
         groups.append(_group(named, crosses, kin_of, samples, at_least))
         results = [result for _, result in named]
         warnings += [*_row_warnings(groups[-1]), *_baseline_warnings(results), *_best_warnings(results)]
-        warnings += _load_warnings(results)
-        warnings += _cross_warnings(groups[-1], crosses)
+        warnings += [*_load_warnings(results), *_cross_warnings(groups[-1], crosses)]
     homeless = [
         f"{path} measures a config of {cross.workload.name} ({cross.workload.target}), "
         "but no result of that workload is among the files"
@@ -379,6 +378,7 @@ def _best_warnings(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _load_warnings(results: Sequence[Result]) -> Iterator[str]:
+    """Warns of gains that were measured while other programs took much CPU."""
     for result in results:
         if result.speedup is not None and (beside := beside_others(result)):
             yield f"{result.workload.name} on {result.machine}: {beside.removeprefix('; ')}"

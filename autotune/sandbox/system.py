@@ -145,7 +145,7 @@ class Held:
     def close(self) -> None:
         """Closes it, unless the script has."""
         if self.is_ours:
-            with contextlib.suppress(OSError):  # of a last write, which `write` may not have shown
+            with contextlib.suppress(OSError):  # a file system may report a failed write only here
                 os.close(self.number)
 
 

@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from autotune.results.result import read_result
-from tests.processes import ROOT, Finished, run
+from tests.processes import ROOT, Finished, run, wait_for_file
 
 pytestmark = pytest.mark.slow
 SCRIPT = """
@@ -82,16 +81,8 @@ def started(command: Sequence[str], folder: Path) -> subprocess.Popen[str]:
         command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
-    wait_for(folder / "epoch-0")
+    wait_for_file(folder / "epoch-0", 240.0)
     return process
-
-
-def wait_for(file: Path, seconds: float = 240.0) -> None:
-    """Until a file is there."""
-    deadline = time.monotonic() + seconds
-    while not file.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +126,7 @@ def test_training_goes_on_when_the_command_is_killed(tmp_path: Path) -> None:
     process = started(training(script(tmp_path), 6), tmp_path)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    wait_for(tmp_path / "losses.json")
+    wait_for_file(tmp_path / "losses.json", 240.0)
     assert len(json.loads((tmp_path / "losses.json").read_text())) == 6 * 32
 
 

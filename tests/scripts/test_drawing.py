@@ -271,6 +271,18 @@ def test_a_sampler_of_ones_own_is_not_rewound(most: int, told: list[str]) -> Non
     assert said == told
 
 
+def test_a_pass_that_was_left_is_named_also_where_another_has_begun() -> None:
+    """Its iterator is kept until then."""
+    said: list[str] = []
+    read, loader = standing_in(SETTINGS["one"], said.append), DataLoader(Rows(), batch_sampler=Picked())
+    left = read(loader)
+    next(left)
+    other = read(loader)
+    del left
+    assert said == [LEFT_EARLY]
+    del other
+
+
 @pytest.mark.parametrize(
     ("data", "begin", "context", "persists"),
     [

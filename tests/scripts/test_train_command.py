@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from autotune.results.result import Result, read_result
 from tests.factories import make_result
 from tests.forked import Forked
 from tests.inside import run_inside
-from tests.processes import ROOT, Finished, heed_signals, run
+from tests.processes import ROOT, Finished, heed_signals, run, wait_for_file
 
 SPEAKS = """
 import json, os, socket, sys, time
@@ -425,22 +424,15 @@ def test_a_training_goes_on_when_the_command_is_killed(tmp_path: Path) -> None:
     (tmp_path / "speaks.py").write_text(SPEAKS + LASTS)
     command = [sys.executable, "-m", "autotune", "train", "--out", "result.json", "--", sys.executable, "speaks.py"]
     killed = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    _wait_for(tmp_path / "began")
+    wait_for_file(tmp_path / "began")
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     (tmp_path / "killed").touch()
-    _wait_for(tmp_path / "went on")
+    wait_for_file(tmp_path / "went on")
     with (tmp_path / "result.live.jsonl").open("a") as log:
         log.write('{"event": "pace", "steps_per')  # half a line
     watched = run_inside(["watch", "result.live.jsonl"], tmp_path)
     assert (watched.status, watched.err) == (0, "")
-
-
-def _wait_for(file: Path, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not file.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_log_that_is_not_there_is_named(tmp_path: Path) -> None:

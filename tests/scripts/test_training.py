@@ -24,7 +24,7 @@ from autotune.scripts import Script
 from autotune.scripts.looking import trains_unseen
 from autotune.scripts.training import Forwarding
 from autotune.torch_settings.naming import shapes_hash
-from tests.processes import Finished, heed_signals, run
+from tests.processes import Finished, heed_signals, run, wait_for_file
 from tests.scripts.patching import result_of
 
 TRAINS = """
@@ -288,10 +288,7 @@ def test_a_training_goes_on_when_launch_is_killed() -> None:
     launched = launched_with(LIVES_ON)
     launched.kill()
     launched.wait()
-    deadline = time.monotonic() + 60.0
-    while not Path("went on").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for_file(Path("went on"))
 
 
 def test_a_script_in_a_group_of_its_own_gets_the_signals_of_the_command() -> None:
