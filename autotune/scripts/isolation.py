@@ -15,7 +15,7 @@ from typing import Any
 
 from autotune.bursts.gpu_telemetry import GpuWatch
 from autotune.bursts.hosts import cleanup
-from autotune.bursts.hosts.child import Child, compiler_cache
+from autotune.bursts.hosts.child import Child, compiler_cache, share_headers
 from autotune.bursts.hosts.endings import LONGER, OutOfTimeError, result_of
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import Request
@@ -410,6 +410,7 @@ class ScriptIsolation(Isolation):
         temporary = self._folder / "tmp"
         with self._protection.storing():
             temporary.mkdir(exist_ok=True)
+        share_headers(temporary)
         return temporary
 
     def _line(self, request: Request) -> str:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from autotune.bursts.hosts.child import Child
+from autotune.bursts.hosts.child import Child, compiler_cache
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan, Request
 from autotune.bursts.hosts.running_job import Live
 from autotune.bursts.runner import ProcessRunner
-from autotune.errors import IsolationError, WorkloadError
+from autotune.errors import IsolationError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
+from autotune.scripts import Script
+from autotune.scripts.isolation import ScriptIsolation
 from autotune.timing.protocol import Command
 from tests.conftest import RunnerOf
 
@@ -271,11 +274,14 @@ def test_a_forkserver_that_is_killed_while_it_imports_is_started_again(tmp_path:
     assert "while it imported the module" in told[0]
 
 
-@pytest.mark.slow
-def test_an_import_that_is_killed_twice_is_an_error(tmp_path: Path) -> None:
-    """In one sentence that says so, and what to do."""
-    with (
-        Isolation(killed_at_import(tmp_path, 2)) as isolation,
-        pytest.raises(WorkloadError, match="ended the process twice, by a signal: free memory"),
-    ):
-        isolation.start(DEADLINE_SECONDS)
+@pytest.mark.parametrize(
+    "begin",
+    [lambda: Isolation("tests.workloads.tiny:build"), lambda: ScriptIsolation(Script((sys.executable, "x.py")))],
+)
+def test_headers_that_were_compiled_once_serve_later_runs(begin: Callable[[], Isolation]) -> None:
+    """Torch looks for them in the temporary folder, which goes with the run."""
+    codecache = pytest.importorskip("torch._inductor.codecache")
+    looked_at = Path(codecache._HEADER_DIR).relative_to(tempfile.gettempdir())
+    with begin() as isolation:
+        temporary = Path(isolation._environment()["TMPDIR"])
+        assert (temporary / looked_at).resolve() == (compiler_cache() / "autotune_headers").resolve()

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.bursts.hosts import cleanup
-from autotune.bursts.hosts.child import Child, absolute, compiler_cache
+from autotune.bursts.hosts.child import Child, absolute, compiler_cache, share_headers
 from autotune.bursts.hosts.cleanup import GRACE_SECONDS, RUN_VARIABLE
 from autotune.bursts.hosts.protocol import Request, raise_reported
 from autotune.bursts.hosts.running_job import Ended, Live
@@ -398,6 +398,7 @@ class Isolation:
     def _environment(self) -> dict[str, str]:
         """The user's environment, with temporary files in the run's folder, which is removed in the end."""
         self._folder.mkdir(exist_ok=True)  # the forkserver removes it when it ends
+        share_headers(self._folder)
         if self._sent is not None and not self._sent_file.exists():
             self._sent.write(self._sent_file)
         return {
