@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,16 @@ NEED_LINUX = {
 LONGEST = ("test_readme.py", "test_run_command.py")
 """Modules whose slow tests each take two to three minutes."""
 
+SLOW_TIMEOUT_SECONDS = 900
+"""Of a slow test: three times what the longest takes on two usual cores, so that slower machines end it too."""
+
+UNTIL = "TESTS_UNTIL"
+"""Environment variable: seconds since 1970 after which tests are skipped, as CI has only so long on a slow machine."""
+
+ORDER = "TESTS_ORDER"
+"""Environment variable: any word; modules run in an order drawn from it. CI gives the commit, so that what one run has
+no time for, another runs."""
+
 RunnerOf = Callable[..., ProcessRunner]
 """Given a target, and what `ProcessRunner` takes besides: runs its bursts on the CPU."""
 
@@ -55,7 +67,18 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest begin first: at the end, the other workers would wait for them."""
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    order = os.environ.get(ORDER)
+    drawn = {item.path: random.Random(f"{order} {item.path.relative_to(HERE)}").random() for item in items}
+    items.sort(key=lambda item: (item.path.name not in LONGEST, drawn[item.path] if order else 0.0))
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SECONDS))
+
+
+def pytest_runtest_setup() -> None:
+    """Skips what has not begun when the time is over."""
+    if time.time() > float(os.environ.get(UNTIL, "inf")):
+        pytest.skip(f"no time is left for it: {UNTIL}")
 
 
 def pytest_collection_finish() -> None:

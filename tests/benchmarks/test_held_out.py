@@ -23,6 +23,7 @@ from benchmarks.alternate import Run
 from benchmarks.held_out_workloads import NAMES, target
 from benchmarks.plain import Loop
 from tests.factories import make_result
+from tests.processes import budget
 
 TINY = "tests.workloads.tiny:build"
 FUSED = Side(config=TrainConfig(batch_size=32, optimizer_impl="fused"), measurement=None)
@@ -116,12 +117,13 @@ def test_a_workload_is_tuned_and_trained(monkeypatch: pytest.MonkeyPatch, tmp_pa
     folder = tmp_path / "benchmarks" / "output"
     folder.mkdir(parents=True)
     monkeypatch.setattr(output, "FOLDER", folder)
-    options = "--budgets 20s 22s --best-known-budget 20s --rounds 2 --seconds 0.6"
+    least, more = budget(20), budget(22)
+    options = f"--budgets {least} {more} --best-known-budget {least} --rounds 2 --seconds 0.6"
     held_out.main([NAMES[0], *options.split(), "--folder", str(tmp_path / "results")])
     document = json.loads((folder / "held_out.json").read_text())
     assert list(document["workloads"]) == [NAMES[0]]
     for row in document["workloads"].values():
-        assert set(row["tunings"]) == {"20s", "22s", "20s, seed 1"}
+        assert set(row["tunings"]) == {least, more, f"{least}, seed 1"}
         assert max(one["ratio"] for one in row["of_best_known"].values()) <= 1
         assert all(spread >= 0 for spread in row["process_spread"].values())
-    assert (tmp_path / "results" / NAMES[0] / "22s-seed-0.journal").exists()
+    assert (tmp_path / "results" / NAMES[0] / f"{more}-seed-0.journal").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset, Subset
 
+from autotune.bursts.jobs import profile_job
 from autotune.bursts.jobs.feed import DeviceFeed
 from autotune.bursts.jobs.profile_job import batch_gain, operators_of, sample_cost, synchronisations
 from autotune.bursts.jobs.trainer import Trainer
@@ -125,29 +127,35 @@ def test_a_loss_that_does_not_wait_has_nothing_to_report() -> None:
     assert synchronisations(trainer_of(make_workload(Slow()))) == ()
 
 
-@pytest.mark.parametrize(("sample_seconds", "low", "high"), [(0.0, 1.4, 3.0), (0.005, 0.7, 1.4)])
-def test_what_a_step_takes_for_few_samples_too_is_measured(sample_seconds: float, low: float, high: float) -> None:
-    """A loss that takes 20 ms in any case leaves half of the rate unused; one that takes its time a sample does not."""
+def gain_of(workload: Workload, step_seconds: Callable[[int], float], monkeypatch: pytest.MonkeyPatch) -> float | None:
+    """What `batch_gain` finds where a step takes so long for its number of samples, and nothing else takes any time."""
+    now = 0.0
 
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        time.sleep(sample_seconds * len(batch) or 0.02)
+        nonlocal now
+        now += step_seconds(len(batch))
         return model(batch).square().mean()
 
-    gain = batch_gain(trainer_of(make_workload(torch.ones(64, 8), loss)))
-    assert gain is not None
-    assert low < gain < high
+    monkeypatch.setattr(profile_job, "perf_counter", lambda: now)
+    return batch_gain(trainer_of(dataclasses.replace(workload, loss=loss)))
 
 
-def test_incomplete_batches_are_counted_as_they_are() -> None:
-    """An epoch of five samples fills no batch of eight; a loss that takes its time a sample gains nothing by more."""
+@pytest.mark.parametrize(
+    ("step_seconds", "gain"),
+    [(lambda _: 0.02, 2.0), (lambda samples: 0.005 * samples, 1.0)],
+    ids=["fixed", "by sample"],
+)
+def test_what_a_step_takes_for_few_samples_too_is_measured(
+    step_seconds: Callable[[int], float], gain: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that takes 20 ms in any case leaves half of the rate unused; one that follows its samples does not."""
+    assert gain_of(make_workload(torch.ones(64, 8)), step_seconds, monkeypatch) == pytest.approx(gain)
 
-    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.005 * len(batch))
-        return model(batch).square().mean()
 
-    gain = batch_gain(trainer_of(dataclasses.replace(make_workload(torch.ones(5, 8), loss), batch_size=8)))
-    assert gain is not None
-    assert 0.7 < gain < 1.4
+def test_incomplete_batches_are_counted_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch of five samples fills no batch of eight; a step whose time follows its samples gains nothing by more."""
+    workload = dataclasses.replace(make_workload(torch.ones(5, 8)), batch_size=8)
+    assert gain_of(workload, lambda samples: 0.005 * samples, monkeypatch) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("compile_mode", [None, pytest.param("default", marks=pytest.mark.slow)])

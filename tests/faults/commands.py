@@ -72,9 +72,9 @@ class Run:
         self.process.send_signal(number)
 
     def finish(self, seconds: float = 120.0) -> Finished:
-        """Waits for its end and looks for what it left."""
+        """Waits for its end, longer on a slow machine, and looks for what it left."""
         try:
-            self.process.wait(seconds)
+            self.process.wait(seconds * self._slowness)
         finally:
             self.process.kill()
         taken = time.monotonic() - self._began

@@ -247,6 +247,7 @@ class Importing:
         by_path: Whether the target names the file, by a relative path.
         deadline_seconds: Of the import.
         pause_seconds: Between two bursts.
+        bursts: Two, where a second one has another state to begin from.
     """
 
     module: str
@@ -258,6 +259,7 @@ class Importing:
     by_path: bool = False
     deadline_seconds: float = 60.0
     pause_seconds: float = 0.0
+    bursts: int = 2
 
     @property
     def ends(self) -> str:
@@ -271,17 +273,17 @@ IMPORTING = (
     Importing("hangs", "the import hangs", error="did not finish within", deadline_seconds=3.0),
     Importing("ends_the_process", "the import calls os._exit(3)", error="last words"),
     Importing("exits", "the import calls sys.exit(0)", error="ended the process"),
-    Importing("is_killed", "the import gets SIGKILL", error="ended the process"),
+    Importing("is_killed", "the import gets SIGKILL", error="ended the process twice, by a signal: free memory"),
     Importing("raises", "the import raises", error="the import went wrong"),
     Importing("is_interrupted", "the import raises KeyboardInterrupt", error="KeyboardInterrupt"),
     Importing("closes_descriptors", "the import closes all file descriptors, ours too", error="ended the process"),
     Importing("changes_directory", "the import changes the working directory", by_path=True),
-    Importing("starts_threads", "the import starts a thread that never ends", unsafe="starts threads"),
+    Importing("starts_threads", "the import starts a thread that never ends", unsafe="starts threads", bursts=1),
     Importing("starts_processes", "the import starts a process that bursts need", unsafe="starts processes"),
-    Importing("forks", "the import forks, and both processes go on", unsafe="starts processes"),
-    Importing("initialises_a_device", "the import initialises a device", unsafe="initialises CUDA"),
-    Importing("wants_spawn", "the import sets the start method spawn", workers=1),
-    Importing("wants_forkserver", "the import sets the start method forkserver", workers=1),
+    Importing("forks", "the import forks, and both processes go on", unsafe="starts processes", bursts=1),
+    Importing("initialises_a_device", "the import initialises a device", unsafe="initialises CUDA", bursts=1),
+    Importing("wants_spawn", "the import sets the start method spawn", workers=1, bursts=1),
+    Importing("wants_forkserver", "the import sets the start method forkserver", workers=1, bursts=1),
     Importing("sets_threads", "the import calls torch.set_num_threads(1)"),
     Importing("prints_megabytes", "the import prints 20 MB"),
     Importing("replaces_modules", "the import replaces the clock, json, print and the standard streams"),
@@ -311,13 +313,9 @@ class Stage:
     written: str | None = None
 
     @property
-    def signals(self) -> tuple[signal.Signals, ...]:
-        """What comes then, each in a run of its own: all while finalists are confirmed; elsewhere stages take turns.
-
-        One handler serves all of them in all stages.
-        """
-        place = STAGES.index(self) % len(SIGNALS)
-        return SIGNALS if self.name == "confirm" else SIGNALS[place : place + 1]
+    def signal(self) -> signal.Signals:
+        """What comes then. One handler serves all of them in all stages, so that stages take turns."""
+        return SIGNALS[STAGES.index(self) % len(SIGNALS)]
 
     @property
     def ends(self) -> str:

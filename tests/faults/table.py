@@ -61,9 +61,8 @@ def sections() -> dict[str, list[Row]]:
     found["Players that share a process"] = [Row(one.what, one.ends, f"test_players [{one.where}]") for one in PLAYERS]
     found["Imports"] = [Row(one.what, one.ends, f"test_imports [{one.module}]") for one in IMPORTING]
     found["Signals to the command"] = [
-        Row(f"{signal.name} while {stage.what}", stage.ends, f"test_commands [{stage.name or 'writing'}]")
+        Row(f"{stage.signal.name} while {stage.what}", stage.ends, f"test_commands [{stage.name or 'writing'}]")
         for stage in STAGES
-        for signal in stage.signals
     ]
     for module in MODULES:
         for section, row in marked_tests(module):

@@ -25,6 +25,7 @@ from tests.faults.scenarios import PACKAGE, SCENARIOS, Scenario, fault
 from tests.search.surface import make_space
 
 PLAN = BurstPlan(measure_seconds=0.3)
+SHORT = BurstPlan(measure_seconds=0.1)
 START_SECONDS = 60.0
 OVERRUN_SECONDS = 5.0
 PARTNER_SECONDS = 20.0
@@ -63,14 +64,14 @@ def counters(temporary: Path) -> Iterator[Path]:
     del os.environ["FAULTS_VMSTAT"]
 
 
-def run(isolation: Isolation, scenario: Scenario) -> Burst:
+def run(isolation: Isolation, scenario: Scenario, plan: BurstPlan = PLAN) -> Burst:
     """The burst of a scenario."""
     config = TrainConfig(
         batch_size=32, num_workers=scenario.workers, compile_mode=scenario.compile_mode, ranks=scenario.ranks
     )
     isolation.target = scenario.target
     runner = ProcessRunner(isolation, "cpu", memory_limit_bytes=scenario.memory_limit_bytes)
-    return runner.run(Point(config=config), PLAN, scenario.deadline_seconds)
+    return runner.run(Point(config=config), plan, scenario.deadline_seconds)
 
 
 def rows() -> list[Any]:
@@ -101,7 +102,7 @@ def test_a_fault_is_told_and_survived(
     assert burst.outcome is scenario.outcome, burst.reason
     assert scenario.words in (burst.reason or "")
     assert (burst.measurement is not None) == (burst.outcome is Outcome.OK)
-    healthy = run(server, Scenario("base:healthy", "", Outcome.OK))
+    healthy = run(server, Scenario("base:healthy", "", Outcome.OK), SHORT)
     assert healthy.outcome is Outcome.OK, healthy.reason
     assert server._forkserver is not None
     assert residue.found(spare=server._forkserver.pid, pids=notes) == []
@@ -136,7 +137,7 @@ def test_a_fault_beside_a_partner_is_no_harm_to_it(
         assert faulty.outcome is scenario.outcome, faulty.reason
     if "forkserver" not in scenario.where:  # with it both sides go, and the next job starts another
         assert partner.outcome is Outcome.OK, partner.reason
-    assert run(server, Scenario("base:healthy", "", Outcome.OK)).outcome is Outcome.OK
+    assert run(server, Scenario("base:healthy", "", Outcome.OK), SHORT).outcome is Outcome.OK
     assert server._forkserver is not None
     assert residue.found(spare=server._forkserver.pid, pids=notes) == []
 

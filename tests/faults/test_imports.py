@@ -18,9 +18,9 @@ from tests.faults.residue import Residue
 from tests.faults.scenarios import IMPORTING, PACKAGE, Importing
 from tests.processes import slowness
 
-PLAN = BurstPlan(measure_seconds=0.3)
+PLAN = BurstPlan(measure_seconds=0.1)
 BURST_SECONDS = 60.0
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 10.0
 
 
 def target_of(scenario: Importing) -> str:
@@ -36,10 +36,14 @@ def target_of(scenario: Importing) -> str:
         for scenario in IMPORTING
     ],
 )
-def test_an_import_is_told_or_lived_with(scenario: Importing, temporary: Path, notes: Path) -> None:
-    """An error names what happened; else two bursts run, with the reason why they import again, if they do."""
+def test_an_import_is_told_or_lived_with(
+    scenario: Importing, temporary: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error names what happened; else bursts run, with the reason why they import again, if they do."""
     residue = Residue(temporary)
     notes.write_text("")
+    pause_seconds = scenario.pause_seconds * slowness()
+    monkeypatch.setenv("FAULTS_PAUSE", str(pause_seconds))
     grace_seconds = GRACE_SECONDS * slowness()  # torch's own import is in it
     began = time.monotonic()
     with Isolation(target_of(scenario)) as isolation:
@@ -53,8 +57,8 @@ def test_an_import_is_told_or_lived_with(scenario: Importing, temporary: Path, n
             assert (scenario.unsafe is None) == (isolation.fork_unsafe_reason is None)
             runner = ProcessRunner(isolation, "cpu")
             point = Point(config=TrainConfig(batch_size=32, num_workers=scenario.workers))
-            for number in range(2):
-                time.sleep(number * scenario.pause_seconds)
+            for number in range(scenario.bursts):
+                time.sleep(number * pause_seconds)
                 burst = runner.run(point, PLAN, BURST_SECONDS)
                 assert burst.outcome is scenario.outcome, burst.reason
     assert residue.found(pids=notes) == []

@@ -14,6 +14,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from tests.faults.residue import Residue
 from tests.faults.scenarios import PACKAGE, PLAYERS, Scenario
+from tests.processes import slowness
 
 PLAN = BurstPlan(measure_seconds=0.3, fastest_wins=False)
 SECONDS = 90.0
@@ -45,7 +46,7 @@ def test_a_players_fault_is_its_own(
     scenario: Scenario, server: Isolation, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is out with its outcome; another candidate and the incumbent play on; nothing is left."""
-    monkeypatch.setattr("autotune.bursts.turns.player.HANG_SECONDS", HANG_SECONDS)
+    monkeypatch.setattr("autotune.bursts.turns.player.HANG_SECONDS", HANG_SECONDS * slowness())
     residue = Residue(temporary)
     server.target = scenario.target
     runner = ProcessRunner(server, "cpu", memory_limit_bytes=scenario.memory_limit_bytes)

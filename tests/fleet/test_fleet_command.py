@@ -256,7 +256,7 @@ def test_a_node_that_dies_is_told_and_the_other_one_counts(nodes: Nodes, tmp_pat
     )
     time.sleep(12 * slowness())
     nodes.kill(doomed)
-    _, told = fleet.communicate(timeout=200)
+    _, told = fleet.communicate(timeout=200 * slowness())
     assert fleet.returncode == 1, told
     assert "right: ended early" in told
     assert "no node of the cluster has CPU=1, kind=right" in told
@@ -283,7 +283,7 @@ def test_what_has_come_home_outlives_the_clusters_head(
     nodes.add("right")
     time.sleep(6)
     nodes.kill_head()
-    _, told = fleet.communicate(timeout=200)
+    _, told = fleet.communicate(timeout=200 * slowness())
     assert fleet.returncode == 1, told
     assert "right brought no result: the cluster is gone" in " ".join(told.split())
     assert read_result(home).machine == "left"

@@ -563,9 +563,9 @@ def test_a_model_that_exchanges_gradients_trains_alike(launched: Launch) -> None
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Linear(128, 1))
     names = ("__main__.Net", "torch.nn.parallel.distributed.DistributedDataParallel")
     loop = {"loaders": [], "models": [f"{name} {shapes_hash(net)}" for name in names], "device": "cpu"}
-    (expected, _), _ = launched({}, loop, "none", EXCHANGED, forks=False)
+    (expected, _), _ = launched({}, loop, "none", EXCHANGED)
     for by, changes in (("none", {**LAID_OUT, **FUSED}), ("itself", FUSED)):
-        (losses, fused), told = launched(changes, loop, by, EXCHANGED, forks=False)
+        (losses, fused), told = launched(changes, loop, by, EXCHANGED)
         assert fused == [True]
         assert "autotune:" not in told
         assert losses == pytest.approx(expected, abs=1e-4)

@@ -92,16 +92,6 @@ def test_two_optimizers_that_step_in_turn_are_one_step(seen_in: SeenIn) -> None:
     assert facts_of(seen, script("adversarial")).baseline.effective_batch == 32
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "step"), [("lightning_fit", (32, 1)), ("accelerated", (16, 2)), ("transformers_trainer", (16, 2))]
-)
-def test_loops_of_frameworks_are_found(name: str, step: tuple[int, int]) -> None:
-    """Batch size and accumulation are those that the script gives its framework."""
-    _, facts = look(script(name))
-    assert (facts.baseline.batch_size, facts.baseline.accumulation_steps) == step
-
-
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [

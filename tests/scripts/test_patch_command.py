@@ -171,19 +171,28 @@ def test_files_that_a_module_imports_are_changed_where_the_loader_is_made() -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "changed"),
+    ("name", "step", "changed"),
     [
-        ("lightning_fit", ['enable_progress_bar=False, precision="bf16-mixed")', "shuffle=True, num_workers=1), "]),
-        ("accelerated", ['steps=2, mixed_precision="bf16")', "shuffle=True, num_workers=1))"]),
-        ("transformers_trainer", ["disable_tqdm=True, bf16=True, dataloader_num_workers=1,"]),
+        (
+            "lightning_fit",
+            (32, 1),
+            ['enable_progress_bar=False, precision="bf16-mixed")', "shuffle=True, num_workers=1), "],
+        ),
+        ("accelerated", (16, 2), ['steps=2, mixed_precision="bf16")', "shuffle=True, num_workers=1))"]),
+        ("transformers_trainer", (16, 2), ["disable_tqdm=True, bf16=True, dataloader_num_workers=1,"]),
     ],
 )
-def test_a_framework_is_told_in_its_own_words(name: str, changed: list[str], seen_in: SeenIn) -> None:
-    """Where the script's own file makes the Trainer, its arguments or the Accelerator."""
+def test_a_framework_is_told_in_its_own_words(
+    name: str, step: tuple[int, int], changed: list[str], seen_in: SeenIn
+) -> None:
+    """Where the script's own file makes the Trainer, its arguments or the Accelerator. Its own step is found there."""
     shutil.copy(EXAMPLES / f"{name}.py", "train.py")
     command = (sys.executable, "train.py")
     best: dict[str, Any] = {"precision": "bf16", "num_workers": 1}
-    claimed(seen_in(Script(command)), command, Path("result.json"), **best)
+    seen = seen_in(Script(command))
+    own = baseline_of(seen)
+    assert (own.batch_size, own.accumulation_steps) == step
+    claimed(seen, command, Path("result.json"), **best)
     done = patch()
     assert done.status == 0, done.err
     diff = Path("result.diff").read_text()

@@ -18,14 +18,20 @@ from tests.inside import run_inside
 from tests.processes import budget, run
 
 REPORTING = """
-import os, sys
+import os, sys, time
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 model = nn.Linear(8, 1)
 optimizer = torch.optim.AdamW(model.parameters())
-loader = DataLoader(TensorDataset(torch.randn(256, 8), torch.randn(256, 1)), batch_size=16, shuffle=True)
+
+class Rows(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return super().__getitem__(index)
+
+loader = DataLoader(Rows(torch.randn(256, 8), torch.randn(256, 1)), batch_size=16, shuffle=True)
 for epoch in range(int(sys.argv[1])):
     for x, y in loader:
         nn.functional.mse_loss(model(x), y).backward()
@@ -67,7 +73,7 @@ def test_a_script_is_tuned_launched_and_checked(tmp_path: Path) -> None:
     """From `run` over `launch`, whose settings are in force in the script, to `check`; its start is as ever."""
     (tmp_path / "train.py").write_text(REPORTING)
     words = ["--", sys.executable, "train.py"]
-    done = run(["run", "--budget", budget(40), "--only", "num_threads,optimizer_impl", *words, "5000"], tmp_path)
+    done = run(["run", "--budget", budget(40), "--only", "num_workers", *words, "5000"], tmp_path)
     assert done.status == 0, done.err
     (file,) = (tmp_path / "results").rglob("train-cpu.json")
     result = json.loads(file.read_text())

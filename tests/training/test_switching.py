@@ -64,10 +64,10 @@ class Block(nn.Module):
         return images + self.body(images)
 
 
-def make(optimizer: str = "AdamW") -> tuple[nn.Module, torch.optim.Optimizer]:
+def make(optimizer: str = "AdamW", blocks: int = 3) -> tuple[nn.Module, torch.optim.Optimizer]:
     """A small network for images, with blocks that repeat, from the same weights each time."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), *(Block() for _ in range(3)), nn.Flatten(), nn.Linear(8 * 36, 2))
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), *(Block() for _ in range(blocks)), nn.Flatten(), nn.Linear(8 * 36, 2))
     return model, OPTIMIZERS[optimizer](model.parameters())
 
 
@@ -335,9 +335,9 @@ def test_compiled_code_is_kept(mode: Any, beside: dict[str, Any], graphs: list[b
 
     Also the functions behind a break in a graph, which torch compiles by themselves.
     """
-    model, optimizer = make()
+    model, optimizer = make(blocks=2)
     if breaks:
-        for block in model[1:4]:  # type: ignore[index]
+        for block in model[1:3]:  # type: ignore[index]
             block.body[1].register_forward_pre_hook(lambda *_: torch._dynamo.graph_break())
     in_force = InForce(model, optimizer, CPU)
     counts = []
@@ -366,7 +366,7 @@ def test_a_compiled_loss_is_kept() -> None:
 
 def test_a_copy_of_a_model_keeps_nothing_of_the_original(graphs: list[bool]) -> None:
     """What is kept for the original calls the original: an average of the weights has code of its own."""
-    model, optimizer = make()
+    model, optimizer = make(blocks=2)
     in_force, config = InForce(model, optimizer, CPU), PLAIN.replace(checkpointing="blocks", compile_mode="default")
     in_force.switch(config)
     average = copy.deepcopy(model)
@@ -418,7 +418,7 @@ def test_a_wrapper_that_passes_attributes_on_trains_as_the_model_itself(
     """And leaves nothing on the model inside, nor in its files."""
     config, trained = PLAIN.replace(**changes), []
     for around in (wrap, lambda inside: inside):
-        inside, optimizer = make()
+        inside, optimizer = make(blocks=2)
         model, batches = around(inside), images()
         before, files = settings_of(model, optimizer), (len(pickle.dumps(inside)), [*model.state_dict()])
         in_force = InForce(model, optimizer, CPU)
