@@ -67,12 +67,16 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest begin first: at the end, the other workers would wait for them."""
-    order = os.environ.get(ORDER)
-    drawn = {item.path: random.Random(f"{order} {item.path.relative_to(HERE)}").random() for item in items}
-    items.sort(key=lambda item: (item.path.name not in LONGEST, drawn[item.path] if order else 0.0))
+    items.sort(key=lambda item: (item.path.name not in LONGEST, _place(item.nodeid.partition("::")[0])))
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SECONDS))
+
+
+def _place(module: str) -> float:
+    """Where a module's tests stand in the order that was asked for."""
+    order = os.environ.get(ORDER)
+    return random.Random(f"{order} {module}").random() if order else 0.0
 
 
 def pytest_runtest_setup() -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 from autotune.bursts.gpu_telemetry import GpuWatch
 from autotune.bursts.hosts import cleanup
-from autotune.bursts.hosts.child import Child, compiler_cache, share_headers
+from autotune.bursts.hosts.child import Child
+from autotune.bursts.hosts.compiler_cache import compiler_cache, share_headers
 from autotune.bursts.hosts.endings import LONGER, OutOfTimeError, result_of
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import Request

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from autotune.bursts.hosts.child import Child, compiler_cache
+from autotune.bursts.hosts.child import Child
 from autotune.bursts.hosts.isolation import Isolation
 from autotune.bursts.hosts.protocol import BurstPlan, Request
 from autotune.bursts.hosts.running_job import Live
@@ -22,8 +21,6 @@ from autotune.bursts.runner import ProcessRunner
 from autotune.errors import IsolationError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
-from autotune.scripts import Script
-from autotune.scripts.isolation import ScriptIsolation
 from autotune.timing.protocol import Command
 from tests.conftest import RunnerOf
 
@@ -272,16 +269,3 @@ def test_a_forkserver_that_is_killed_while_it_imports_is_started_again(tmp_path:
         burst = ProcessRunner(isolation, "cpu").run(POINT, PLAN, DEADLINE_SECONDS)
     assert burst.outcome is Outcome.OK
     assert "while it imported the module" in told[0]
-
-
-@pytest.mark.parametrize(
-    "begin",
-    [lambda: Isolation("tests.workloads.tiny:build"), lambda: ScriptIsolation(Script((sys.executable, "x.py")))],
-)
-def test_headers_that_were_compiled_once_serve_later_runs(begin: Callable[[], Isolation]) -> None:
-    """Torch looks for them in the temporary folder, which goes with the run."""
-    codecache = pytest.importorskip("torch._inductor.codecache")
-    looked_at = Path(codecache._HEADER_DIR).relative_to(tempfile.gettempdir())
-    with begin() as isolation:
-        temporary = Path(isolation._environment()["TMPDIR"])
-        assert (temporary / looked_at).resolve() == (compiler_cache() / "autotune_headers").resolve()

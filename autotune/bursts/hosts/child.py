@@ -8,7 +8,6 @@ import os
 import queue
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -172,35 +171,6 @@ def absolute(target: str) -> str:
     with contextlib.suppress(OSError):  # the working directory has been deleted
         return f"{Path(named).resolve()}{colon}{attribute}"
     return target
-
-
-def compiler_cache() -> Path:
-    """The cache folder of all bursts, which is torch's own default: the user's training then starts warm."""
-    return Path(tempfile.gettempdir()) / f"torchinductor_{_user_name()}"
-
-
-def share_headers(temporary: Path) -> None:
-    """Lets bursts whose temporary folder this is find the headers that earlier runs have precompiled.
-
-    Inductor compiles headers of 150 MB before its first C++ code, and keeps them in the temporary folder, not in its
-    cache. On two CPUs that takes 8 of the 20 s of a first small model. They have a folder of autotune's own: torch
-    does not replace what a killed compiler has left there.
-    """
-    kept, place = compiler_cache() / "autotune_headers", temporary / compiler_cache().name
-    with contextlib.suppress(OSError):  # then each run compiles its own
-        kept.mkdir(parents=True, exist_ok=True)
-        place.mkdir(exist_ok=True)
-        (place / "precompiled_headers").symlink_to(kept, target_is_directory=True)
-
-
-def _user_name() -> str:
-    """The name that torch puts into its cache folder's name."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (ImportError, KeyError, OSError):  # a user without an entry in the password file, or without that file
-        return f"uid_{os.getuid()}" if hasattr(os, "getuid") else "unknown_user"
 
 
 def _has_working_directory() -> bool:

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.bursts.hosts import cleanup
-from autotune.bursts.hosts.child import Child, absolute, compiler_cache, share_headers
+from autotune.bursts.hosts.child import Child, absolute
 from autotune.bursts.hosts.cleanup import GRACE_SECONDS, RUN_VARIABLE
+from autotune.bursts.hosts.compiler_cache import compiler_cache, share_headers
 from autotune.bursts.hosts.protocol import Request, raise_reported
 from autotune.bursts.hosts.running_job import Ended, Live
 from autotune.errors import Interrupted, IsolationError, UsageError, WorkloadError
