@@ -44,7 +44,7 @@ SLOW_TIMEOUT_SECONDS = 900
 """Of a slow test: three times what the longest takes on two usual cores, so that slower machines end it too."""
 
 UNTIL = "TESTS_UNTIL"
-"""Environment variable: seconds since 1970 after which tests are skipped, as CI has only so long on a slow machine."""
+"""Environment variable: seconds since 1970 after which no test begins. CI sets it: its own time is limited."""
 
 ORDER = "TESTS_ORDER"
 """Environment variable: any word; modules run in an order drawn from it. CI gives the commit, so that what one run has
@@ -104,7 +104,7 @@ def pytest_report_header() -> list[str]:
 
 @pytest.fixture(scope="session")
 def forkserver() -> Iterator[Isolation]:
-    """Started once; nobody may leave it dead."""
+    """Started once; no test may leave it dead."""
     if (reason := why_no_fork()) is not None:
         pytest.skip(f"{reason}, and a fresh interpreter for each burst of the tests would take an hour")
     with Isolation("tests.workloads.tiny:build") as isolation:
@@ -135,5 +135,5 @@ def forked() -> Iterator[Forked]:
 
 @pytest.fixture
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Intervals from few resamples, for whoever judges hundreds of them, and none to the last digit."""
+    """Intervals from few resamples, for tests that judge hundreds of them, and none to the last digit."""
     monkeypatch.setattr(statistics, "BOOTSTRAP_RESAMPLES", RESAMPLES)
