@@ -55,7 +55,7 @@ RunnerOf = Callable[..., ProcessRunner]
 
 
 def pytest_configure() -> None:
-    """Two tests run at the same time: OpenMP's threads must not spin while they wait for each other.
+    """Several tests run at the same time: OpenMP's threads must not spin while they wait for each other.
 
     On two cores they would make each other ten to thirty times as slow.
     """
@@ -81,7 +81,7 @@ def _place(module: str) -> float:
 
 def pytest_runtest_setup() -> None:
     """Skips what has not begun when the time is over."""
-    if time.time() > float(os.environ.get(UNTIL, "inf")):
+    if time.time() > float(os.environ.get(UNTIL) or "inf"):
         pytest.skip(f"no time is left for it: {UNTIL}")
 
 

@@ -18,13 +18,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.sandbox.cgroups import cpu_quota
 from autotune.sandbox.system import ENDING_SIGNALS, WINDOWS
 
 ROOT = Path(__file__).parents[1]
 BUDGET_OVERRUN_SECONDS = 5.0
 USUAL_IMPORT_SECONDS = 3.0
-BESIDE_OTHERS = 1.5
-"""How many times as long anything takes beside the other workers of the tests: they wait half of the time."""
+BUSY_SHARE = 0.75
+"""Of the time, a worker of the tests computes so much: for the rest it waits."""
 
 
 def temporary_of(folder: Path) -> Path:
@@ -44,12 +45,15 @@ def temporary_of(folder: Path) -> Path:
 def slowness() -> float:
     """How many times as long as on two idle cores of a usual machine a test takes here; 1 at least.
 
-    Told by the processor's time for an import of torch: seconds by the clock depend on what runs beside it just then.
+    It follows the processor's time for an import of torch, and the number of workers beside it: seconds by the clock
+    depend on what these do just then.
     """
     code = "import time, torch._dynamo; print(time.process_time())"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    beside = BESIDE_OTHERS if "PYTEST_XDIST_WORKER" in os.environ else 1.0
-    return max(1.0, beside * float(done.stdout) / USUAL_IMPORT_SECONDS)
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    beside = max(1.0, BUSY_SHARE * workers / min(cpus, quota.cpus if (quota := cpu_quota()) else cpus))
+    return max(1.0, beside * float(done.stdout.split()[-1]) / USUAL_IMPORT_SECONDS)
 
 
 def budget(seconds: float) -> str:

@@ -247,7 +247,7 @@ class Importing:
         by_path: Whether the target names the file, by a relative path.
         deadline_seconds: Of the import.
         pause_seconds: Between two bursts.
-        bursts: Two, where a second one has another state to begin from.
+        bursts: How many run; two where the second begins from another state.
     """
 
     module: str

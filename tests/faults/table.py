@@ -33,7 +33,7 @@ Made from the tests by `python -m tests.faults.table`; a test holds it up to dat
 
 After each, nothing is left: no process, no segment of shared memory, no semaphore, no temporary file; the result
 file is valid, or rightly absent; after a fault in a burst the next burst is well; a deadline or a budget is overrun
-by 5 s at most.
+by 5 s at most, and by an import of torch.
 
 {count} scenarios.
 """

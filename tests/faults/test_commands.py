@@ -76,7 +76,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
 
 @fault(
     "The command and its surroundings",
-    "SIGKILL of the command in a burst, of a module that hangs at exit too",
+    "SIGKILL of the command in a burst that hangs; its module hangs at exit too",
     "nothing is left",
 )
 def test_a_killed_command_leaves_nothing(tmp_path: Path) -> None:

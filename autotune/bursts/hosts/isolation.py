@@ -282,6 +282,7 @@ class Isolation:
     def _ready_forkserver(self, import_seconds: float) -> Child:
         """The forkserver; a new one if it has died, and a cold one if the module cannot be forked."""
         if self._forkserver is not None and self._forkserver.alive:
+            share_headers(self._folder)  # again, as the cache may be cleared while the run goes on
             return self._forkserver
         lost = self._forkserver is not None
         self._stop_forkserver()
