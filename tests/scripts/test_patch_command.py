@@ -189,7 +189,7 @@ def test_a_framework_is_told_in_its_own_words(
     shutil.copy(EXAMPLES / f"{name}.py", "train.py")
     command = (sys.executable, "train.py")
     best: dict[str, Any] = {"precision": "bf16", "num_workers": 1}
-    seen = seen_in(Script(command))
+    seen = looked_at(command)
     own = baseline_of(seen)
     assert (own.batch_size, own.accumulation_steps) == step
     claimed(seen, command, Path("result.json"), **best)
