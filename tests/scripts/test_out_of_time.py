@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,7 +47,7 @@ def test_a_temporary_folder_that_a_burst_has_removed_is_made_again(monkeypatch: 
         monkeypatch.setattr(isolation, "_changes", lambda _: {})
         monkeypatch.setattr(isolation, "_spawning", False)
         folder = Path(isolation._environment()["TMPDIR"])
-        folder.rmdir()
+        shutil.rmtree(folder)
         isolation._line(Request(job="host", target="train", device="cpu", point=make_burst().point))
         assert folder.is_dir()
 
