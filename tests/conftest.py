@@ -37,8 +37,8 @@ NEED_LINUX = {
 }
 """Folders of tests whose subject only Linux has, and what it is: elsewhere they are skipped as a whole."""
 
-LONGEST = ("test_readme.py", "test_run_command.py")
-"""Modules whose slow tests each take two to three minutes."""
+LONGEST = ("test_readme.py",)
+"""Modules whose slow tests take two to three minutes."""
 
 SLOW_TIMEOUT_SECONDS = 900
 """Of a slow test: three times what the longest takes on two usual cores, so that slower machines end it too."""

@@ -37,7 +37,7 @@ BASELINE = TrainConfig(batch_size=32)
 def test_each_tool_chooses(tool: str, package: str, expected: dict[str, Any]) -> None:
     """On a workload of milliseconds, by the tool's own package."""
     pytest.importorskip(package)
-    choice = ask(tool, TINY, 12.0, BASELINE)
+    choice = ask(tool, TINY, 12.0 * slowness(), BASELINE)
     assert choice.trouble is None
     changed = {knob: now for knob, (_, now) in choice.config.changes_from(BASELINE).items()}
     assert expected.items() <= changed.items()

@@ -78,10 +78,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def forked_ranks(folder: Path) -> Iterator[ScriptIsolation]:
     """The script, whose ranks are forked before they meet."""
-    with pytest.MonkeyPatch.context() as patch, ScriptIsolation(started(folder, "--standalone")) as isolation:
-        patch.chdir(folder)
-        isolation.start(START_SECONDS)
-        isolation._ready_server(START_SECONDS)
+    with ScriptIsolation(started(folder, "--standalone")) as isolation:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            isolation.start(START_SECONDS)
+            isolation._ready_server(START_SECONDS)
         yield isolation
 
 
@@ -89,9 +90,10 @@ def forked_ranks(folder: Path) -> Iterator[ScriptIsolation]:
 def started_ranks(folder: Path) -> Iterator[ScriptIsolation]:
     """The script, which a launcher starts again for each burst."""
     script = started(folder, "--master-port", "29555")
-    with pytest.MonkeyPatch.context() as patch, ScriptIsolation(script, forks=False) as isolation:
-        patch.chdir(folder)
-        isolation.start(START_SECONDS)
+    with ScriptIsolation(script, forks=False) as isolation:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            isolation.start(START_SECONDS)
         yield isolation
 
 

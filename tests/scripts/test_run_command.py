@@ -68,7 +68,7 @@ def test_the_recorder_leaves_the_interpreter_as_it_was(tmp_path: Path) -> None:
     assert done.stdout == f"True {[str(tmp_path), str(own)]}\n", done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.alone  # where other tests keep the CPUs busy, workers gain nothing
 def test_a_script_is_tuned_launched_and_checked(tmp_path: Path) -> None:
     """From `run` over `launch`, whose settings are in force in the script, to `check`; its start is as ever."""
     (tmp_path / "train.py").write_text(REPORTING)

@@ -171,10 +171,11 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ScriptIs
     how = tmp_path_factory.mktemp("failing") / "how"
     how.write_text("")
     failing = dataclasses.replace(script("failing", str(how)), writable=(how,))
-    with pytest.MonkeyPatch.context() as patch, ScriptIsolation(failing) as isolation:
-        patch.chdir(how.parent)
-        isolation.start(START_SECONDS)
-        isolation._ready_server(START_SECONDS)
+    with ScriptIsolation(failing) as isolation:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(how.parent)
+            isolation.start(START_SECONDS)
+            isolation._ready_server(START_SECONDS)
         yield isolation, how
 
 
