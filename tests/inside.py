@@ -18,7 +18,8 @@ from tests.processes import Finished
 
 
 @contextlib.contextmanager
-def _working_in(folder: Path) -> Iterator[None]:
+def working_in(folder: Path) -> Iterator[None]:
+    """The folder as the working directory, and the former one after that."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -30,6 +31,6 @@ def _working_in(folder: Path) -> Iterator[None]:
 def run_inside(arguments: Sequence[str], folder: Path) -> Finished:
     """Runs the command to its end in a folder; what it raises that is no exit, this raises."""
     began = time.monotonic()
-    with _working_in(folder):
+    with working_in(folder):
         result = CliRunner().invoke(app, list(arguments), prog_name="autotune", catch_exceptions=False)
     return Finished(result.exit_code, result.stdout, result.stderr, time.monotonic() - began, ())

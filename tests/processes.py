@@ -18,14 +18,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.sandbox.cgroups import cpu_quota
+from autotune.hardware import probe_host
 from autotune.sandbox.system import ENDING_SIGNALS, WINDOWS
 
 ROOT = Path(__file__).parents[1]
 BUDGET_OVERRUN_SECONDS = 5.0
 USUAL_IMPORT_SECONDS = 3.0
 BUSY_SHARE = 0.75
-"""Of the time, a worker of the tests computes so much: for the rest it waits."""
+"""Share of the time in which a worker of the tests computes; for the rest it waits."""
 
 
 def temporary_of(folder: Path) -> Path:
@@ -51,8 +51,7 @@ def slowness() -> float:
     code = "import time, torch._dynamo; print(time.process_time())"
     done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    beside = max(1.0, BUSY_SHARE * workers / min(cpus, quota.cpus if (quota := cpu_quota()) else cpus))
+    beside = max(1.0, BUSY_SHARE * workers / probe_host().cpu.budget)
     return max(1.0, beside * float(done.stdout.split()[-1]) / USUAL_IMPORT_SECONDS)
 
 

@@ -247,14 +247,13 @@ def test_a_process_that_has_the_id_of_one_long_gone_is_left_alone() -> None:
         other.wait()
 
 
-def killed_at_import(folder: Path, times: int) -> str:
-    """A workload whose import is killed so often, and then trains."""
+def killed_at_import(folder: Path) -> str:
+    """A workload whose first import is killed, and which then trains."""
     (folder / "struck.py").write_text(
         "import os, signal\n"
         "from pathlib import Path\n"
-        "count = Path(__file__).with_suffix('.count')\n"
-        "count.write_text((count.read_text() if count.exists() else '') + 'x')\n"
-        f"if len(count.read_text()) <= {times}:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "struck = Path(__file__).with_suffix('.struck')\n"
+        "if not struck.exists():\n    struck.touch()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         "from tests.workloads.tiny import build\n"
     )
     return f"{folder / 'struck.py'}:build"
@@ -264,7 +263,7 @@ def killed_at_import(folder: Path, times: int) -> str:
 def test_a_forkserver_that_is_killed_while_it_imports_is_started_again(tmp_path: Path) -> None:
     """Once, and told: memory may have been short for a moment."""
     told: list[str] = []
-    with Isolation(killed_at_import(tmp_path, 1), told.append) as isolation:
+    with Isolation(killed_at_import(tmp_path), told.append) as isolation:
         isolation.start(DEADLINE_SECONDS)
         burst = ProcessRunner(isolation, "cpu").run(POINT, PLAN, DEADLINE_SECONDS)
     assert burst.outcome is Outcome.OK

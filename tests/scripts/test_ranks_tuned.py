@@ -19,6 +19,7 @@ from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
 from autotune.scripts.facts import facts_of
 from tests.example_scripts import PLAN, START_SECONDS, alone, played
+from tests.inside import working_in
 from tests.processes import budget, run
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
@@ -79,8 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def forked_ranks(folder: Path) -> Iterator[ScriptIsolation]:
     """The script, whose ranks are forked before they meet."""
     with ScriptIsolation(started(folder, "--standalone")) as isolation:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(folder)
+        with working_in(folder):
             isolation.start(START_SECONDS)
             isolation._ready_server(START_SECONDS)
         yield isolation
@@ -91,8 +91,7 @@ def started_ranks(folder: Path) -> Iterator[ScriptIsolation]:
     """The script, which a launcher starts again for each burst."""
     script = started(folder, "--master-port", "29555")
     with ScriptIsolation(script, forks=False) as isolation:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(folder)
+        with working_in(folder):
             isolation.start(START_SECONDS)
         yield isolation
 

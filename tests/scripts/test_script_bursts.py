@@ -15,6 +15,7 @@ from autotune.measuring.records import Outcome
 from autotune.scripts import Script, ScriptIsolation
 from tests.example_scripts import EXAMPLES, START_SECONDS, STEPS, alone, played, script
 from tests.forked import Forked
+from tests.inside import working_in
 
 
 @pytest.fixture(autouse=True)
@@ -172,8 +173,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ScriptIs
     how.write_text("")
     failing = dataclasses.replace(script("failing", str(how)), writable=(how,))
     with ScriptIsolation(failing) as isolation:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(how.parent)
+        with working_in(how.parent):
             isolation.start(START_SECONDS)
             isolation._ready_server(START_SECONDS)
         yield isolation, how

@@ -16,6 +16,7 @@ from autotune.bursts.runner import ProcessRunner
 from autotune.measuring import Burst, Outcome, Pair, Point
 from autotune.scripts import Script, ScriptIsolation
 from tests.example_scripts import START_SECONDS
+from tests.inside import working_in
 
 PLAN = BurstPlan(measure_seconds=0.5)
 IMAGES = """
@@ -66,8 +67,7 @@ def playing(folder: Path, text: str) -> Iterator[Play]:
     (folder / "train.py").write_text(text)
     command = (sys.executable, str(folder / "train.py"))
     script = Script(command, writable=(folder,))
-    with pytest.MonkeyPatch.context() as patch, ScriptIsolation(script, forks=False) as isolation:
-        patch.chdir(folder)
+    with working_in(folder), ScriptIsolation(script, forks=False) as isolation:
         isolation.start(START_SECONDS)
         before = set(psutil.Process().children(recursive=True))
 
